@@ -1,0 +1,10 @@
+"""Where things are in a checkout. Everything that the stack writes is under .cache/, except .venv/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "images"
+COMPOSE = ROOT / "compose"
+CACHE = ROOT / ".cache"
