@@ -1,0 +1,35 @@
+"""`python -m tooling`, started by ./inv: runs the tasks of tasks.py where the user stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from invoke.collection import Collection
+
+import tasks
+from tooling.program import INTERRUPTED_EXIT_CODE, TaskProgram
+
+
+def _terminate(signum: int, _frame: object) -> None:
+    """An exception, not an abrupt end, so that what a task has started is torn down by its `finally`."""
+    sys.exit(128 + signum)
+
+
+def main() -> None:
+    """Exits with 0, 2 after bad usage, 128 + N after signal N, otherwise the task's own code."""
+    os.chdir(os.environ.pop("INV_CWD", "."))
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGHUP, _terminate)
+    try:
+        TaskProgram(Collection.from_module(tasks)).run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT_CODE)
+    except BrokenPipeError:  # `./inv --list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+main()
