@@ -6,7 +6,6 @@ The lock is the only input of a fetch and of an offline install; versions.toml i
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -65,9 +64,7 @@ def write(pin: Pin, say: Callable[[str], None]) -> Path:
             f"./inv lock --pin {pin.name} runs on Python {sys.version_info.major}.{sys.version_info.minor}, "
             f"expected {pin.python}: remove .venv and run ./inv with a python{pin.python} first on PATH"
         )
-    say(
-        f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are looked at, not installed)"
-    )
+    say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are looked at, not installed)")
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         report = Path(scratch) / "report.json"
@@ -85,7 +82,7 @@ def write(pin: Pin, say: Callable[[str], None]) -> Path:
     path = path_of(pin)
     draft = path.with_suffix(".draft")
     draft.write_text(_render(pin, entries), encoding="utf-8")
-    os.replace(draft, path)
+    draft.replace(path)
     return path
 
 
@@ -121,8 +118,7 @@ def _parse(path: Path) -> list[LockedWheel]:
             name, version = requirement.strip().split("==")
         except ValueError:
             raise UsageError(
-                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': "
-                f"run ./inv lock --pin {path.stem}"
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': run ./inv lock --pin {path.stem}"
             ) from None
         wheels.append(LockedWheel(canonicalize_name(name), version, sha256.strip()))
     return wheels

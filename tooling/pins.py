@@ -124,9 +124,7 @@ def _pin(where: str, name: str, row: Any, indexes: dict[str, Any]) -> Pin:
     release = DEBIAN_RELEASES.get(row["debian"])
     if release is None:
         choices = ", ".join(str(number) for number in DEBIAN_RELEASES)
-        raise UsageError(
-            f"{where}: debian = {row['debian']!r} is not a known release: choose one of {choices}"
-        )
+        raise UsageError(f"{where}: debian = {row['debian']!r} is not a known release: choose one of {choices}")
     if row["python"] != release.python:
         raise UsageError(
             f"{where}: python = {row['python']!r}, but Debian {release.number} has {release.python}: "

@@ -43,9 +43,7 @@ def run(
     argv = [sys.executable, "-m", "pip", *arguments, *BOUNDED, "--disable-pip-version-check", "--no-input"]
     environ = {**os.environ, "TMPDIR": str(scratch)}
     with tempfile.TemporaryFile("w+") as output:
-        with subprocess.Popen(
-            argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True
-        ) as process:
+        with subprocess.Popen(argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True) as process:
             while True:
                 try:
                     returncode = process.wait(timeout=10)

@@ -79,9 +79,7 @@ def _locked_as(path: Path, locked: dict[str, LockedWheel]) -> LockedWheel | None
     return wheel if wheel and wheel.version == str(version) else None
 
 
-def _download(
-    pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, indexes: list[list[str]]
-) -> None:
+def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, indexes: list[list[str]]) -> None:
     """Downloads `wheels` from the first of `indexes` (pip options) that has them all."""
     locked = {wheel.name: wheel for wheel in wheels}
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as scratch:
@@ -101,7 +99,7 @@ def _download(
             wheel = _locked_as(path, locked)
             if wheel is None or not verify(path, wheel):
                 raise UsageError(f"{path.name} is not what the lock of pin {pin.name} names: it was deleted")
-            os.replace(path, folder / path.name)
+            path.replace(folder / path.name)
 
 
 def _progress(scratch: Path) -> str:

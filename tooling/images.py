@@ -1,0 +1,174 @@
+"""Builds a pin's image with buildx from wheels that were fetched on the host.
+
+What an image was made from is summed up in one sha256, kept in a label: where the image of a pin already has the
+sum of today's inputs, there is nothing to build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tooling import base, locks, wheels
+from tooling.base import Base
+from tooling.errors import UsageError
+from tooling.paths import CACHE, IMAGES, ROOT
+from tooling.pins import VERSIONS_FILE, Pin
+
+ENTRYPOINTS = ROOT / "entrypoints"
+LABEL = "cpu-train-stack"
+INPUTS_LABEL = f"{LABEL}.inputs-sha256"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A local image of a pin. `seconds` is what making it took, 0 when `built` is false."""
+
+    tag: str
+    id: str
+    size_bytes: int
+    built: bool
+    seconds: float
+
+
+def build(pin: Pin, say: Say) -> Image:
+    """Makes the pin's image unless it is there already. The engine must run (tooling.engine.ensure)."""
+    started = time.monotonic()
+    lock = locks.read(pin)
+    ground = base.ensure(pin, say)
+    inputs = inputs_sha256(pin, ground)
+    present = inspect(pin.image)
+    if present and present[1].get(INPUTS_LABEL) == inputs:
+        say(f"{pin.image} is up to date")
+        return Image(pin.image, present[0], present[2], built=False, seconds=0.0)
+    folder = wheels.fetch(pin, say)
+    versions = {name: wheel.version for name, wheel in lock.items()}
+    say(f"building {pin.image}")
+    _buildx(pin, build_argv(pin, ground, folder, labels(pin, ground, versions, inputs)), say)
+    made = inspect(pin.image)
+    if made is None:
+        raise UsageError(f"buildx ended well but {pin.image} is not in the engine: is another builder selected?")
+    return Image(pin.image, made[0], made[2], built=True, seconds=time.monotonic() - started)
+
+
+def build_argv(pin: Pin, ground: Base, wheel_folder: Path, image_labels: Mapping[str, str]) -> list[str]:
+    """The buildx command. Labels come last in an image's history, so that a new one costs no layer."""
+    arguments = {
+        "BASE": ground.reference,
+        "TCMALLOC_PACKAGE": pin.tcmalloc_package,
+        "LOCK": locks.path_of(pin).name,
+        "PIN": pin.name,
+    }
+    # The builder that is part of the engine, called as the context: only it sees the engine's own images.
+    argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", pin.image]
+    argv += ["--build-context", f"wheels={wheel_folder}", "--build-context", f"entrypoints={ENTRYPOINTS}"]
+    for name, value in arguments.items():
+        argv += ["--build-arg", f"{name}={value}"]
+    for name, value in image_labels.items():
+        argv += ["--label", f"{name}={value}"]
+    return [*argv, str(IMAGES)]
+
+
+def labels(pin: Pin, ground: Base, versions: Mapping[str, str], inputs: str) -> dict[str, str]:
+    """OCI's own labels (image-spec, annotations) and the stack's: the pin and the version of every wheel."""
+    revision, created, source = _revision()
+    return {
+        "org.opencontainers.image.title": "cpu-train-stack",
+        "org.opencontainers.image.description": "bf16 fine-tuning of Hugging Face transformers on CPU clusters",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.version": f"{project_version()}-{pin.name}",
+        "org.opencontainers.image.revision": revision,
+        "org.opencontainers.image.created": created,
+        "org.opencontainers.image.source": source,
+        "org.opencontainers.image.base.name": pin.base.split("@")[0],
+        "org.opencontainers.image.base.digest": ground.digest,
+        f"{LABEL}.pin": pin.name,
+        f"{LABEL}.base-source": ground.source,
+        f"{LABEL}.debian": str(pin.debian.number),
+        f"{LABEL}.python": pin.python,
+        f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
+        INPUTS_LABEL: inputs,
+    }
+
+
+def project_version() -> str:
+    """The version in pyproject.toml."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+
+
+def inputs_sha256(pin: Pin, ground: Base) -> str:
+    """The sum of everything that decides what is in the image: pin, base, lock, recipe and run-side package."""
+    total = hashlib.sha256()
+    facts = [pin.name, pin.python, pin.tcmalloc_package, *pin.requirements, ground.digest, project_version()]
+    total.update("\n".join(facts).encode())
+    for path in [locks.path_of(pin), *_files(IMAGES), *_files(ENTRYPOINTS)]:
+        total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def inspect(reference: str) -> tuple[str, dict[str, str], int] | None:
+    """ID, labels and size in bytes of a local image; None if there is none."""
+    argv = ["docker", "image", "inspect", "--format", "{{json .}}", reference]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        return None
+    document = json.loads(result.stdout)
+    return document["Id"], document["Config"].get("Labels") or {}, document["Size"]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The recipe's files; other pins' locks and rows are not inputs of this pin."""
+    for path in sorted(folder.rglob("*")):
+        other = "__pycache__" in path.parts or path.parent == locks.LOCKS or path == VERSIONS_FILE
+        if path.is_file() and not other:
+            yield path
+
+
+def _context() -> str:
+    argv = ["docker", "context", "show"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "default"
+
+
+def _revision() -> tuple[str, str, str]:
+    """Commit, commit time (RFC 3339) and origin of the checkout; "unknown" where it is not one."""
+
+    def git(*arguments: str) -> str:
+        argv = ["git", "-C", str(ROOT), *arguments]
+        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return result.stdout.strip() if result.returncode == 0 else ""
+
+    commit = git("rev-parse", "HEAD")
+    if commit and git("status", "--porcelain"):
+        commit += "-dirty"
+    # An origin may carry a token: only what stands behind the last @ is told.
+    origin = git("config", "--get", "remote.origin.url").rpartition("@")[2]
+    return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
+
+
+def _buildx(pin: Pin, argv: list[str], say: Say) -> None:
+    """Runs buildx: its own display on a terminal, otherwise a log file and, after a failure, its last lines."""
+    environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    if sys.stderr.isatty():
+        if subprocess.run(argv, env=environ, check=False).returncode != 0:
+            raise UsageError(f"building {pin.image} failed: the step above says why")
+        return
+    log = CACHE / "logs" / f"build-{pin.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as stream:
+        argv = [*argv[:3], "--progress=plain", *argv[3:]]
+        returncode = subprocess.run(argv, env=environ, stdout=stream, stderr=stream, check=False).returncode
+    if returncode != 0:
+        for line in log.read_text(encoding="utf-8").splitlines()[-15:]:
+            say(line)
+        raise UsageError(f"building {pin.image} failed: the lines above say why, all of them are in {log}")
