@@ -1,0 +1,86 @@
+"""The Docker Engine that everything else uses: found, and on a bare Debian installed and started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tooling.engine_find import Findings, find
+from tooling.engine_install import install
+from tooling.engine_plan import any_known, decide, may_act
+from tooling.engine_start import start
+from tooling.errors import UsageError
+from tooling.host import read_host
+
+__all__ = ["Engine", "Findings", "ensure", "ensure_mmdebstrap", "find"]
+
+_STEPS = 3  # install, start, and the check that follows them
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that answers, with a client, compose v2 and buildx. Versions are as reported."""
+
+    endpoint: str
+    version: str
+    api: str
+    buildkit: str
+    client: str
+    compose: str
+    buildx: str
+    root_dir: str
+    cgroup_version: int
+    storage_driver: str
+    cpus: int
+    memory: int
+
+
+def ensure(say: Callable[[str], None]) -> Engine:
+    """The engine; what is missing is installed and started where that is allowed (see engine_plan.may_act).
+
+    `say` gets one line before each thing that is done. Errors: UsageError with the commands for the user.
+    """
+    host = read_host()
+    findings = find()
+    for _ in range(_STEPS):
+        plan = decide(findings, host)
+        if plan.refusal:
+            raise UsageError(plan.refusal)
+        if plan.nothing:
+            return _engine(findings)
+        if plan.packages:
+            install(plan.packages, host, say)
+            host, findings = read_host(), find()  # where systemd runs, the package has started the engine
+        elif plan.start:
+            findings = start(host, say)
+    raise UsageError(f"Docker is still not complete after its installation: {decide(findings, host)}")
+
+
+def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
+    """Installs mmdebstrap where it is missing and that is allowed. Errors: UsageError with the command."""
+    host = read_host()
+    if find().mmdebstrap:
+        return
+    if not may_act(host):
+        raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
+    install(("mmdebstrap",), host, say)
+
+
+def _engine(findings: Findings) -> Engine:
+    facts = findings.engine
+    if facts is None:  # decide() has seen to it
+        raise AssertionError("an engine was promised and there is none")
+    return Engine(
+        endpoint=findings.endpoint,
+        version=facts.version,
+        api=facts.api,
+        buildkit=any_known(findings.buildkit) or f">= 0.12 (Engine {facts.version})",
+        client=findings.client or "",
+        compose=findings.compose or "",
+        buildx=findings.buildx or "",
+        root_dir=facts.root_dir,
+        cgroup_version=facts.cgroup_version,
+        storage_driver=facts.storage_driver,
+        cpus=facts.cpus,
+        memory=facts.memory,
+    )

@@ -1,0 +1,93 @@
+"""Starts the Docker Engine: through systemd where it runs, otherwise `dockerd` itself, detached."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tooling.engine_find import Findings, find, find_dockerd
+from tooling.errors import UsageError
+from tooling.host import Host
+from tooling.paths import CACHE
+
+START_SECONDS = 30.0
+LOG = CACHE / "dockerd.log"
+PROC = Path("/proc")
+PID_FILES = {
+    Path("/var/run/docker.pid"): "dockerd",
+    Path("/var/run/docker/containerd/containerd.pid"): "containerd",
+}
+
+
+def last_cause(log: str) -> str:
+    """The last line of dockerd's log without its decoration: the reason, when dockerd has ended."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    if not lines:
+        return "it wrote no log"
+    message = re.search(r'\bmsg="((?:[^"\\]|\\.)*)"', lines[-1])
+    return message[1].replace('\\"', '"') if message else lines[-1].strip()
+
+
+def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
+    """Whether the process named in a pid file is gone, or another program got its number since."""
+    try:
+        pid = int(pid_file.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    try:
+        return (proc / str(pid) / "comm").read_text(encoding="utf-8").strip() != program
+    except OSError:
+        return True
+
+
+def start(host: Host, say: Callable[[str], None]) -> Findings:
+    """Starts the engine and waits until it answers. Errors: UsageError with the cause after START_SECONDS."""
+    if host.systemd:
+        say("starting Docker: systemctl start docker")
+        done = subprocess.run(
+            ("systemctl", "start", "docker"), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise UsageError(f"systemctl start docker failed: {' '.join(done.stderr.split())}")
+        return _wait(None, "see journalctl -u docker")
+    for path, program in PID_FILES.items():
+        if is_stale(path, program):
+            say(f"removing {path}, left behind by a {program} that has ended")
+            path.unlink(missing_ok=True)
+    if next(iter(PID_FILES)).exists():
+        say("dockerd is running but does not answer yet: waiting for it")
+        return _wait(None, "stop that dockerd and repeat")
+    say(f"starting dockerd (there is no init system here); it keeps running, its log is {LOG}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with LOG.open("wb") as log:
+        # A session of its own: neither Ctrl-C nor the end of ./inv ends it.
+        process = subprocess.Popen(
+            (find_dockerd() or "dockerd",),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return _wait(process, f"see {LOG}")
+
+
+def _wait(process: subprocess.Popen[bytes] | None, see: str) -> Findings:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        findings = find()
+        if findings.engine:
+            return findings
+        if process is not None and process.poll() is not None:
+            cause = last_cause(LOG.read_text(encoding="utf-8", errors="replace"))
+            raise UsageError(f"dockerd ended with {process.returncode}: {cause} ({see})")
+        if time.monotonic() > deadline:
+            raise UsageError(
+                f"Docker did not answer within {START_SECONDS:.0f} s: {findings.problem or 'no answer'} ({see})"
+            )
+        time.sleep(0.3)
