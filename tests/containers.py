@@ -1,0 +1,62 @@
+"""Runs one command in one container, and leaves nothing behind whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+# What this session's containers, networks and tags begin with; the process number keeps two sessions apart.
+PREFIX = f"cpu-train-stack-test-{os.getpid()}-"
+
+_numbers = itertools.count()
+
+
+class RunInImage(Protocol):
+    """What the fixture `run_in_image` is."""
+
+    def __call__(
+        self,
+        *argv: str,
+        env: Mapping[str, str] | None = None,
+        docker_args: Sequence[str] = (),
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+def unique_name() -> str:
+    """A name that no other container, network or tag has."""
+    return f"{PREFIX}{next(_numbers)}"
+
+
+def run(
+    image: str,
+    *argv: str,
+    env: Mapping[str, str] | None = None,
+    docker_args: Sequence[str] = (),
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """`docker run image argv...` with text output. Raises subprocess.TimeoutExpired after the clean-up."""
+    name = unique_name()
+    variables = [word for key, value in (env or {}).items() for word in ("--env", f"{key}={value}")]
+    command = ["docker", "run", "--rm", "--name", name, *variables, *docker_args, image, *argv]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    finally:
+        subprocess.run(
+            ["docker", "rm", "--force", "--volumes", name], capture_output=True, check=False, timeout=60
+        )
+
+
+def left_behind() -> list[str]:
+    """The containers and networks of this session that still exist."""
+    found = []
+    for argv in (
+        ["docker", "ps", "--all", "--format", "{{.Names}}"],
+        ["docker", "network", "ls", "--format", "{{.Name}}"],
+    ):
+        listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+        found += [name for name in listed.splitlines() if name.startswith(PREFIX)]
+    return found
