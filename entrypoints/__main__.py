@@ -1,0 +1,69 @@
+"""The image's entrypoint: dispatch to a command of this package, or exec anything else as it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from entrypoints import failure
+from entrypoints.errors import UsageError
+
+HELP = """\
+usage: entrypoint COMMAND ...
+
+  train ...                             fine-tune a Hugging Face model in bf16, as one rank
+  run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified, as one rank
+  launch [options] -- COMMAND ...       start several ranks of COMMAND on this node
+  plan [--json]                         what a rank gets: cores, threads, variables, preloads, and why
+
+train and run are one rank's work under mpirun, torchrun, srun and launch, or alone. Anything else is run as
+it is. Each command has its own --help.
+"""
+RANK_COMMANDS = ("train", "run")
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    command, *rest = argv
+    if command == "--version":
+        print(f"cpu-train-stack, pin {os.environ.get('CPU_TRAIN_STACK_PIN', 'unknown: not in an image')}")
+        return 0
+    try:
+        # Imported where used: what is dispatched elsewhere should not wait for it.
+        if command in RANK_COMMANDS:
+            from entrypoints import rank
+
+            rank.start(argv)
+        if command == "launch":
+            from entrypoints import launch
+
+            return launch.main(rest)
+        if command == "plan":
+            from entrypoints import plan
+
+            return plan.main(rest)
+    except UsageError as error:
+        return failure.usage(error)
+    return _exec(command, argv)
+
+
+def _exec(command: str, argv: list[str]) -> int:
+    """Become `command`. Returns 127 or 126, as a shell does, where that fails."""
+    sys.stdout.flush()
+    try:
+        os.execvp(command, argv)  # noqa: S606 - no shell is the point
+    except FileNotFoundError:
+        print(
+            f"error: {command!r} is not a command of this image (see --help) nor a program on PATH",
+            file=sys.stderr,
+        )
+        return 127
+    except OSError as error:
+        print(f"error: {command!r} cannot be run: {error.strerror}", file=sys.stderr)
+        return 126
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

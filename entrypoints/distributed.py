@@ -1,0 +1,141 @@
+"""The process group, made before the user's code runs and taken down after it.
+
+Libraries use a group that exists whatever its backend is called, where several of them refuse names that they
+do not know. They look for RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE beside it: `rank` exports them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Callable
+
+import torch.distributed as dist
+
+from entrypoints import network
+from entrypoints.environment import TORCHRUN, DistributedEnvironment
+from entrypoints.errors import USAGE_EXIT_CODE, UsageError
+
+DEFAULT_BACKEND = "gloo"
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+# How long ranks wait for each other at the start. A collective may take longer than that, a start may not.
+JOIN_SECONDS = 300.0
+
+
+def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) -> None:
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    os.environ["GLOO_SOCKET_IFNAME"] = network.choose(environment, wanted, deadline_seconds)
+
+
+# What a backend needs before its group is made, by its name on the command line.
+BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"gloo": _prepare_gloo}
+
+
+def check_backend(name: str) -> str:
+    """`name`, or UsageError where this image has no such backend."""
+    if name not in BACKENDS:
+        raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(BACKENDS)}")
+    return name
+
+
+@contextmanager
+def initialize(
+    environment: DistributedEnvironment,
+    backend: str = DEFAULT_BACKEND,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> Iterator[None]:
+    """A context in which the default process group of all `world_size` ranks exists.
+
+    `timeout_seconds` bounds each collective; the start is bounded by JOIN_SECONDS too. Raises UsageError,
+    one line, where the group cannot be made: no such backend, master unreachable, port in use, ranks missing.
+    A body that raises leaves the group as it is: taking it down may wait for peers that wait for this rank,
+    so the process has to end.
+    """
+    check_backend(backend)
+    join_seconds = min(timeout_seconds, JOIN_SECONDS)
+    BACKENDS[backend](environment, join_seconds)
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        store = _store(environment, join_seconds)
+        store.set_timeout(timeout)
+        dist.init_process_group(
+            backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
+        )
+    except RuntimeError as error:  # torch raises it, or a subclass, for all that goes wrong between ranks
+        raise UsageError(explain(error, environment, join_seconds)) from error
+    yield
+    if dist.is_initialized():  # the user's script may have done it
+        dist.destroy_process_group()
+
+
+def agree(error: str | None) -> None:
+    """A collective: return where no rank has an error, else end all ranks together with exit code 2.
+
+    Every rank calls it with its own one-line message or None. Rank 0 prints each distinct message once, with
+    the ranks that it came from unless it came from all.
+    """
+    if not dist.is_initialized():
+        gathered = [error]
+    else:
+        gathered = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, error)
+    if not any(gathered):
+        return
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        for text in dict.fromkeys(filter(None, gathered)):
+            ranks = [rank for rank, other in enumerate(gathered) if other == text]
+            where = "" if len(ranks) == len(gathered) else f"rank {', '.join(map(str, ranks))}: "
+            print(f"error: {where}{text}", file=sys.stderr, flush=True)
+    raise SystemExit(USAGE_EXIT_CODE)
+
+
+def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Store:
+    """A store that every rank has reached."""
+    if environment.world_size == 1:
+        return dist.HashStore()  # needs no port
+    rendezvous = dist.rendezvous(
+        "env://",  # honours the store that torchrun's agent serves already
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timedelta(seconds=join_seconds),
+    )
+    store, _, _ = next(rendezvous)
+    # The backend's own connecting is bounded by the collective timeout: let all ranks be there first.
+    names = [f"cpu-train-stack/joined/{rank}" for rank in range(environment.world_size)]
+    store.set(names[environment.rank], "")
+    try:
+        store.wait(names, timedelta(seconds=join_seconds))
+    except RuntimeError as error:
+        missing = [str(rank) for rank, name in enumerate(names) if not store.check([name])]
+        raise UsageError(
+            f"rank {', '.join(missing)} of {environment.world_size} did not join within {join_seconds:g} s: "
+            "see why it did not start, or start all ranks within that time"
+        ) from error
+    return dist.PrefixStore("cpu-train-stack", store)
+
+
+def explain(error: RuntimeError, environment: DistributedEnvironment, join_seconds: float) -> str:
+    """One line, with the mend, for what torch says when ranks cannot meet."""
+    text = " ".join(str(error).split())
+    where = f"{environment.master_addr}:{environment.master_port}"
+    if "EADDRINUSE" in text or "address already in use" in text.lower():
+        return (
+            f"port {environment.master_port} on this host is in use, expected a free one for the ranks to meet: "
+            "stop what uses it, or choose another (MASTER_PORT, or launch --master-port) for every rank"
+        )
+    if "clients joined" in text:
+        joined = text.split("waiting for clients.")[-1].split("clients")[0].strip()
+        return (
+            f"{joined} joined {where} within {join_seconds:g} s: start them all within that time, "
+            "with this MASTER_ADDR and MASTER_PORT"
+        )
+    if type(error).__name__ in ("DistNetworkError", "DistStoreError") or "connect" in text.lower():
+        agent = "the agent of node 0" if environment.launcher == TORCHRUN.name else "rank 0"
+        return (
+            f"{agent} cannot be reached at {where} within {join_seconds:g} s, expected it to listen there: check "
+            f"that it runs, MASTER_ADDR, MASTER_PORT and firewalls ({text[:200]})"
+        )
+    return f"the process group cannot be made ({text[:300]}): check the network between the nodes"

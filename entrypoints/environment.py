@@ -1,0 +1,377 @@
+"""Which rank this process is, from the variables of the launcher that started it. Pure but for `export`.
+
+One launcher's complete set of variables counts, never a mixture and never an invented number. Where several
+complete sets are present the innermost launcher wins, in the order of LAUNCHERS, and only where the outer one
+can have started it: it names the same placement, it has one rank in all, or it put one rank on each node
+(torchrun on every task of a Slurm step, hydra's proxies started by srun). All else is refused.
+
+An inherited RANK / WORLD_SIZE / LOCAL_* that disagrees with an MPI launcher or a Slurm step is refused too,
+not overruled: other libraries read those names first and would mix the two sets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+from entrypoints.errors import UsageError
+
+DEFAULT_MASTER_ADDR = "127.0.0.1"
+DEFAULT_MASTER_PORT = 29500
+# sbatch's and salloc's own steps are numbered from here up: shells, not tasks that srun started.
+_SLURM_SPECIAL_STEPS = 0xFFFFFFF0
+
+
+@dataclass(frozen=True)
+class DistributedEnvironment:
+    """One rank's place in the job. Counts from 0; `master_addr` is a host name or address.
+
+    `launcher` is a name from LAUNCHERS or "single". Raises UsageError where the numbers cannot be true.
+    Nodes may hold different numbers of ranks, so `world_size` need not be a multiple of `local_world_size`.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    master_addr: str = DEFAULT_MASTER_ADDR
+    master_port: int = DEFAULT_MASTER_PORT
+    launcher: str = "single"
+
+    def __post_init__(self) -> None:
+        self._expect("world_size", self.world_size, 1, None, "a job has a rank at least")
+        self._expect("rank", self.rank, 0, self.world_size - 1, f"world_size is {self.world_size}")
+        self._expect(
+            "local_world_size", self.local_world_size, 1, self.world_size, f"world_size is {self.world_size}"
+        )
+        size = self.local_world_size
+        self._expect("local_rank", self.local_rank, 0, size - 1, f"local_world_size is {size}")
+        self._expect("local_rank", self.local_rank, 0, self.rank, f"rank is {self.rank}")
+        elsewhere = self.world_size - size
+        self._expect(
+            "node_rank", self.node_rank, 0, min(self.rank, elsewhere), f"{elsewhere} ranks are on other nodes"
+        )
+        self._expect("master_port", self.master_port, 1, 65535, "a TCP port")
+        if not self.master_addr or re.search(r"[\s/]", self.master_addr):
+            raise UsageError(
+                f"MASTER_ADDR is {self.master_addr!r}, expected the host name or address of rank 0's node"
+            )
+
+    def _expect(self, name: str, value: int, low: int, high: int | None, why: str) -> None:
+        if value < low or (high is not None and value > high):
+            expected = f"at least {low}" if high is None else f"{low} to {high}" if high > low else str(low)
+            raise UsageError(
+                f"{name} is {value}, expected {expected} ({why}; launcher: {self.launcher}): "
+                "correct the launcher's options or unset its variables"
+            )
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether any rank runs on another node than this one."""
+        return self.world_size > self.local_world_size
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The names of one launcher's variables, and the variables that say that it started this process."""
+
+    name: str
+    marks: tuple[str, ...]
+    rank: str
+    world_size: str
+    local_rank: str
+    local_world_size: str
+    node_rank: str = ""  # empty: it names none, the ranks must be placed in blocks
+    nodes: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        names = (self.rank, self.world_size, self.local_rank, self.local_world_size, self.node_rank, self.nodes)
+        return tuple(name for name in (*names, *self.also) if name)
+
+    def started(self, environ: Mapping[str, str]) -> bool:
+        if self is SLURM and not _in_slurm_step(environ):
+            return False
+        return any(environ.get(mark) for mark in self.marks)
+
+    def missing(self, environ: Mapping[str, str]) -> list[str]:
+        return [name for name in self.variables if not environ.get(name)]
+
+
+_PLAIN_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+TORCHRUN = _Launcher(
+    "torchrun",
+    ("TORCHELASTIC_RUN_ID",),
+    *_PLAIN_NAMES,
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    ("MASTER_ADDR", "MASTER_PORT"),
+)
+OPEN_MPI = _Launcher(
+    "Open MPI",
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node, not the node's
+)
+MVAPICH2 = _Launcher(
+    "MVAPICH2",
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+)
+# Intel MPI and MPICH. srun's pmi2 plug-in sets PMI_RANK too, without MPI_LOCALRANKID: then the set is incomplete.
+HYDRA = _Launcher(
+    "hydra", ("PMI_RANK", "MPI_LOCALRANKID"), "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
+)
+SLURM = _Launcher(
+    "Slurm",
+    ("SLURM_STEP_ID",),
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_NODEID",
+    also=("SLURM_STEP_NODELIST",),
+)
+PLAIN = _Launcher("environment", _PLAIN_NAMES, *_PLAIN_NAMES)
+LAUNCHERS = (TORCHRUN, OPEN_MPI, MVAPICH2, HYDRA, SLURM, PLAIN)
+
+
+@dataclass(frozen=True)
+class _Placement:
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}, local rank {self.local_rank} of {self.local_world_size}"
+
+
+def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
+    """The rank that `environ` describes: a single one where no launcher's variables are set. Pure.
+
+    Raises UsageError, one line, for an incomplete set, for numbers that cannot be true, for sets that
+    contradict each other, and for a missing MASTER_ADDR where the ranks are on several nodes.
+    """
+    started = [launcher for launcher in LAUNCHERS if launcher.started(environ)]
+    complete = [launcher for launcher in started if not launcher.missing(environ)]
+    if not started:
+        return DistributedEnvironment(
+            master_addr=_master_addr(environ, None, 1), master_port=_master_port(environ)
+        )
+    if not complete:
+        raise UsageError(_incomplete(started[0], environ))
+    chosen = complete[0]
+    placement = _placement(chosen, environ)
+    environment = DistributedEnvironment(
+        rank=placement.rank,
+        world_size=placement.world_size,
+        local_rank=placement.local_rank,
+        local_world_size=placement.local_world_size,
+        node_rank=placement.node_rank,
+        master_addr=_master_addr(environ, chosen, placement.nodes),
+        master_port=_master_port(environ),
+        launcher=chosen.name,
+    )
+    for outer in complete[1:]:
+        if outer is not PLAIN:
+            _refuse_unless_nested(chosen, placement, outer, _placement(outer, environ))
+    for inner in started[: started.index(chosen)]:
+        _refuse_incomplete_contradiction(inner, chosen, environment, environ)
+    _refuse_contradictions(environment, environ)
+    return environment
+
+
+def variables(environment: DistributedEnvironment) -> dict[str, str]:
+    """The variables, in torchrun's names, that a rank of this environment runs with."""
+    return {
+        "RANK": str(environment.rank),
+        "WORLD_SIZE": str(environment.world_size),
+        "LOCAL_RANK": str(environment.local_rank),
+        "LOCAL_WORLD_SIZE": str(environment.local_world_size),
+        "GROUP_RANK": str(environment.node_rank),
+        "MASTER_ADDR": environment.master_addr,
+        "MASTER_PORT": str(environment.master_port),
+    }
+
+
+def export(environment: DistributedEnvironment, environ: MutableMapping[str, str]) -> None:
+    """Write `variables` into `environ`; the only writer. Raises UsageError rather than change a set one."""
+    _refuse_contradictions(environment, environ)
+    environ.update(variables(environment))
+
+
+def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) -> list[str]:
+    """What looks like a job that was meant to have more ranks than this one."""
+    tasks = environ.get("SLURM_NTASKS", "1")
+    if environment.launcher == "single" and tasks.isdigit() and int(tasks) > 1:
+        return [
+            f"Slurm allotted {tasks} tasks, but this process is not one of them and runs alone: "
+            "start it with srun to use them all"
+        ]
+    return []
+
+
+def _incomplete(launcher: _Launcher, environ: Mapping[str, str]) -> str:
+    missing = launcher.missing(environ)
+    found = " ".join(f"{name}={environ[name]}" for name in launcher.variables if environ.get(name))
+    found = found or " ".join(f"{name}={environ[name]}" for name in launcher.marks if environ.get(name))
+    mend = "unset these variables to run a single rank, or set the missing ones"
+    if launcher is PLAIN:
+        mend += " (one rank a node is LOCAL_RANK=0 LOCAL_WORLD_SIZE=1)"
+    return f"found {found}, but {' '.join(missing)} of {launcher.name}'s set is missing: {mend}"
+
+
+def _placement(launcher: _Launcher, environ: Mapping[str, str]) -> _Placement:
+    rank, world_size, local_rank = (
+        _integer(name, environ) for name in (launcher.rank, launcher.world_size, launcher.local_rank)
+    )
+    if launcher is SLURM:
+        return _slurm_placement(environ, rank, world_size, local_rank)
+    local_world_size = _integer(launcher.local_world_size, environ)
+    if launcher.node_rank:
+        node_rank, nodes = _integer(launcher.node_rank, environ), _integer(launcher.nodes, environ)
+        if not node_rank < nodes <= world_size:
+            raise UsageError(
+                f"{launcher.node_rank}={node_rank} with {launcher.nodes}={nodes} and {launcher.world_size}="
+                f"{world_size} cannot be: expected node rank < nodes <= ranks; unset {launcher.name}'s variables"
+            )
+        return _Placement(rank, world_size, local_rank, local_world_size, node_rank, nodes)
+    # Ranges first: they are the clearer message, and a size of 0 must not divide.
+    DistributedEnvironment(rank, world_size, local_rank, local_world_size, launcher=launcher.name)
+    if world_size % local_world_size or rank % local_world_size != local_rank:
+        raise UsageError(
+            f"{launcher.name} placed rank {rank} of {world_size} as local rank {local_rank} of {local_world_size}"
+            ", expected blocks of consecutive ranks with the same number on every node: "
+            "start the same number of ranks on each node (-ppn, --map-by slot)"
+        )
+    nodes = world_size // local_world_size
+    return _Placement(rank, world_size, local_rank, local_world_size, rank // local_world_size, nodes)
+
+
+def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, local_rank: int) -> _Placement:
+    node_rank = _integer(SLURM.node_rank, environ)
+    text = environ[SLURM.local_world_size]
+    counts = tasks_per_node(text)
+    if sum(counts) != world_size or node_rank >= len(counts):
+        raise UsageError(
+            f"SLURM_STEP_TASKS_PER_NODE={text} is {sum(counts)} tasks on {len(counts)} nodes, but "
+            f"SLURM_STEP_NUM_TASKS={world_size} and SLURM_NODEID={node_rank}: they are of different steps; start the job with srun"
+        )
+    return _Placement(rank, world_size, local_rank, counts[node_rank], node_rank, len(counts))
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Slurm's short form of the tasks on each node: "2(x2),1" is [2, 2, 1]."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if not match:
+            raise UsageError(
+                f"SLURM_STEP_TASKS_PER_NODE is {text!r}, expected the form 2(x2),1: start it with srun"
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def expand_nodelist(text: str) -> list[str]:
+    """Slurm's short form of host names: "node[01-03,07],big" is node01 node02 node03 node07 big."""
+    hosts: list[str] = []
+    for entry in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
+        parts = [_expand_range(part) for part in re.split(r"(\[[^\]]*\])", entry) if part]
+        hosts += ["".join(choice) for choice in itertools.product(*parts)]
+    if not hosts or any(re.search(r"[\[\]\s]", host) for host in hosts):
+        raise UsageError(
+            f"SLURM_STEP_NODELIST is {text!r}, expected the form node[01-03,07]: set MASTER_ADDR instead"
+        )
+    return hosts
+
+
+def _expand_range(part: str) -> list[str]:
+    if not part.startswith("["):
+        return [part]
+    names: list[str] = []
+    for piece in part[1:-1].split(","):
+        low, _, high = piece.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()):
+            return [part]  # refused by expand_nodelist, which knows the whole text
+        names += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
+    return names
+
+
+def _in_slurm_step(environ: Mapping[str, str]) -> bool:
+    """Whether srun started this: an sbatch script has SLURM_PROCID and SLURM_NTASKS, but no step of its own."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return not step.isdigit() or int(step) < _SLURM_SPECIAL_STEPS
+
+
+def _integer(name: str, environ: Mapping[str, str]) -> int:
+    if not re.fullmatch(r"\d{1,9}", environ[name]):
+        raise UsageError(f"{name} is {environ[name]!r}, expected an integer from 0 on: correct it or unset it")
+    return int(environ[name])
+
+
+def _master_port(environ: Mapping[str, str]) -> int:
+    return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else DEFAULT_MASTER_PORT
+
+
+def _master_addr(environ: Mapping[str, str], launcher: _Launcher | None, nodes: int) -> str:
+    if environ.get("MASTER_ADDR"):
+        return environ["MASTER_ADDR"]
+    if nodes == 1:
+        return DEFAULT_MASTER_ADDR
+    if launcher is SLURM:
+        return expand_nodelist(environ["SLURM_STEP_NODELIST"])[0]
+    name = launcher.name if launcher else "single"
+    raise UsageError(
+        f"MASTER_ADDR is not set, but {name} placed the ranks on {nodes} nodes: "
+        "set MASTER_ADDR to the name or address of rank 0's node for every rank"
+    )
+
+
+def _refuse_unless_nested(inner: _Launcher, inside: _Placement, outer: _Launcher, outside: _Placement) -> None:
+    same = (inside.rank, inside.world_size, inside.local_rank, inside.local_world_size) == (
+        outside.rank,
+        outside.world_size,
+        outside.local_rank,
+        outside.local_world_size,
+    )
+    one_a_node = outside.local_world_size == 1 and outside.world_size == inside.nodes
+    if not (same or one_a_node or outside.world_size == 1):
+        raise UsageError(
+            f"{inner.name} says {inside} ({inside.nodes} nodes), {outer.name} says {outside}: expected "
+            f"one launcher, or {outer.name} with one rank on each of {inner.name}'s nodes; unset the variables of the wrong one"
+        )
+
+
+def _refuse_incomplete_contradiction(
+    inner: _Launcher, chosen: _Launcher, environment: DistributedEnvironment, environ: Mapping[str, str]
+) -> None:
+    for name, value in ((inner.rank, environment.rank), (inner.world_size, environment.world_size)):
+        if environ.get(name) and environ[name] != str(value):
+            raise UsageError(
+                f"{_incomplete(inner, environ)}; it also contradicts {chosen.name}, which says {value}"
+            )
+
+
+def _refuse_contradictions(environment: DistributedEnvironment, environ: Mapping[str, str]) -> None:
+    wanted = variables(environment)
+    wrong = [name for name in wanted if environ.get(name) and environ[name] != wanted[name]]
+    if wrong:
+        found = " ".join(f"{name}={environ[name]}" for name in wrong)
+        expected = " ".join(f"{name}={wanted[name]}" for name in wrong)
+        raise UsageError(
+            f"found {found}, but {environment.launcher} says {expected}: unset {' '.join(wrong)}, "
+            "or start without that launcher"
+        )

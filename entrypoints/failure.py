@@ -1,0 +1,64 @@
+"""How a rank tells the agent that started it why it failed, and how a failing process ends. Torch-free.
+
+torchrun's agent gives every rank a file name in TORCHELASTIC_ERROR_FILE; what is written there is the cause
+that it reports, and the file's time tells which of several ranks failed first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from entrypoints.errors import USAGE_EXIT_CODE, UsageError
+
+_ATEXIT_SECONDS = 10.0
+
+
+def record(error: BaseException) -> None:
+    """Leave `error` for the agent, in torchrun's format; nothing where there is no agent."""
+    name = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not name or Path(name).exists():  # the first error is the cause
+        return
+    told = isinstance(error, UsageError) or (isinstance(error, SystemExit) and error.code == USAGE_EXIT_CODE)
+    details = {
+        "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        "timestamp": str(int(time.time())),
+    }
+    # "told": the user has read why already.
+    document = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}, "told": told}
+    try:
+        Path(name).write_text(json.dumps(document))
+    except OSError as problem:
+        print(f"the cause of the failure could not be left for the launcher: {problem}", file=sys.stderr)
+
+
+def usage(error: UsageError) -> int:
+    """Print the line, leave the cause for the agent. Returns the exit code."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    record(error)
+    return USAGE_EXIT_CODE
+
+
+def leave(code: int) -> NoReturn:
+    """End this failing process for sure: what it registered for its end runs, but may not hang.
+
+    A normal end waits for other threads and for destructors of the process group, which may wait for peers
+    that wait for us.
+    """
+    limit = threading.Timer(_ATEXIT_SECONDS, os._exit, (code,))
+    limit.daemon = True
+    limit.start()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # a closed pipe must not change the exit code
+            continue
+    os._exit(code)

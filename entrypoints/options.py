@@ -1,0 +1,35 @@
+"""Command-line parsing whose errors are UsageError's one line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from entrypoints.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that takes no abbreviated options and raises UsageError instead of printing its usage."""
+
+    def __init__(self, prog: str, description: str, usage: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def positive_seconds(text: str) -> float:
+    """A duration in seconds, more than 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds

@@ -1,0 +1,66 @@
+"""Turns this process into one rank: detect, plan, bind, export, and exec the worker with its preloads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from entrypoints import environment, plan
+from entrypoints.errors import UsageError
+from entrypoints.preload import split
+
+# What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
+PRELOADED = "CPU_TRAIN_STACK_PRELOADED"
+LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"
+
+
+def start(argv: list[str]) -> NoReturn:
+    """Replace this process by the worker that runs `argv` ("train ..." or "run ...")."""
+    made = plan.make(os.environ)
+    if made.placement.local_rank == 0:
+        for warning in made.warnings:
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
+    try:
+        os.sched_setaffinity(0, made.cores)
+    except OSError as error:
+        raise UsageError(
+            f"the rank cannot be bound to its cores {list(made.cores)} ({error}): "
+            "the container's CPU set has changed, or it forbids sched_setaffinity"
+        ) from error
+    environ = dict(os.environ)
+    environment.export(made.placement, environ)
+    environ.update(made.environment)
+    environ[LAUNCHER] = made.placement.launcher
+    environ[PRELOADED] = ":".join(made.preload)
+    os.execve(sys.executable, python("entrypoints.worker", argv), environ)  # noqa: S606 - no shell is the point
+
+
+def python(module: str, argv: list[str]) -> list[str]:
+    """The command that runs `module` of this package in this interpreter, with the same view of sys.path."""
+    # -P (Python 3.11) keeps the current folder's files from hiding the libraries'; hand it on where it was given.
+    safe = ["-P"] if getattr(sys.flags, "safe_path", False) else []
+    return [sys.executable, *safe, "-m", module, *argv]
+
+
+def take_back(environ: os._Environ[str]) -> tuple[environment.DistributedEnvironment, list[str]]:
+    """In the worker: the environment that `start` exported, and the preloads to verify.
+
+    LD_PRELOAD goes back to what the user had: it was for this process, not for those that it starts.
+    """
+    ours = split(environ.pop(PRELOADED, ""))
+    rest = [path for path in split(environ.get("LD_PRELOAD", "")) if path not in ours]
+    environ.pop("LD_PRELOAD", None)
+    if rest:
+        environ["LD_PRELOAD"] = ":".join(rest)
+    place = environment.DistributedEnvironment(
+        rank=int(environ["RANK"]),
+        world_size=int(environ["WORLD_SIZE"]),
+        local_rank=int(environ["LOCAL_RANK"]),
+        local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
+        node_rank=int(environ["GROUP_RANK"]),
+        master_addr=environ["MASTER_ADDR"],
+        master_port=int(environ["MASTER_PORT"]),
+        launcher=environ.pop(LAUNCHER),
+    )
+    return place, ours

@@ -1,0 +1,101 @@
+"""One rank's work, after the exec: verify the preloads, make the process group, run the trainer or the script.
+
+Started by `entrypoints.rank` only, with its variables set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+# `python -m` puts the current folder first: a user's datasets/ or random.py there would hide the library's.
+# The package's own root stays, where it runs from a checkout.
+with contextlib.suppress(IndexError):
+    if sys.path[0] == str(Path.cwd()) and Path(sys.path[0]) != Path(__file__).resolve().parents[1]:
+        del sys.path[0]
+
+from entrypoints import failure, preload, rank, script
+from entrypoints.distributed import agree, initialize
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+
+# For the group that only carries the ranks' usage errors to rank 0.
+_USAGE_SECONDS = 30.0
+
+
+class Job(Protocol):
+    """What `prepare` of the trainer and of the script runner return."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def timeout_seconds(self) -> float: ...
+    def run(self, environment: DistributedEnvironment) -> int: ...
+
+
+def prepare(command: str, argv: list[str]) -> Job:
+    """Parse the command's own arguments. Raises UsageError; starts nothing."""
+    if command == "run":
+        return script.prepare(argv)
+    from entrypoints.train import main as train  # imports transformers: seconds
+
+    return train.prepare(argv)
+
+
+def work(command: str, argv: list[str], environment: DistributedEnvironment) -> int:
+    """Run one rank to its end. Returns the exit code; raises what the job raises."""
+    job: Job | None = None
+    problem: UsageError | None = None
+    try:
+        job = prepare(command, argv)
+    except UsageError as error:
+        problem = error
+    if environment.world_size == 1 and problem:
+        raise problem
+    backend, timeout = (job.backend, job.timeout_seconds) if job else ("gloo", _USAGE_SECONDS)
+    with initialize(environment, backend, timeout):
+        # Not every node sees the same files: rank 0 says what is wrong anywhere, and all stop together.
+        agree(str(problem) if problem else None)
+        if job is None:
+            raise AssertionError("agree returned in spite of this rank's error")
+        return job.run(environment)
+
+
+def main() -> NoReturn:
+    environment, preloaded = rank.take_back(os.environ)
+    for warning in preload.verify(preloaded):
+        print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
+    command, *argv = sys.argv[1:]
+    try:
+        code = work(command, argv, environment)
+    except UsageError as error:
+        code = failure.usage(error)
+    except SystemExit as error:
+        code = _exit_code(error)
+        if code:
+            failure.record(error)
+    except BaseException as error:  # noqa: BLE001 - a rank ends here, whatever its job raised
+        failure.record(error)
+        traceback = script.own_traceback(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    if code:
+        failure.leave(code)
+    sys.exit(0)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """What the interpreter makes of sys.exit's argument: None is success, a text is printed and 1."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    main()
