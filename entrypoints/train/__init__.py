@@ -1,0 +1,1 @@
+"""`entrypoint train`: fine-tunes a text classifier or an extractive question answerer on CPU ranks."""

@@ -1,0 +1,184 @@
+"""The command line: Hugging Face's own training flags, beside the few that name the task and its data.
+
+Needs transformers at parse time only; TrainingArguments itself is made after the process group
+(see `training_arguments`), because accelerate would otherwise make a group of its own.
+"""
+
+# ruff: noqa: UP045 - HfArgumentParser evaluates these annotations, on Python 3.9 too.
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
+
+from entrypoints.errors import UsageError
+from entrypoints.train import flags
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+TASKS = ("text-classification", "question-answering")
+
+# Where this trainer's defaults differ from Hugging Face's, and why.
+DEFAULTS: dict[str, Any] = {
+    "output_dir": None,  # required: a default folder would mix runs
+    "per_device_eval_batch_size": 32,  # evaluation keeps no activations
+    "logging_steps": 10,  # a CPU step takes a second, not milliseconds
+    "save_total_limit": 2,  # the last checkpoint and one to fall back on
+    "eval_strategy": "epoch",
+    "report_to": "none",
+}
+
+
+def _flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
+    return field(default=default, metadata={"help": help_text, **metadata})
+
+
+@dataclass
+class TaskArguments:
+    """What to train on what. Names are those of Hugging Face's run_glue and run_qa."""
+
+    task: Optional[str] = _flag(
+        "What to train. Inferred from the data's columns if left out.", choices=list(TASKS)
+    )
+    model_name_or_path: Optional[str] = _flag("Folder with a pretrained model, or a name on the hub.")
+    tokenizer_name: Optional[str] = _flag("Folder or hub name of the tokenizer, if it is not the model's.")
+    model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
+    dataset_name: Optional[str] = _flag("Name of a data set on the hub.")
+    dataset_config_name: Optional[str] = _flag("Configuration of that data set.")
+    train_file: Optional[str] = _flag("Training data: csv, tsv, json, jsonl or parquet.")
+    validation_file: Optional[str] = _flag("Evaluation data, in the same format.")
+    text_column_names: Optional[str] = _flag("Column with the text, or two for pairs: 'sentence1,sentence2'.")
+    label_column_name: str = _flag("Column with the label.", "label")
+    max_seq_length: Optional[int] = _flag(
+        "Longest input in tokens. 128 for classification, 384 for questions; never above the model's limit."
+    )
+    doc_stride: int = _flag("Tokens that two windows over one long context share.", 128)
+    max_answer_length: int = _flag("Longest answer in tokens.", 30)
+    n_best_size: int = _flag("Start and end positions that are combined into candidates.", 20)
+    version_2_with_negative: bool = _flag("Some questions have no answer in their context.", False)
+    null_score_diff_threshold: float = _flag("How far 'no answer' must lead to be chosen.", 0.0)
+    pad_to_max_length: bool = _flag("Pad every input to max_seq_length, not to the longest of its batch.", False)
+    max_train_samples: Optional[int] = _flag("Use only the first rows for training.")
+    max_eval_samples: Optional[int] = _flag("Use only the first rows for evaluation.")
+    overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
+    backend: Optional[str] = _flag("Backend of the process group.")
+    check_replicas: bool = _flag("After training, compare the weights of all ranks.", True)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Checked flags. `training` holds the values for TrainingArguments, which is not made yet."""
+
+    task: TaskArguments
+    training: dict[str, Any]
+    given: frozenset[str]
+    notes: list[str]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Hugging Face's parser says errors with the usage of 150 flags above them; one line is enough."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{' '.join(message.split())}; train --help lists the flags")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The complete parser. Imports transformers."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    parser_class: Any = type("Parser", (_Parser, HfArgumentParser), {})
+    parser: argparse.ArgumentParser = parser_class(
+        [TaskArguments, TrainingArguments], allow_abbrev=False, add_help=False, prog="train"
+    )
+    known = {action.dest for action in parser._actions}
+    parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if name in known})
+    return parser
+
+
+def parse(argv: list[str]) -> Parsed:
+    """Parses and checks everything that needs neither data nor model. Raises UsageError."""
+    cleaned = flags.clean(argv)
+    parser = make_parser()
+    namespace, rest = parser.parse_known_args(cleaned.argv)
+    if rest:
+        # A value behind an unknown flag is left over too: name the flag, not its value.
+        first = next((argument for argument in rest if argument.startswith("--")), rest[0])
+        raise flags.unknown(first, {action.dest for action in parser._actions} | set(flags.INSTEAD))
+    values = vars(namespace)
+    given = frozenset(name for name in map(flags.name_of, cleaned.argv) if name is not None)
+    names = {item.name for item in fields(TaskArguments)}
+    task = TaskArguments(**{name: values[name] for name in names})
+    training = {name: value for name, value in values.items() if name not in names}
+    if "eval_strategy" in given and training["eval_strategy"] != "no":
+        training["do_eval"] = True
+    _check(task, training)
+    return Parsed(task, training, given, cleaned.notes)
+
+
+def _check(task: TaskArguments, training: dict[str, Any]) -> None:
+    if task.model_name_or_path is None:
+        raise UsageError("--model_name_or_path is missing: write a folder with a pretrained model, or a hub name")
+    if not training.get("output_dir"):
+        raise UsageError("--output_dir is missing: write the folder for checkpoints, weights and result.json")
+    if not training["do_train"] and not training["do_eval"]:
+        training["do_train"] = task.train_file is not None or task.dataset_name is not None
+        training["do_eval"] = task.validation_file is not None or task.dataset_name is not None
+    if task.dataset_name is not None and (task.train_file or task.validation_file):
+        raise UsageError("--dataset_name and --train_file/--validation_file exclude each other: write one of them")
+    if task.dataset_name is None:
+        if training["do_train"] and task.train_file is None:
+            raise UsageError("--do_train needs data: write --train_file FILE or --dataset_name NAME")
+        if training["do_eval"] and task.validation_file is None:
+            raise UsageError("--do_eval needs data: write --validation_file FILE or --dataset_name NAME")
+    if not training["do_train"] and not training["do_eval"]:
+        raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+    positive = {
+        "max_seq_length": task.max_seq_length,
+        "max_train_samples": task.max_train_samples,
+        "max_eval_samples": task.max_eval_samples,
+        "max_answer_length": task.max_answer_length,
+        "n_best_size": task.n_best_size,
+        **{
+            name: training[name]
+            for name in (
+                "per_device_train_batch_size",
+                "per_device_eval_batch_size",
+                "gradient_accumulation_steps",
+                "num_train_epochs",
+                "ddp_timeout",
+            )
+        },
+    }
+    for name, value in positive.items():
+        if value is not None and value <= 0:
+            raise UsageError(f"--{name} is {value}, expected a number above 0")
+    if task.doc_stride < 0:
+        raise UsageError(f"--doc_stride is {task.doc_stride}, expected 0 or more")
+
+
+def training_arguments(parsed: Parsed) -> TrainingArguments:
+    """Makes Hugging Face's TrainingArguments. Call it after the process group was made.
+
+    Raises UsageError for the combinations that Hugging Face refuses.
+    """
+    from transformers import TrainingArguments
+
+    values = dict(parsed.training)
+    # Without it accelerate sees no distributed CPU job: every rank would train alone on all of the data.
+    values["use_cpu"] = True
+    if not values["do_eval"] and "eval_strategy" not in parsed.given:
+        values["eval_strategy"] = "no"
+    if values["load_best_model_at_end"] and "save_strategy" not in parsed.given:
+        values["save_strategy"] = values["eval_strategy"]
+        values["save_steps"] = values["eval_steps"] or values["logging_steps"]
+    if values["data_seed"] is None:
+        # The order of the data must be the same on every rank, whatever else draws from torch's generator.
+        values["data_seed"] = values["seed"]
+    # Progress is ours (see progress.py); Hugging Face would print dictionaries.
+    values["disable_tqdm"] = True
+    values.pop("ddp_backend")
+    try:
+        return TrainingArguments(**values)
+    except (ValueError, ImportError) as error:
+        raise UsageError(" ".join(str(error).split())) from error

@@ -1,0 +1,73 @@
+"""Text classification: tokens on the fly, accuracy and F1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+
+from entrypoints.train.columns import LabelledTexts
+
+METRIC = "accuracy"
+DEFAULT_LENGTH = 128
+
+
+class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+    """Tokenizes a row when it is asked for: cheap beside a training step, and nothing is kept or cached."""
+
+    def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
+        numbers = {name: number for number, name in enumerate(label_names)}
+        self._data = data
+        self._labels = [numbers[label] for label in data.labels]
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        pairs = self._data.pairs
+        encoded = self._tokenizer(
+            self._data.texts[index],
+            None if pairs is None else pairs[index],
+            truncation=True,
+            max_length=self._max_length,
+        )
+        return {**encoded, "labels": self._labels[index]}
+
+
+class Accuracy:
+    """Trainer's compute_metrics. `samples` is how many rows the last evaluation really saw."""
+
+    def __init__(self, rows: int, label_count: int) -> None:
+        self._rows = rows
+        self._label_count = label_count
+
+    def __call__(self, evaluated: Any) -> dict[str, float]:
+        logits = evaluated.predictions[0] if isinstance(evaluated.predictions, tuple) else evaluated.predictions
+        labels = evaluated.label_ids
+        if len(logits) != self._rows or len(labels) != self._rows:
+            raise RuntimeError(f"evaluated {len(logits)} rows, expected {self._rows}: padding rows were counted")
+        chosen = numpy.argmax(logits, axis=-1)
+        scores = torch.from_numpy(logits).float()
+        return {
+            "accuracy": float(accuracy_score(labels, chosen)),
+            "f1": float(
+                f1_score(labels, chosen, average="binary" if self._label_count == 2 else "macro", zero_division=0)
+            ),
+            # Over exactly these rows: Trainer's own mean weighs the last batches of the ranks wrongly.
+            "loss": float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels).long())),
+            "samples": float(len(labels)),
+        }
+
+
+def collator(tokenizer: Any, max_length: int, pad_to_max_length: bool) -> Any:
+    """Pads to the longest row of a batch, in steps of eight: fewer shapes for oneDNN to make kernels for."""
+    from transformers import DataCollatorWithPadding
+
+    if pad_to_max_length:
+        return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if max_length % 8 == 0 else None)

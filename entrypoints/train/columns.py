@@ -1,0 +1,269 @@
+"""Finds and checks the columns of a table: labelled texts, or questions with their contexts and answers.
+
+Pure: needs neither torch nor a data set library.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from entrypoints.errors import UsageError
+from entrypoints.train.tables import Table
+
+_QUESTION_COLUMNS = ("question", "context", "answers")
+_ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """One row: one text, or a pair (`pairs` is None for single texts), and the name of its label."""
+
+    source: str
+    texts: list[str]
+    pairs: list[str] | None
+    labels: list[str]
+    text_columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def digest(self) -> str:
+        return _crc(self.texts, self.pairs or [], self.labels)
+
+
+@dataclass(frozen=True)
+class Question:
+    """`answers` are the accepted texts and `starts` their character offsets in `context`."""
+
+    key: str
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Questions:
+    source: str
+    items: list[Question]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def digest(self) -> str:
+        return _crc(*([item.key, item.question, item.context, *item.answers] for item in self.items))
+
+
+def _crc(*parts: Sequence[str]) -> str:
+    value = 0
+    for part in parts:
+        for text in part:
+            value = zlib.crc32(text.encode("utf-8", "surrogatepass") + b"\0", value)
+    return f"{value:08x}"
+
+
+def infer_task(table: Table, label_column: str) -> str:
+    """The task that the columns allow. Raises UsageError if they allow none."""
+    if all(name in table.columns for name in _QUESTION_COLUMNS):
+        return "question-answering"
+    if label_column in table.columns:
+        return "text-classification"
+    raise UsageError(
+        f"{table.source} has the columns {_listing(table)}: expected '{label_column}' and a text "
+        "(text-classification, --label_column_name) or question, context and answers (question-answering)"
+    )
+
+
+def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] | None) -> LabelledTexts:
+    """Checks and extracts texts and labels. Raises UsageError with the first bad row."""
+    if label_column not in table.columns:
+        raise UsageError(
+            f"{table.source} has no column '{label_column}' with labels, it has {_listing(table)}: "
+            "write --label_column_name"
+        )
+    names = tuple(text_columns) if text_columns else _text_columns(table, label_column)
+    for name in names:
+        if name not in table.columns:
+            raise UsageError(
+                f"{table.source} has no column '{name}', it has {_listing(table)}: write --text_column_names"
+            )
+    texts = [_texts(table, name) for name in names]
+    return LabelledTexts(
+        source=table.source,
+        texts=texts[0],
+        pairs=texts[1] if len(texts) == 2 else None,
+        labels=_labels(table, label_column),
+        text_columns=names,
+    )
+
+
+def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
+    """`--text_column_names a,b` -> ("a", "b"). Raises UsageError for more than two."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if len(names) not in (1, 2):
+        raise UsageError(f"--text_column_names '{value}' names {len(names)} columns, expected one or two")
+    return names
+
+
+def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
+    """run_glue's convention: sentence1 and sentence2, otherwise the first one or two columns of text."""
+    if "sentence1" in table.columns and "sentence2" in table.columns:
+        return ("sentence1", "sentence2")
+    names = [
+        name
+        for name, values in table.columns.items()
+        if name != label_column and name.lower() not in _ROW_NUMBERS and _is_text(values)
+    ]
+    if not names:
+        raise UsageError(
+            f"{table.source} has no column of text beside '{label_column}', it has {_listing(table)}: "
+            "write --text_column_names"
+        )
+    return tuple(names[:2])
+
+
+def _is_text(values: list[Any]) -> bool:
+    """Whether a column holds texts. csv makes strings of numbers: a column of numbers alone is none."""
+    return any(isinstance(value, str) and not _is_number(value) for value in values)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return not text.strip()
+    return True
+
+
+def _texts(table: Table, name: str) -> list[str]:
+    values = table.columns[name]
+    for row, value in enumerate(values, 1):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            empty = sum(1 for item in values if item is None or (isinstance(item, str) and not item.strip()))
+            raise UsageError(
+                f"{table.source}: {empty} of {len(values)} rows have no text in column '{name}', "
+                f"first in row {row}; fill or remove them"
+            )
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{table.source} row {row}: column '{name}' holds {type(value).__name__} {_short(value)}, "
+                "expected text"
+            )
+    return values
+
+
+def _labels(table: Table, name: str) -> list[str]:
+    labels = []
+    for row, value in enumerate(table.columns[name], 1):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # a missing value elsewhere in the column makes floats of integers
+        if value is None or value == "" or not isinstance(value, (str, int)):
+            raise UsageError(
+                f"{table.source} row {row}: column '{name}' holds {_short(value)}, "
+                "expected a label (text or integer)"
+            )
+        labels.append(str(value).strip())
+    return labels
+
+
+def label_names(labels: Sequence[str]) -> list[str]:
+    """Distinct labels: sorted as numbers if all of them are, as text otherwise."""
+    names = set(labels)
+    if all(name.lstrip("-").isdigit() for name in names):
+        return sorted(names, key=int)
+    return sorted(names)
+
+
+def check_label_names(names: Sequence[str], data: LabelledTexts) -> None:
+    """Refuses training labels that nothing can be learnt from."""
+    if len(names) < 2:
+        raise UsageError(f"{data.source}: all {len(data)} rows have the label '{names[0]}', expected two or more")
+    if len(data) >= 20 and len(names) > len(data) / 2:
+        raise UsageError(
+            f"{data.source}: {len(names)} different labels in {len(data)} rows, expected classes; "
+            "write the right --label_column_name"
+        )
+
+
+def check_known_labels(names: Sequence[str], data: LabelledTexts) -> None:
+    """Refuses labels that the model does not have."""
+    strange = sorted(set(data.labels) - set(names))
+    if strange:
+        raise UsageError(
+            f"{data.source} has {_quoted(strange)} in its label column, but the labels are {_quoted(names)}: "
+            "training and validation data must agree"
+        )
+
+
+def questions(table: Table, with_negative: bool) -> Questions:
+    """Checks and extracts questions, contexts and answers. Raises UsageError with the first bad row."""
+    for name in _QUESTION_COLUMNS:
+        if name not in table.columns:
+            raise UsageError(
+                f"{table.source} has no column '{name}', it has {_listing(table)}: "
+                "question-answering needs question, context and answers"
+            )
+    keys = table.columns.get("id") or [str(row) for row in range(table.rows)]
+    texts, contexts = _texts(table, "question"), _texts(table, "context")
+    items = []
+    for row, answers in enumerate(table.columns["answers"]):
+        found, starts = _answers(table, row, answers)
+        if not found and not with_negative:
+            raise UsageError(
+                f"{table.source} row {row + 1}: the question has no answer; write --version_2_with_negative"
+            )
+        items.append(Question(str(keys[row]), texts[row], contexts[row], found, starts))
+    if len({item.key for item in items}) != len(items):
+        raise UsageError(f"{table.source}: column 'id' names a question twice, expected a different id for each")
+    return Questions(table.source, items)
+
+
+def _answers(table: Table, row: int, answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    if isinstance(answers, list) and all(isinstance(item, dict) for item in answers):
+        answers = {key: [item.get(key) for item in answers] for key in ("text", "answer_start")}
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text"), answers.get("answer_start")
+        if (
+            isinstance(texts, list)
+            and isinstance(starts, list)
+            and len(texts) == len(starts)
+            and all(isinstance(text, str) for text in texts)
+            and all(isinstance(start, int) for start in starts)
+        ):
+            return tuple(texts), tuple(starts)
+    raise UsageError(
+        f"{table.source} row {row + 1}: column 'answers' holds {_short(answers)}, "
+        'expected {"text": [..], "answer_start": [..]}'
+    )
+
+
+def trainable(data: Questions) -> tuple[Questions, int]:
+    """Leaves out questions whose first answer is not at its offset; returns how many were left out."""
+    kept = [
+        item
+        for item in data.items
+        if not item.answers
+        or item.context[item.starts[0] : item.starts[0] + len(item.answers[0])] == item.answers[0]
+    ]
+    if not kept:
+        raise UsageError(f"{data.source}: no answer is found at its answer_start, expected character offsets")
+    return Questions(data.source, kept), len(data) - len(kept)
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _listing(table: Table) -> str:
+    return ", ".join(f"'{name}'" for name in table.columns)
+
+
+def _quoted(names: Sequence[str], most: int = 5) -> str:
+    listed = ", ".join(f"'{name:.40}'" for name in names[:most])
+    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,58 @@
+"""What a rank prints: rank 0 as it is, every other rank with its number in front of each line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from typing import Any, TextIO
+
+
+class PrefixedStream:
+    """A text stream that puts a prefix in front of every line. Everything else is the stream below."""
+
+    def __init__(self, stream: TextIO, prefix: str) -> None:
+        self._stream = stream
+        self._prefix = prefix
+        self._at_line_start = True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            if self._at_line_start:
+                self._stream.write(self._prefix)
+            self._stream.write(line)
+            self._at_line_start = line.endswith("\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def note(message: str, rank: int = 0) -> None:
+    """One line for the user, from rank 0 only."""
+    if rank == 0:
+        print(f"note: {message}", file=sys.stderr, flush=True)
+
+
+def prepare(rank: int) -> None:
+    """Prefixes the lines of ranks above 0 and quiets libraries that would say one thing many times."""
+    # Deprecations inside third-party code are not the user's to mend.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # A batch is small: a tokenizer's own threads would only disturb OpenMP's.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging as transformers_logging
+
+    # It says which weights are new over many lines, on every rank; the trainer says it in one.
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    if rank == 0:
+        return
+    before = (sys.stdout, sys.stderr)
+    sys.stdout = PrefixedStream(sys.stdout, f"[rank {rank}] ")
+    sys.stderr = PrefixedStream(sys.stderr, f"[rank {rank}] ")
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in logging.root.manager.loggerDict)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler) and handler.stream in before:
+            handler.setStream(sys.stdout if handler.stream is before[0] else sys.stderr)

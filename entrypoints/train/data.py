@@ -1,0 +1,74 @@
+"""Loads the splits of a run, from files or from the hub, as checked rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entrypoints.errors import UsageError
+from entrypoints.train import columns, tables
+from entrypoints.train.arguments import TaskArguments
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The tables of a run; None for a split that is not used."""
+
+    train: tables.Table | None
+    validation: tables.Table | None
+
+    @property
+    def any(self) -> tables.Table:
+        table = self.train or self.validation
+        if table is None:
+            raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+        return table
+
+
+def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
+    """Reads what the run needs, cut to max_train_samples and max_eval_samples. Raises UsageError."""
+    if arguments.dataset_name is not None:
+        return _from_hub(arguments, do_train, do_eval)
+    train = tables.read(Path(str(arguments.train_file))) if do_train else None
+    validation = tables.read(Path(str(arguments.validation_file))) if do_eval else None
+    return Splits(
+        train.first(arguments.max_train_samples) if train else None,
+        validation.first(arguments.max_eval_samples) if validation else None,
+    )
+
+
+def task_of(arguments: TaskArguments, splits: Splits) -> str:
+    """The task that was asked for, or the one that the columns allow."""
+    return arguments.task or columns.infer_task(splits.any, arguments.label_column_name)
+
+
+def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
+    import datasets
+
+    datasets.disable_progress_bars()
+    name = str(arguments.dataset_name)
+    try:
+        loaded = datasets.load_dataset(name, arguments.dataset_config_name)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"data set '{name}' cannot be loaded: {reason}") from error
+    train = _table(loaded, name, ("train",), arguments.max_train_samples) if do_train else None
+    names = ("validation", "validation_matched", "test")
+    return Splits(train, _table(loaded, name, names, arguments.max_eval_samples) if do_eval else None)
+
+
+def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) -> tables.Table:
+    split = next((split for split in splits if split in loaded), None)
+    if split is None:
+        raise UsageError(f"data set '{name}' has no split '{splits[0]}', it has {', '.join(loaded)}")
+    dataset = loaded[split]
+    if rows is not None:
+        dataset = dataset.select(range(min(rows, len(dataset))))
+    content = {column: list(dataset[column]) for column in dataset.column_names}
+    for column, feature in dataset.features.items():
+        names = getattr(feature, "names", None)
+        if isinstance(names, list):  # ClassLabel: numbers of names, -1 is a row without a label
+            named = dict(enumerate(names))
+            content[column] = [named.get(value) for value in content[column]]
+    return tables.Table(f"{name} ({split})", content)

@@ -1,0 +1,63 @@
+"""Keeps the loss of every step, averaged over the ranks, through checkpoints too."""
+
+# ruff: noqa: ARG002 - transformers decides what a callback is called with.
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+
+def mean_over_ranks(values: list[float]) -> list[float]:
+    """The element-wise mean over all ranks. A collective: every rank calls it with as many values."""
+    if not values or not dist.is_initialized() or dist.get_world_size() == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float32)
+    dist.all_reduce(tensor)
+    return [float(value) for value in tensor / dist.get_world_size()]
+
+
+class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers is untyped on the host
+    """`losses` is the mean training loss of each optimizer step since the run's first.
+
+    A step's loss stays on its rank until the next log or save: a collective for each step would cost latency.
+    """
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self._local: list[float] = []
+        self._sum = 0.0
+
+    def add(self, loss: float) -> None:
+        """Adds one micro-batch's share of the current step's loss."""
+        self._sum += loss
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = state.stateful_callbacks.get(type(self).__name__, {})
+        self.losses = list(kept.get("attributes", {}).get("losses", []))[: state.global_step]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._local.append(self._sum)
+        self._sum = 0.0
+        if control.should_log or control.should_save:
+            self._reduce()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._reduce()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # save_strategy "best" decides after the evaluation.
+        self._reduce()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._reduce()
+
+    def _reduce(self) -> None:
+        self.losses += [round(value, 6) for value in mean_over_ranks(self._local)]
+        self._local = []
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"losses": self.losses}}

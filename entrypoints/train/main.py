@@ -1,0 +1,108 @@
+"""The order of a training run. Every check that can fail on one node alone is agreed on by all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+from entrypoints.errors import UsageError
+from entrypoints.train import console
+from entrypoints.train.arguments import Parsed, parse, training_arguments
+
+if TYPE_CHECKING:
+    from entrypoints.environment import DistributedEnvironment
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked command line. `timeout_seconds` is the process group's."""
+
+    parsed: Parsed
+
+    @property
+    def backend(self) -> str:
+        from entrypoints.distributed import DEFAULT_BACKEND
+
+        return self.parsed.task.backend or DEFAULT_BACKEND
+
+    @property
+    def timeout_seconds(self) -> float:
+        return float(self.parsed.training["ddp_timeout"])
+
+    def run(self, environment: DistributedEnvironment) -> int:
+        """Trains and evaluates. The process group must exist. Returns the exit code; raises UsageError."""
+        return _run(self.parsed, environment)
+
+
+def prepare(argv: list[str]) -> Prepared:
+    """Parses and checks the flags. Raises UsageError; prints and exits with 0 for --help."""
+    if "--help" in argv or "-h" in argv:
+        from entrypoints.train import help_text
+
+        print(help_text.render(everything="all" in argv))
+        raise SystemExit(0)
+    return Prepared(parse(argv))
+
+
+def _agreed(check: Callable[[], T]) -> T:
+    """Runs a check on every rank. If it fails on any, it raises UsageError on all of them."""
+    from entrypoints import distributed
+
+    value: T | None = None
+    error: str | None = None
+    try:
+        value = check()
+    except UsageError as found:
+        error = str(found)
+    distributed.agree(error)
+    return value  # type: ignore[return-value]  # agree raised if check did not return
+
+
+def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
+    from transformers import set_seed
+
+    from entrypoints.train import data, model, output, replicas, run, tasks
+
+    task_arguments, rank = parsed.task, environment.rank
+    console.prepare(rank)
+    for line in parsed.notes:
+        console.note(line, rank)
+    arguments = _agreed(lambda: training_arguments(parsed))
+    folder = Path(arguments.output_dir)
+    resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
+    # Rank 0 decides where to begin; the others must see the same checkpoint.
+    choice = _agreed(lambda: output.choose_start(folder, resume, overwrite) if rank == 0 else None)
+    start = replicas.gather(choice)[0]
+    if start.checkpoint is not None:
+        _agreed(lambda: output.choose_start(folder, str(start.checkpoint), overwrite=False))
+
+    def read() -> tasks.Rows:
+        model.check_folder(str(task_arguments.model_name_or_path))
+        splits = data.load(task_arguments, arguments.do_train, arguments.do_eval)
+        return tasks.check_rows(data.task_of(task_arguments, splits), task_arguments, splits)
+
+    rows = _agreed(read)
+    fingerprints = replicas.gather(rows.fingerprint())
+    _agreed(lambda: _refuse_different_data(fingerprints, rank))
+    set_seed(arguments.seed)  # before the model is made: its head is random, and evaluation alone never syncs it
+    loaded = _agreed(lambda: model.load(rows.task, task_arguments, rows.labels))
+    job = _agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
+    if start.checkpoint is not None:
+        _agreed(lambda: output.check_same_model(start.checkpoint, loaded.model.config.to_dict()))
+    # Checkpoints hold the random states of every rank, each written by its own.
+    writes = rank == 0 or arguments.save_strategy != "no"
+    _agreed(lambda: output.prepare(folder, overwrite and rank == 0) if writes else None)
+    for line in (*start.notes, *rows.notes, *loaded.notes):
+        console.note(line, rank)
+    return run.run(run.Plan(task_arguments, arguments, rows, loaded, job, start.checkpoint), environment)
+
+
+def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:
+    if fingerprints[rank] != fingerprints[0]:
+        raise UsageError(
+            f"rank {rank} reads other data than rank 0: found {fingerprints[rank]}, expected {fingerprints[0]}; "
+            "give every node the same files"
+        )

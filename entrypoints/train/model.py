@@ -1,0 +1,153 @@
+"""Loads the pretrained model and its tokenizer, and refuses what has no pretrained weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from entrypoints.errors import UsageError
+from entrypoints.train.arguments import TaskArguments
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+# A tokenizer without a limit of its own says so with a huge number.
+_NO_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`limit` is the longest input in tokens that model and tokenizer allow; None if there is no limit."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    limit: int | None
+    notes: tuple[str, ...]
+
+
+def check_folder(name: str) -> None:
+    """Checks a local model folder, without reading it. A name on the hub passes. Raises UsageError."""
+    folder = Path(name)
+    if not folder.exists():
+        if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+            raise UsageError(f"model folder '{name}' does not exist; check the path and the mount")
+        return
+    if not folder.is_dir():
+        raise UsageError(f"model '{name}' is a file, expected a folder with config.json and model.safetensors")
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"model folder '{name}' has no config.json; expected a folder saved by save_pretrained")
+    if not any((folder / weights).is_file() for weights in _WEIGHTS):
+        raise UsageError(
+            f"model folder '{name}' has no weights, expected model.safetensors: it must be pretrained"
+        )
+
+
+def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> Loaded:
+    """Loads model and tokenizer for the task. The seed must be set before: the head is new and random.
+
+    Raises UsageError if either cannot be loaded or most of the weights are missing.
+    """
+    from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+
+    name = str(arguments.model_name_or_path)
+    auto: Any = AutoModelForQuestionAnswering
+    options: dict[str, Any] = {"revision": arguments.model_revision}
+    if label_names is not None:
+        auto = AutoModelForSequenceClassification
+        options["num_labels"] = len(label_names)
+        options["id2label"] = dict(enumerate(label_names))
+        options["label2id"] = {label: index for index, label in enumerate(label_names)}
+        # A classifier that was trained for other labels gets a new head.
+        options["ignore_mismatched_sizes"] = True
+    tokenizer = _load_tokenizer(arguments)
+    try:
+        model, info = auto.from_pretrained(name, output_loading_info=True, **options)
+    except Exception as error:
+        raise UsageError(f"model '{name}' cannot be loaded for {task}: {_first_line(error)}") from error
+    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
+    new = sorted({*info.get("missing_keys", ()), *mismatched})
+    _refuse_random_weights(name, model, new)
+    # Some classifiers' forward takes **kwargs only to pass them on. Trainer takes that for "divides the loss by
+    # the number of items itself" and multiplies loss and gradients by ranks and accumulation steps
+    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no such thing.
+    model.accepts_loss_kwargs = False
+    note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}"
+    return Loaded(model, tokenizer, _limit(model, tokenizer), (note,) if new else ())
+
+
+def label_names_of(arguments: TaskArguments) -> list[str] | None:
+    """The labels that a fine-tuned classifier was saved with; None if it has only LABEL_0, LABEL_1, ..."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(
+            str(arguments.model_name_or_path), revision=arguments.model_revision
+        )
+    except Exception as error:
+        raise UsageError(
+            f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}"
+        ) from error
+    names = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
+
+
+def sequence_length(asked: int | None, default: int, limit: int | None) -> int:
+    """The longest input in tokens. Raises UsageError if more is asked than the model has positions."""
+    if asked is None:
+        return default if limit is None else min(default, limit)
+    if limit is not None and asked > limit:
+        raise UsageError(
+            f"--max_seq_length {asked} is more than the {limit} positions of the model: write {limit} or less"
+        )
+    return asked
+
+
+def _load_tokenizer(arguments: TaskArguments) -> Any:
+    from transformers import AutoTokenizer
+
+    name = str(arguments.tokenizer_name or arguments.model_name_or_path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
+    except Exception as error:
+        raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise UsageError(f"tokenizer '{name}' is a slow one, expected one with tokenizer.json")
+    if tokenizer.pad_token_id is None:
+        raise UsageError(f"tokenizer '{name}' has no padding token, expected an encoder's tokenizer")
+    return tokenizer
+
+
+def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
+    """A new head is expected; a body that is mostly random means that the weights are another model's."""
+    prefix = f"{model.base_model_prefix}."
+    body = {key: value.numel() for key, value in model.named_parameters() if key.startswith(prefix)}
+    missing = sum(body.get(key, 0) for key in new)
+    if body and missing > sum(body.values()) / 2:
+        raise UsageError(
+            f"model '{name}': its weights are not those of a {type(model).__name__}, "
+            f"{len([key for key in new if key in body])} of {len(body)} are missing: expected a pretrained encoder"
+        )
+
+
+def _limit(model: Any, tokenizer: Any) -> int | None:
+    positions = getattr(model.config, "max_position_embeddings", None)
+    limits = [] if not positions or positions < 1 else [int(positions)]
+    for module_name, module in model.named_modules():
+        # RoBERTa counts positions from behind the padding index: 514 rows hold 512 positions.
+        if module_name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    if tokenizer.model_max_length < _NO_LIMIT:
+        limits.append(int(tokenizer.model_max_length))
+    return min(limits, default=None)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,85 @@
+"""The output folder: whether it may be used, and which checkpoint in it to go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entrypoints.errors import UsageError
+from entrypoints.train import checkpoints, results
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins: at a checkpoint, or (None) at the pretrained model."""
+
+    checkpoint: Path | None
+    notes: tuple[str, ...] = ()
+
+
+def choose_start(folder: Path, resume: str | None, overwrite: bool) -> Start:
+    """Decides where to begin; changes nothing.
+
+    `resume` is --resume_from_checkpoint: a path, "true" for the last whole checkpoint in `folder`, or None.
+    Raises UsageError for a checkpoint that cannot be used, and for a folder that holds another run.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--output_dir '{folder}' is a file, expected a folder")
+    if resume is None or resume.lower() in ("false", "no", "0"):
+        if not overwrite and _holds_a_run(folder):
+            raise UsageError(
+                f"--output_dir '{folder}' holds an earlier run: write another folder, "
+                "--resume_from_checkpoint true to go on with it, or --overwrite_output_dir to replace it"
+            )
+        return Start(None)
+    if resume.lower() not in ("true", "yes", "1"):
+        fault = checkpoints.fault(Path(resume))
+        if fault is not None:
+            raise UsageError(f"--resume_from_checkpoint '{resume}': {fault}, expected a whole checkpoint folder")
+        return Start(Path(resume))
+    found, notes = checkpoints.last_whole(folder)
+    if found is None:
+        notes = [*notes, f"no checkpoint in '{folder}': starting from the pretrained model"]
+    return Start(found, tuple(notes))
+
+
+def check_same_model(checkpoint: Path, config: dict[str, Any]) -> None:
+    """Refuses a checkpoint of another model or with other labels. `config` is that of the model at hand."""
+    saved = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "id2label"):
+        # JSON turns the numbers of labels into strings.
+        expected = json.loads(json.dumps(config.get(name)))
+        if name in saved and saved[name] != expected:
+            raise UsageError(
+                f"checkpoint '{checkpoint}' is of another run: its {name} is {saved[name]}, expected {expected}; "
+                "resume with the model and the labels that it was made with"
+            )
+
+
+def prepare(folder: Path, overwrite: bool) -> None:
+    """Makes the folder, proves that it can be written to, and takes an earlier run's result away.
+
+    Raises UsageError if that is not possible.
+    """
+    probe = folder / f".writable.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+        (folder / results.NAME).unlink(missing_ok=True)
+        if overwrite:
+            for path in checkpoints.all_in(folder):
+                shutil.rmtree(path)
+    except OSError as error:
+        raise UsageError(
+            f"--output_dir '{folder}' cannot be written to by user {os.getuid()} ({error.strerror or error}): "
+            "change its owner or mode, or write another folder"
+        ) from error
+
+
+def _holds_a_run(folder: Path) -> bool:
+    return (folder / results.NAME).exists() or bool(checkpoints.all_in(folder))

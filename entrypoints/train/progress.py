@@ -1,0 +1,139 @@
+"""Progress on rank 0: a bar on a terminal, plain lines in a cluster's log."""
+
+# ruff: noqa: ARG002 - transformers decides what a callback is called with.
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from transformers import TrainerCallback
+
+
+def progress_line(step: int, steps: int, logs: dict[str, Any], samples_per_second: float | None) -> str:
+    """`step 50/345  loss 0.6100  lr 4.1e-05  44.2 samples/s`"""
+    parts = [f"step {step}/{steps}"]
+    if "loss" in logs:
+        parts.append(f"loss {logs['loss']:.4f}")
+    if "learning_rate" in logs:
+        parts.append(f"lr {logs['learning_rate']:.1e}")
+    if samples_per_second is not None:
+        parts.append(f"{samples_per_second:.1f} samples/s")
+    return "  ".join(parts)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Speed:
+    """Seconds and samples of training steps alone: evaluation and saving are left out.
+
+    The steady rate leaves out the first steps too, in which memory is allocated and kernels are chosen:
+    the first five, or the first alone where there are fewer than eleven steps.
+    """
+
+    WARM_UP = 5
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._mark = 0.0
+        self._rows = 0
+        self._steps: list[tuple[float, int]] = []
+
+    def restart(self) -> None:
+        """Call before a step, after anything that is not a step."""
+        self._mark = time.perf_counter()
+
+    def add(self, rows: int) -> None:
+        """Call for each micro-batch with its rows on this rank; all ranks have the same number."""
+        self._rows += rows
+
+    def step(self) -> None:
+        """Call after each optimizer step."""
+        now = time.perf_counter()
+        self._steps.append((now - self._mark, self._rows * self._world_size))
+        self._mark, self._rows = now, 0
+
+    def rate(self, last: int | None = None) -> float | None:
+        """Rows a second over all ranks: steady, or over the last steps. None before there is a steady step."""
+        if last is not None:
+            steps = self._steps[-last:]
+        else:
+            steps = self._steps[self.WARM_UP if len(self._steps) > 2 * self.WARM_UP else 1 :]
+        seconds = sum(duration for duration, _ in steps)
+        return sum(rows for _, rows in steps) / seconds if seconds > 0 else None
+
+
+class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+    """Prints on rank 0 only. `speed` is fed by the trainer."""
+
+    def __init__(self, speed: Speed, world_size: int) -> None:
+        self._speed = speed
+        self._world_size = world_size
+        self._bar: Any = None
+        self._logged = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._logged = state.global_step
+        self._speed.restart()
+        if not state.is_world_process_zero:
+            return
+        if sys.stderr.isatty():
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(
+                total=state.max_steps, initial=state.global_step, dynamic_ncols=True, unit="step", file=sys.stderr
+            )
+        else:
+            begin = f" from step {state.global_step}" if state.global_step else ""
+            _say(f"training: {state.max_steps} steps{begin}, ranks: {self._world_size}")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._speed.step()
+        if self._bar is not None:
+            self._bar.update(1)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        self._speed.restart()
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return
+        rate = self._speed.rate(last=max(1, state.global_step - self._logged))
+        self._logged = state.global_step
+        line = progress_line(state.global_step, state.max_steps, logs, rate)
+        if self._bar is not None:
+            self._bar.set_postfix_str(line.split("  ", 1)[-1])
+        else:
+            _say(line)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        self._speed.restart()
+        if not state.is_world_process_zero or not metrics:
+            return
+        shown = "  ".join(
+            f"{name[5:]} {value:.4f}"
+            for name, value in metrics.items()
+            if name.startswith("eval_")
+            and name not in ("eval_runtime", "eval_samples", "eval_model_preparation_time")
+            and not name.endswith("per_second")
+        )
+        line = f"evaluation at step {state.global_step}  {shown}  ({metrics.get('eval_samples', 0):.0f} rows)"
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            _say(line)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._speed.restart()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._speed.restart()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,174 @@
+"""Reads local data files into columns: csv, tsv, json, jsonl, parquet and SQuAD's nested JSON.
+
+No torch, no data set library: each error can name the file, the line and the mend.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from entrypoints.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length. `source` names the file (or the hub's split) in messages."""
+
+    source: str
+    columns: dict[str, list[Any]]
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def first(self, count: int | None) -> Table:
+        """The first `count` rows; all of them if `count` is None."""
+        return Table(self.source, {name: values[:count] for name, values in self.columns.items()})
+
+
+def read(path: Path) -> Table:
+    """Reads one file by its suffix. Raises UsageError for a file that is missing, empty or broken."""
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise UsageError(f"data file '{path}': found {found} there, expected a file; check the path and the mount")
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise UsageError(f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(_READERS)}")
+    try:
+        columns = reader(path)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8; convert the file") from error
+    except OSError as error:
+        raise UsageError(f"data file '{path}' cannot be read: {error.strerror or error}") from error
+    table = Table(path.name, columns)
+    if table.rows == 0:
+        raise UsageError(f"data file '{path}' is empty: no rows found, expected at least one")
+    return table
+
+
+def _read_csv(path: Path, delimiter: str = ",") -> dict[str, list[Any]]:
+    csv.field_size_limit(sys.maxsize)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            header = next(reader, [])
+            if len(set(header)) != len(header):
+                raise UsageError(f"data file '{path}': the header {header} names a column twice")
+            columns: list[list[Any]] = [[] for _ in header]
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise UsageError(
+                        f"data file '{path}' line {reader.line_num}: found {len(row)} columns, "
+                        f"expected {len(header)} as in the header"
+                    )
+                for values, value in zip(columns, row):
+                    values.append(value)
+        except csv.Error as error:
+            raise UsageError(f"data file '{path}' line {reader.line_num}: broken csv, {error}") from error
+    return dict(zip(header, columns))
+
+
+def _read_tsv(path: Path) -> dict[str, list[Any]]:
+    return _read_csv(path, "\t")
+
+
+def _read_json_lines(path: Path) -> dict[str, list[Any]]:
+    rows = []
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                rows.append(_parse(line, path, number))
+    return _to_columns(rows, path)
+
+
+def _read_json(path: Path) -> dict[str, list[Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    if not text.strip():
+        return {}
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        # JSON lines often carry the suffix .json: one complete object, then more.
+        if error.msg == "Extra data":
+            return _read_json_lines(path)
+        raise _broken(path, error, error.lineno) from error
+    if isinstance(document, dict) and isinstance(document.get("data"), list):
+        document = document["data"]
+    if isinstance(document, dict):
+        document = [document]
+    if not isinstance(document, list):
+        raise UsageError(f"data file '{path}': found one {type(document).__name__}, expected a list of objects")
+    if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
+        document = list(_flatten_squad(document, path))
+    return _to_columns(document, path)
+
+
+def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[dict[str, Any]]:
+    """The release format of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer): one row a question."""
+    for article in articles:
+        try:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    answers = question.get("answers", [])
+                    yield {
+                        "id": question["id"],
+                        "title": article.get("title", ""),
+                        "context": paragraph["context"],
+                        "question": question["question"],
+                        "answers": {
+                            "text": [answer["text"] for answer in answers],
+                            "answer_start": [answer["answer_start"] for answer in answers],
+                        },
+                    }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"data file '{path}': expected SQuAD's form (data, paragraphs, context, qas, id, question, "
+                f"answers), but found an entry without it: {error}"
+            ) from error
+
+
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise UsageError(f"data file '{path}': broken parquet, {str(error).splitlines()[0]}") from error
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def _parse(text: str, path: Path, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _broken(path, error, line) from error
+
+
+def _broken(path: Path, error: json.JSONDecodeError, line: int) -> UsageError:
+    return UsageError(f"data file '{path}' line {line} column {error.colno}: broken JSON, {error.msg}")
+
+
+def _to_columns(rows: list[Any], path: Path) -> dict[str, list[Any]]:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise UsageError(f"data file '{path}' row {number}: found {type(row).__name__}, expected an object")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+_READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".json": _read_json,
+    ".jsonl": _read_json_lines,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,61 @@
+"""Hugging Face's Trainer with what a CPU job needs beside it: each step's loss, speed, each rank's own noise."""
+
+# ruff: noqa: ARG002 - transformers decides what a callback is called with.
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from entrypoints.train.losses import Losses
+from entrypoints.train.progress import Progress, Speed
+
+
+class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+    """Ranks that share a seed would drop the same neurons on different rows. The data's order has its own seed."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        torch.manual_seed(args.seed + args.process_index)
+
+
+class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on the host
+    """`losses` and `speed` are complete after train()."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.losses = Losses()
+        self.speed = Speed(self.args.world_size)
+        self.remove_callback(PrinterCallback)
+        for callback in (OwnNoise(), self.losses, Progress(self.speed, self.args.world_size)):
+            self.add_callback(callback)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        self.speed.add(len(inputs["input_ids"]))
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.losses.add(loss.item())
+        return loss
+
+
+def tune_ddp(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
+    """Saves DDP work that this model does not need, unless the user chose: a search for unused parameters in
+    each step, and a broadcast of constant buffers before each forward. `batch` is one row with its labels."""
+    if arguments.ddp_broadcast_buffers is None:
+        # Integer buffers are position numbers; batch statistics are floating point.
+        arguments.ddp_broadcast_buffers = any(buffer.is_floating_point() for buffer in model.buffers())
+    if arguments.ddp_find_unused_parameters is None:
+        arguments.ddp_find_unused_parameters = _drops_layers(model) or _has_unused_parameters(model, batch)
+
+
+def _drops_layers(model: PreTrainedModel) -> bool:
+    names = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+    return any(getattr(model.config, name, 0) for name in names)
+
+
+def _has_unused_parameters(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> bool:
+    model.eval()
+    model(**batch).loss.backward()
+    unused = any(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    model.zero_grad(set_to_none=True)
+    return unused
