@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tooling.engine_find import Findings, find
 from tooling.engine_install import install
-from tooling.engine_plan import any_known, decide, may_act
+from tooling.engine_plan import Plan, any_known, decide, may_act
 from tooling.engine_start import start
 from tooling.errors import UsageError
-from tooling.host import read_host
+from tooling.host import Host, read_host
+from tooling.paths import CACHE
 
 __all__ = ["Engine", "Findings", "ensure", "ensure_mmdebstrap", "find"]
-
-_STEPS = 3  # install, start, and the check that follows them
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,39 @@ def ensure(say: Callable[[str], None]) -> Engine:
 
     `say` gets one line before each thing that is done. Errors: UsageError with the commands for the user.
     """
-    host = read_host()
-    findings = find()
-    for _ in range(_STEPS):
-        plan = decide(findings, host)
-        if plan.refusal:
-            raise UsageError(plan.refusal)
-        if plan.nothing:
-            return _engine(findings)
-        if plan.packages:
-            install(plan.packages, host, say)
+    host, findings = read_host(), find()
+    if _plan(findings, host).nothing:
+        return _engine(findings)
+    with _alone(say):
+        findings = find()  # another ./inv may have done it all meanwhile
+        if packages := _plan(findings, host).packages:
+            install(packages, host, say)
             host, findings = read_host(), find()  # where systemd runs, the package has started the engine
-        elif plan.start:
+        if _plan(findings, host).start:
             findings = start(host, say)
-    raise UsageError(f"Docker is still not complete after its installation: {decide(findings, host)}")
+    left = _plan(findings, host)
+    if not left.nothing:
+        raise UsageError(f"apt-get installed its packages, but still missing is: {', '.join(left.packages)}")
+    return _engine(findings)
+
+
+def _plan(findings: Findings, host: Host) -> Plan:
+    plan = decide(findings, host)
+    if plan.refusal:
+        raise UsageError(plan.refusal)
+    return plan
+
+
+@contextmanager
+def _alone(say: Callable[[str], None]) -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "engine.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another ./inv that is setting Docker up")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
@@ -63,7 +83,8 @@ def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
         return
     if not may_act(host):
         raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
-    install(("mmdebstrap",), host, say)
+    with _alone(say):
+        install(("mmdebstrap",), host, say)
 
 
 def _engine(findings: Findings) -> Engine:

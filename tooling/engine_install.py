@@ -55,9 +55,13 @@ def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], po
 
 
 def apt_cause(log: str) -> str:
-    """The first error of apt's output in one line."""
-    errors = [line.removeprefix("E:").strip() for line in log.splitlines() if line.startswith("E:")]
-    return errors[0] if errors else (log.strip().splitlines() or ["no output"])[-1].strip()
+    """The first trouble in apt's output in one line: what it could not fetch goes before what follows from it."""
+    lines = log.splitlines()
+    for start in ("W: Failed to fetch", "E: Failed to fetch", "E:"):
+        for line in lines:
+            if line.startswith(start):
+                return line[2:].strip()
+    return lines[-1].strip() if lines else "no output"
 
 
 def install(packages: Sequence[str], host: Host, say: Callable[[str], None]) -> None:
@@ -66,9 +70,15 @@ def install(packages: Sequence[str], host: Host, say: Callable[[str], None]) -> 
         ("apt-cache", "policy", "docker.io"), capture_output=True, text=True, check=False, timeout=60
     ).stdout
     files = apt_files(packages, host, read_sources(), policy)
+    if files:
+        say(
+            f"writing {' and '.join(map(str, files))}: Debian 13's Docker packages from this host's own mirror, "
+            "and nothing else of Debian 13"
+        )
     for path, text in files.items():
-        say(f"writing {path}: Debian 13's Docker packages from this host's own mirror, nothing else of Debian 13")
         _write(path, text)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    APT_LOG.write_text("", encoding="utf-8")
     try:
         say("running apt-get update")
         _apt(UPDATE)
@@ -89,9 +99,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _apt(argv: Sequence[str]) -> None:
-    CACHE.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    with APT_LOG.open("w+", encoding="utf-8", errors="replace") as log:
+    with APT_LOG.open("a+", encoding="utf-8", errors="replace") as log:
         done = subprocess.run(
             argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
         )

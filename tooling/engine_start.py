@@ -32,7 +32,10 @@ def last_cause(log: str) -> str:
 
 
 def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
-    """Whether the process named in a pid file is gone, or another program got its number since."""
+    """Whether the process named in a pid file is gone, or another program got its number since.
+
+    A zombie is gone too: where process 1 is no init, nobody collects it, and dockerd would wait for it.
+    """
     try:
         pid = int(pid_file.read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -40,9 +43,11 @@ def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
     except ValueError:
         return True
     try:
-        return (proc / str(pid) / "comm").read_text(encoding="utf-8").strip() != program
+        status = (proc / str(pid) / "status").read_text(encoding="utf-8")
     except OSError:
         return True
+    fields = dict(re.findall(r"^(Name|State):\t(\S+)", status, re.MULTILINE))
+    return fields.get("Name") != program or fields.get("State") == "Z"
 
 
 def start(host: Host, say: Callable[[str], None]) -> Findings:

@@ -118,7 +118,8 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
         ]
     else:
         installed = findings.dockerd and f"installed, does not answer ({findings.problem})"
-        checks.append(Check("Docker Engine", bad, installed or findings.problem or "not found", mend))
+        elsewhere = findings.chosen_by and f"{findings.endpoint} does not answer ({findings.problem})"
+        checks.append(Check("Docker Engine", bad, elsewhere or installed or "not found", mend))
     for name, key, version in (
         ("docker client", "the docker client", findings.client),
         ("compose", "compose v2", findings.compose),
