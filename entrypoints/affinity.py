@@ -15,6 +15,8 @@ from entrypoints.topology import EMULATED, Topology
 
 # The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
 LAUNCH_ROLE = "cpu-train-stack"
+# torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
+QUIET = "FATAL"
 _T = TypeVar("_T")
 
 
@@ -56,6 +58,11 @@ def plan(
     chosen["OMP_NUM_THREADS"] = user_environ["OMP_NUM_THREADS"] if threads is None else str(threads)
     if any("libiomp5" in path for path in preloads.paths):
         _intel_openmp(chosen, user_environ, reasons)
+    if "TORCH_CPP_LOG_LEVEL" not in user_environ:
+        chosen["TORCH_CPP_LOG_LEVEL"] = QUIET
+        reasons.append(
+            f"TORCH_CPP_LOG_LEVEL={QUIET}: torch's C++ errors arrive as exceptions, its log repeats them"
+        )
     if preloads.paths:
         chosen["LD_PRELOAD"] = compose(user_environ.get("LD_PRELOAD", ""), preloads.paths)
     bf16 = "the CPU has no bf16 instructions and emulates them" if topology.bf16 == EMULATED else topology.bf16

@@ -127,13 +127,14 @@ def explain(error: RuntimeError, environment: DistributedEnvironment, join_secon
             "stop what uses it, or choose another (MASTER_PORT, or launch --master-port) for every rank"
         )
     if "clients joined" in text:
-        joined = text.split("waiting for clients.")[-1].split("clients")[0].strip()
+        joined = text.split("waiting for clients.")[-1].split("clients")[0].strip().replace("/", " of ")
+        what = "nodes" if environment.launcher == "launch" else "ranks"
         return (
-            f"{joined} joined {where} within {join_seconds:g} s: start them all within that time, "
+            f"only {joined} {what} met at {where} within {join_seconds:g} s: start them all within that time, "
             "with this MASTER_ADDR and MASTER_PORT"
         )
     if type(error).__name__ in ("DistNetworkError", "DistStoreError") or "connect" in text.lower():
-        agent = "the agent of node 0" if environment.launcher == TORCHRUN.name else "rank 0"
+        agent = "the launcher of node 0" if environment.launcher in (TORCHRUN.name, "launch") else "rank 0"
         return (
             f"{agent} cannot be reached at {where} within {join_seconds:g} s, expected it to listen there: check "
             f"that it runs, MASTER_ADDR, MASTER_PORT and firewalls ({text[:200]})"

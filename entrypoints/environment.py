@@ -267,7 +267,8 @@ def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, loc
     if sum(counts) != world_size or node_rank >= len(counts):
         raise UsageError(
             f"SLURM_STEP_TASKS_PER_NODE={text} is {sum(counts)} tasks on {len(counts)} nodes, but "
-            f"SLURM_STEP_NUM_TASKS={world_size} and SLURM_NODEID={node_rank}: they are of different steps; start the job with srun"
+            f"SLURM_STEP_NUM_TASKS={world_size} and SLURM_NODEID={node_rank}: "
+            "they are of different steps; start the job with srun"
         )
     return _Placement(rank, world_size, local_rank, counts[node_rank], node_rank, len(counts))
 
@@ -335,7 +336,7 @@ def _master_addr(environ: Mapping[str, str], launcher: _Launcher | None, nodes: 
         return expand_nodelist(environ["SLURM_STEP_NODELIST"])[0]
     name = launcher.name if launcher else "single"
     raise UsageError(
-        f"MASTER_ADDR is not set, but {name} placed the ranks on {nodes} nodes: "
+        f"MASTER_ADDR is not set, but by {name} the ranks are on {nodes} nodes: "
         "set MASTER_ADDR to the name or address of rank 0's node for every rank"
     )
 
@@ -351,7 +352,8 @@ def _refuse_unless_nested(inner: _Launcher, inside: _Placement, outer: _Launcher
     if not (same or one_a_node or outside.world_size == 1):
         raise UsageError(
             f"{inner.name} says {inside} ({inside.nodes} nodes), {outer.name} says {outside}: expected "
-            f"one launcher, or {outer.name} with one rank on each of {inner.name}'s nodes; unset the variables of the wrong one"
+            f"one launcher, or {outer.name} with one rank on each of {inner.name}'s nodes: "
+            "unset the variables of the wrong one"
         )
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entrypoints import network, rank
-from entrypoints.affinity import LAUNCH_ROLE
+from entrypoints.affinity import LAUNCH_ROLE, QUIET
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT, DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.options import Parser, positive_seconds
@@ -132,6 +132,7 @@ def _free_port() -> int:
 
 
 def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
