@@ -6,6 +6,7 @@ The lock is the only input of a fetch and of an offline install; versions.toml i
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from tooling.paths import CACHE, IMAGES
 from tooling.pins import Pin
 
 LOCKS = IMAGES / "locks"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ def _parse(path: Path) -> list[LockedWheel]:
         try:
             requirement, sha256 = line.split("--hash=sha256:")
             name, version = requirement.strip().split("==")
+            if not _SHA256.fullmatch(sha256.strip()):
+                raise ValueError(sha256)
         except ValueError:
             raise UsageError(
                 f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': run ./inv lock --pin {path.stem}"

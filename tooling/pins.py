@@ -56,6 +56,8 @@ REQUIRED_PACKAGES = (
 OPTIONAL_PACKAGES = ("intel-extension-for-pytorch", "oneccl-bind-pt", "protobuf", "sentencepiece")
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
+_URL = re.compile(r"(https?|file)://\S+")
+_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}")
 _BASE = re.compile(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}")
 _APT_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+")
 
@@ -104,34 +106,32 @@ def load(path: Path = VERSIONS_FILE) -> Matrix:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path.name} not found: expected {path}; restore it from the repository") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}") from None
     where = path.name
     _check_keys(where, document, required=("default", "indexes", "pins"))
     indexes = _table(where, "indexes", document["indexes"])
+    for index, url in indexes.items():
+        _check_format(f"{where}, indexes", index, url, _URL, "a URL such as https://HOST/PATH")
     rows = _table(where, "pins", document["pins"])
+    for name in rows:
+        _check_format(where, "a pin's name", name, _NAME, "what an image's tag may hold, such as 2.13")
     pins = {name: _pin(f"{where}, pin {name}", name, row, indexes) for name, row in rows.items()}
-    if document["default"] not in pins:
-        raise UsageError(
-            f"{where}: default = {document['default']!r} is not a pin: choose one of {', '.join(pins)}"
-        )
+    _check_choice(where, "default", document["default"], tuple(pins))
     return Matrix(default=document["default"], pins=MappingProxyType(pins))
 
 
 def _pin(where: str, name: str, row: Any, indexes: dict[str, Any]) -> Pin:
     row = _table(where, name, row)
     _check_keys(where, row, required=PIN_KEYS)
-    release = DEBIAN_RELEASES.get(row["debian"])
-    if release is None:
-        choices = ", ".join(str(number) for number in DEBIAN_RELEASES)
-        raise UsageError(f"{where}: debian = {row['debian']!r} is not a known release: choose one of {choices}")
+    _check_choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
+    release = DEBIAN_RELEASES[row["debian"]]
     if row["python"] != release.python:
         raise UsageError(
             f"{where}: python = {row['python']!r}, but Debian {release.number} has {release.python}: "
             "change one of the two"
         )
-    if row["index"] not in indexes:
-        raise UsageError(f"{where}: index = {row['index']!r} is unknown: choose one of {', '.join(indexes)}")
+    _check_choice(where, "index", row["index"], tuple(indexes))
     packages = _table(where, "packages", row["packages"])
     _check_keys(f"{where}, packages", packages, required=REQUIRED_PACKAGES, optional=OPTIONAL_PACKAGES)
     for package, version in packages.items():
@@ -167,6 +167,12 @@ def _check_keys(
     missing = [key for key in required if key not in table]
     if missing:
         raise UsageError(f"{where}: missing {', '.join(missing)}: the keys are {', '.join(known)}")
+
+
+def _check_choice(where: str, key: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:  # a tuple, because a value of any type may stand in TOML, a list too
+        listed = ", ".join(str(choice) for choice in choices)
+        raise UsageError(f"{where}: {key} = {value!r} is unknown: choose one of {listed}")
 
 
 def _check_format(where: str, key: str, value: Any, pattern: re.Pattern[str], expected: str) -> None:

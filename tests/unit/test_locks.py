@@ -1,0 +1,143 @@
+"""images/locks/<pin>.txt: read strictly, written only when everything resolved."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
+from tooling import locks, pins
+from tooling.errors import USAGE_EXIT_CODE, UsageError
+
+SHA256 = "a" * 64
+needs_pins_python = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="locks are made with the pin's Python"
+)
+
+
+@pytest.fixture(autouse=True)
+def lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    monkeypatch.setattr(locks, "LOCKS", folder)
+    return folder
+
+
+@pytest.mark.parametrize("pin", pins.load().pins.values(), ids=lambda pin: pin.name)
+def test_the_lock_of_every_pin_is_there_and_holds_the_pins_packages(
+    pin: pins.Pin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    wheels = locks.read(pin)
+    assert all(wheels[name].version == version for name, version in pin.packages.items())
+    assert len(wheels) > len(pin.packages)
+
+
+def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
+    (lock_folder / "tiny.txt").write_text(f"# comment\n\nTiny_A==1.0 \\\n    --hash=sha256:{SHA256}\n")
+    expected = {"tiny-a": locks.LockedWheel("tiny-a", "1.0", SHA256)}
+    assert locks.read(make_pin({"tiny.A": "1.0"})) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(None, "pin tiny has no lock: make it with ./inv lock --pin tiny", id="missing"),
+        pytest.param("", "tiny.txt locks tiny-a nothing, but versions.toml wants 1.0", id="empty"),
+        pytest.param(
+            f"tiny-b==1.0 --hash=sha256:{SHA256}\n",
+            "locks tiny-a nothing, but versions.toml wants 1.0",
+            id="absent",
+        ),
+        pytest.param(
+            f"tiny-a==1.1 --hash=sha256:{SHA256}\n",
+            "locks tiny-a 1.1, but versions.toml wants 1.0",
+            id="other-version",
+        ),
+        pytest.param("tiny-a==1.0\n", "'tiny-a==1.0' is not 'name==version --hash=sha256:…'", id="no-hash"),
+        pytest.param("tiny-a==1.0 \\\n", "is not 'name==version --hash=sha256:…'", id="torn-line"),
+        pytest.param("tiny-a==1.0 \\\n    --hash=sha256:abc\n", "is not 'name==version", id="torn-hash"),
+        pytest.param(f"tiny-a --hash=sha256:{SHA256}\n", "is not 'name==version", id="no-version"),
+        pytest.param(f"tiny-a>=1.0 --hash=sha256:{SHA256}\n", "is not 'name==version", id="range"),
+        pytest.param(
+            f"tiny-a==1.0 --hash=sha256:{SHA256} --hash=sha256:{SHA256}\n",
+            "is not 'name==version",
+            id="two-hashes",
+        ),
+        pytest.param("<<<<<<< HEAD\n", "'<<<<<<< HEAD' is not 'name==version", id="conflict-marker"),
+    ],
+)
+def test_a_lock_that_cannot_be_used_is_one_line_that_says_how_to_make_it(
+    lock_folder: Path, text: str | None, expected: str
+) -> None:
+    if text is not None:
+        (lock_folder / "tiny.txt").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        locks.read(make_pin({"tiny-a": "1.0"}))
+    assert expected in str(caught.value)
+    assert "./inv lock --pin tiny" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == USAGE_EXIT_CODE
+
+
+@needs_pins_python
+def test_a_lock_that_was_written_is_read_again(
+    lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [make_wheel(tmp_path / "links", "tiny_a", "1.0"), make_wheel(tmp_path / "links", "tiny_b", "2.0")]
+    monkeypatch.setattr(locks, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    pin = make_pin({"tiny-a": "1.0", "tiny-b": "2.0"})
+    assert locks.write(pin, silent) == lock_folder / "tiny.txt"
+    written = (lock_folder / "tiny.txt").read_text()
+    read = locks.read(pin)
+    assert [wheel.sha256 for wheel in read.values()] == [
+        hashlib.sha256(w.read_bytes()).hexdigest() for w in wheels
+    ]
+    assert str(tmp_path) not in written
+    assert [path.name for path in lock_folder.iterdir()] == ["tiny.txt"]
+
+
+@needs_pins_python
+def test_the_old_lock_stays_when_a_package_cannot_be_resolved(
+    lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path / "links", "tiny_a", "1.0")
+    before = write_lock(lock_folder, [wheel]).read_bytes()
+    monkeypatch.setattr(locks, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    with pytest.raises(UsageError) as caught:
+        locks.write(make_pin({"tiny-a": "1.0", "tiny-missing": "3.0"}), silent)
+    assert "pin tiny cannot be resolved" in str(caught.value)
+    assert "tiny-missing==3.0" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (lock_folder / "tiny.txt").read_bytes() == before
+    assert [path.name for path in lock_folder.iterdir()] == ["tiny.txt"]
+
+
+@needs_pins_python
+def test_a_torch_that_the_hosts_indexes_lack_is_locked_from_the_pins_own_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = make_wheel(tmp_path / "made", "torch", "2.13.0+cpu")
+    other = make_wheel(tmp_path / "made", "tiny_a", "1.0")
+    monkeypatch.setattr(locks, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", make_simple_index(tmp_path / "host", [other]))
+    pin = make_pin({"torch": "2.13.0+cpu", "tiny-a": "1.0"}, make_simple_index(tmp_path / "own", [torch]))
+    locks.write(pin, silent)
+    assert locks.read(pin)["torch"].sha256 == hashlib.sha256(torch.read_bytes()).hexdigest()
+
+
+def test_a_lock_is_not_made_with_another_python_than_the_pins(lock_folder: Path) -> None:
+    other = "3.9" if sys.version_info[:2] != (3, 9) else "3.11"
+    pin = make_pin({"tiny-a": "1.0"})
+    with pytest.raises(UsageError, match=rf"expected {other}: remove \.venv"):
+        locks.write(pins.Pin(**{**vars(pin), "python": other}), silent)
+    assert not list(lock_folder.iterdir())

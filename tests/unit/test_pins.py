@@ -1,0 +1,150 @@
+"""images/versions.toml: what is right is parsed, what is wrong is one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tooling import matrix, pins
+from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.paths import ROOT
+
+VERSIONS = pins.VERSIONS_FILE.read_text(encoding="utf-8")
+
+
+def changed(tmp_path: Path, old: str, new: str) -> Path:
+    """The real file with one text replaced."""
+    assert old in VERSIONS
+    path = tmp_path / "versions.toml"
+    path.write_text(VERSIONS.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+def test_the_default_pin_is_the_one_that_is_built_when_none_is_named() -> None:
+    loaded = pins.load()
+    assert loaded.pin() is loaded.pins[loaded.default]
+    assert loaded.pin(loaded.default) is loaded.pin()
+
+
+def test_a_pin_names_its_image_and_its_requirements() -> None:
+    pin = pins.load().pin("2.13")
+    assert pin.image == "cpu-train-stack:2.13"
+    assert f"torch=={pin.packages['torch']}" in pin.requirements
+    assert list(pin.requirements) == sorted(pin.requirements)
+    assert pin.index.startswith("https://")
+
+
+def test_a_pin_cannot_be_changed() -> None:
+    pin = pins.load().pin()
+    with pytest.raises(TypeError):
+        pin.packages["torch"] = "1.0"  # type: ignore[index] # the point of the test
+    with pytest.raises(AttributeError):
+        pin.python = "3.9"  # type: ignore[misc] # the point of the test
+
+
+def test_an_unknown_pin_lists_the_choices() -> None:
+    with pytest.raises(UsageError) as caught:
+        pins.load().pin("2.12")
+    assert str(caught.value) == "unknown pin '2.12': choose one of 2.13"
+    assert caught.value.code == USAGE_EXIT_CODE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param("debian = 12", "debain = 12", "unknown key 'debain' (did you mean 'debian'?)", id="typo"),
+        pytest.param(
+            "debian = 12", "zzz = 1\ndebian = 12", "unknown key 'zzz': the keys are debian", id="foreign"
+        ),
+        pytest.param('torch = "2.13.0+cpu"', 'torhc = "2.13.0"', "(did you mean 'torch'?)", id="package-typo"),
+        pytest.param("debian = 12\n", "", "pin 2.13: missing debian: the keys are", id="no-debian"),
+        pytest.param('torch = "2.13.0+cpu"\n', "", "packages: missing torch: the keys are", id="no-torch"),
+        pytest.param('default = "2.13"', 'defualt = "2.13"', "(did you mean 'default'?)", id="top-level-typo"),
+        pytest.param('default = "2.13"', "", "missing default", id="no-default"),
+        pytest.param(
+            'default = "2.13"', 'default = "9"', "default = '9' is unknown: choose one of 2.13", id="default"
+        ),
+        pytest.param('default = "2.13"', "default = [1]", "default = [1] is unknown", id="default-list"),
+        pytest.param(
+            "debian = 12", "debian = 14", "debian = 14 is unknown: choose one of 11, 12, 13", id="release"
+        ),
+        pytest.param("debian = 12", "debian = [12]", "debian = [12] is unknown", id="release-list"),
+        pytest.param("debian = 12", "debian = 13", "python = '3.11', but Debian 13 has 3.13", id="debian-python"),
+        pytest.param(
+            'python = "3.11"', 'python = "3.9"', "python = '3.9', but Debian 12 has 3.11", id="python-debian"
+        ),
+        pytest.param(
+            'index = "pytorch-cpu"', 'index = "mine"', "index = 'mine' is unknown: choose one of", id="index"
+        ),
+        pytest.param(
+            'index = "pytorch-cpu"', "index = {}", "index = {} is unknown: choose one of", id="index-table"
+        ),
+        pytest.param('pytorch-cpu = "https', 'pytorch-cpu = "htps', "expected a URL", id="index-no-url"),
+        pytest.param(
+            '"2.13.0+cpu"', '">=2.13"', "torch = '>=2.13', expected an exact version", id="version-range"
+        ),
+        pytest.param('"2.13.0+cpu"', '"2.13.*"', "torch = '2.13.*', expected an exact version", id="version-star"),
+        pytest.param('"2.13.0+cpu"', "2.13", "torch = 2.13, expected an exact version", id="version-number"),
+        pytest.param('"2.13.0+cpu"', '"2.13.0 --pre"', "expected an exact version", id="version-option"),
+        pytest.param(
+            "@sha256:96e378d7", "@sha256:96e378", "expected an image reference with its digest", id="digest"
+        ),
+        pytest.param(
+            "slim@sha256:96e3", "slim:96e3", "expected an image reference with its digest", id="no-digest"
+        ),
+        pytest.param('"libtcmalloc-minimal4"', '"-o x"', "expected an apt package's name", id="apt-package"),
+        pytest.param('[pins."2.13"]', '[pins."2 13"]', "expected what an image's tag may hold", id="pin-name"),
+        pytest.param('[pins."2.13"]', '[pins."2.13"', "is not valid TOML", id="broken-toml"),
+        pytest.param("[indexes]", "[[indexes]]", "indexes is list, expected a table", id="not-a-table"),
+    ],
+)
+def test_a_wrong_row_is_one_line_with_what_was_found_and_expected(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        pins.load(changed(tmp_path, old, new))
+    message = str(caught.value)
+    assert expected in message
+    assert message.startswith("versions.toml")
+    assert "\n" not in message
+    assert caught.value.code == USAGE_EXIT_CODE
+
+
+def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "versions.toml"
+    path.write_bytes(b"default = '\xff'")
+    with pytest.raises(UsageError, match=r"versions\.toml is not valid TOML: .*"):
+        pins.load(path)
+
+
+def test_a_missing_file_says_where_it_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"expected {tmp_path}/versions.toml"):
+        pins.load(tmp_path / "versions.toml")
+
+
+def test_matrix_as_json_is_one_document_on_standard_output() -> None:
+    argv = [sys.executable, "-m", "tooling", "matrix", "--json"]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    rows = json.loads(result.stdout)
+    assert [row["pin"] for row in rows] == list(pins.load().pins)
+    first = rows[0]
+    assert {"pin", "torch", "ipex", "ccl", "transformers", "python", "debian"} <= first.keys()
+    assert (first["torch"], first["python"], first["debian"]) == ("2.13.0+cpu", "3.11", "12")
+    assert first["ipex"] is None
+
+
+def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixture[str]) -> None:
+    matrix.show(pins.load(), as_json=False)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in (*matrix.COLUMNS, *pins.load().pins, "2.13.0+cpu"))
+
+
+def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2() -> None:
+    argv = [sys.executable, "-m", "tooling", "build", "--pin", "2.12"]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (USAGE_EXIT_CODE, "")
+    assert result.stderr.strip() == "unknown pin '2.12': choose one of 2.13"
