@@ -44,13 +44,17 @@ def run(
     environ = {**os.environ, "TMPDIR": str(scratch)}
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True) as process:
-            while True:
-                try:
-                    returncode = process.wait(timeout=10)
-                    break
-                except subprocess.TimeoutExpired:
-                    if heartbeat:
-                        heartbeat()
+            returncode = None
+            try:
+                while returncode is None:
+                    try:
+                        returncode = process.wait(timeout=10)
+                    except subprocess.TimeoutExpired:
+                        if heartbeat:
+                            heartbeat()
+            finally:
+                if returncode is None:  # interrupted: pip would go on, and so would the wait for it
+                    process.kill()
         output.seek(0)
         return subprocess.CompletedProcess(argv, returncode, stdout=output.read(), stderr="")
 

@@ -7,11 +7,13 @@ sha256, whatever is not the lock's was deleted, and nothing partial is ever ther
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from tooling import locks, pip
 from tooling.errors import UsageError
@@ -61,7 +63,9 @@ def _missing(folder: Path, locked: dict[str, LockedWheel], say: Say) -> list[Loc
     missing = dict(locked)
     for path in sorted(folder.iterdir()):
         wheel = _locked_as(path, locked)
-        if wheel is None:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif wheel is None:
             path.unlink()
         elif verify(path, wheel):
             missing.pop(wheel.name, None)
@@ -76,7 +80,7 @@ def _locked_as(path: Path, locked: dict[str, LockedWheel]) -> LockedWheel | None
     except InvalidWheelFilename:
         return None
     wheel = locked.get(name)
-    return wheel if wheel and wheel.version == str(version) else None
+    return wheel if wheel and Version(wheel.version) == version else None
 
 
 def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, indexes: list[list[str]]) -> None:
