@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from invoke.context import Context
-from invoke.tasks import task
+from functools import partial
 
+from invoke.context import Context
+from invoke.tasks import task as invoke_task
+
+from tooling import demo as demonstration
 from tooling import engine, host_doctor, images, locks, matrix, pins, suite
+from tooling import up as clusters
+from tooling.program import remainder_argv
 from tooling.say import say
+
+# One-letter flags made from the first letters of long ones are a riddle, not a help.
+task = partial(invoke_task, auto_shortflags=False)
 
 
 @task(name="matrix")
@@ -30,13 +38,69 @@ def lock(_c: Context, pin: str | None = None) -> None:
     say(f"wrote {locks.write(pins.load().pin(pin), say)}")
 
 
-@task
+@task(
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "nodes": "containers to start",
+        "ranks-per-node": "training processes in each",
+    },
+)
+def demo(_c: Context, pin: str | None = None, nodes: int = 2, ranks_per_node: int = 1) -> None:
+    """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
+    demonstration.run(pin, nodes, ranks_per_node, say)
+
+
+@task(
+    iterable=["env"],
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "nodes": "containers to start; the host's cores are split over them",
+        "ranks-per-node": "training processes in each",
+        "name": "of the cluster: two clusters can run beside each other",
+        "data": "a folder of yours, read-only at /data in every node",
+        "output": "a folder that every node may write to, at /output; default .cache/clusters/NAME/output",
+        "env": "NAME=VALUE for every rank, or NAME to hand on your own value; may be repeated",
+        "offline": "no network but the cluster's own",
+        "detach": "leave the cluster running: ./inv logs, ./inv down",
+    },
+)
+def up(
+    _c: Context,
+    env: list[str],
+    pin: str | None = None,
+    nodes: int = 2,
+    ranks_per_node: int = 1,
+    name: str = "cluster",
+    data: str | None = None,
+    output: str | None = None,
+    offline: bool = False,
+    detach: bool = False,
+) -> None:
+    """Run a command on a local cluster: ./inv up --nodes 2 -- train ..."""
+    clusters.up(remainder_argv(), pin, nodes, ranks_per_node, name, data, output, env, offline, detach)
+
+
+@task(help={"name": "of the cluster; without it, the only one that is up"})
+def down(_c: Context, name: str | None = None) -> None:
+    """Take a cluster away."""
+    clusters.down(name)
+
+
+@task(
+    help={"name": "of the cluster; without it, the only one there is", "follow": "wait for more"},
+)
+def logs(_c: Context, name: str | None = None, follow: bool = False) -> None:
+    """Show a cluster's output, also after its end."""
+    clusters.logs(name, follow)
+
+
+@task()
 def doctor(_c: Context, json: bool = False) -> None:
     """Show what this machine has and lacks, with the mend."""
     host_doctor.run(as_json=json)
 
 
-@task(help={"unit": "only the part that needs no Docker"})
-def test(_c: Context, unit: bool = False) -> None:
+@task(name="test", help={"unit": "only the part that needs no Docker"})
+def run_suite(_c: Context, unit: bool = False) -> None:
     """Run the checks (ruff, mypy) and the whole test suite."""
     suite.run(unit_only=unit)

@@ -1,0 +1,168 @@
+"""A local cluster: N containers on a private network run one job, then everything is taken away.
+
+The exit code of the job is the exit code of the cluster: 0 if every node ended with 0, otherwise that of the node
+that failed first. A node that fails takes the others with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tooling import compose, nodes
+from tooling.compose import ClusterSpec
+from tooling.engine import Engine
+from tooling.errors import UsageError
+from tooling.follow import following
+from tooling.paths import CACHE
+
+CLUSTERS = CACHE / "clusters"
+# After the first failure the other nodes have this long to notice it by themselves and to end with a message.
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.3
+
+Say = Callable[[str], None]
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cluster ended. `seconds_to_start` is the time until every container ran."""
+
+    exit_code: int
+    seconds_to_start: float
+
+
+def run(spec: ClusterSpec, engine: Engine, say: Say) -> Outcome:
+    """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens."""
+    with _reserved(spec.name):
+        _remove_leftovers(spec, engine, say)
+        file = write(spec)
+        try:
+            started = time.monotonic()
+            up(spec, file)
+            seconds_to_start = time.monotonic() - started
+            with following(engine.endpoint, spec.project, folder_of(spec.name) / "log.txt"):
+                exit_code = _wait(spec, engine, say)
+            return Outcome(exit_code, seconds_to_start)
+        finally:
+            down(spec.name)
+
+
+def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
+    """Brings the cluster up and leaves it running."""
+    with _reserved(spec.name):
+        _remove_leftovers(spec, engine, say)
+        try:
+            up(spec, write(spec))
+        except BaseException:
+            down(spec.name)
+            raise
+
+
+def up(spec: ClusterSpec, file: Path) -> None:
+    """Creates and starts the containers; nothing is built or pulled."""
+    command = compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file)
+    compose.call(command, compose.template_variables(spec))
+
+
+def down(name: str) -> None:
+    """Removes a cluster's containers and network; its folder with the log and the output stays."""
+    project = compose.PROJECT_PREFIX + name
+    log = folder_of(name) / "log.txt"
+    if log.parent.is_dir() and not log.exists():
+        logs = subprocess.run(compose.argv(project, "logs", "--no-color"), capture_output=True, check=False)
+        log.write_bytes(logs.stdout)
+    compose.call(compose.argv(project, "down", "--remove-orphans", "--volumes", "--timeout=5"))
+
+
+def write(spec: ClusterSpec) -> Path:
+    """Writes the cluster's Compose file and returns its path."""
+    folder = folder_of(spec.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.txt").unlink(missing_ok=True)
+    for mount in spec.mounts:
+        if not mount.source.is_dir():
+            raise UsageError(f"{mount.source} is not a folder: expected one to mount at {mount.target}")
+    file = folder / "compose.yaml"
+    document = compose.document(spec, sorted(os.sched_getaffinity(0)))
+    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def writable_folder(path: Path) -> Path:
+    """Makes a folder that the nodes' user can write to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(path, *compose.container_user())
+    except OSError as error:
+        raise UsageError(f"output folder {path}: {error.strerror}: choose one that you may write to") from None
+    return path.resolve()
+
+
+def folder_of(name: str) -> Path:
+    """Where a cluster's files are: compose.yaml, log.txt, output/."""
+    return CLUSTERS / name
+
+
+def check_name(name: str) -> str:
+    """The name if it can be part of container and network names. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"cluster name {name!r}: expected lower-case letters, digits and dashes, at most 31")
+    return name
+
+
+@contextmanager
+def _reserved(name: str) -> Iterator[None]:
+    """Holds the cluster's name while its command runs; the lock ends with the process, however that ends."""
+    CLUSTERS.mkdir(parents=True, exist_ok=True)
+    with (CLUSTERS / f".{check_name(name)}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"cluster {name} is running: choose another --name, or stop it with ./inv down --name {name}"
+            ) from None
+        yield
+
+
+def _remove_leftovers(spec: ClusterSpec, engine: Engine, say: Say) -> None:
+    """What a command that was killed could not tear down. A cluster that still runs is not touched."""
+    left = nodes.read(engine.endpoint, spec.project)
+    if any(node.running for node in left):
+        raise UsageError(
+            f"cluster {spec.name} is running: choose another --name, or stop it with ./inv down --name {spec.name}"
+        )
+    if left:
+        say(f"removing what an earlier cluster {spec.name} left behind")
+        down(spec.name)
+
+
+def _wait(spec: ClusterSpec, engine: Engine, say: Say) -> int:
+    """Waits until every node has ended; after a failure the others get a grace time and are then stopped."""
+    deadline = None
+    while True:
+        seen = nodes.read(engine.endpoint, spec.project)
+        failed = nodes.first_failure(seen, expected=spec.node_names)
+        if failed and deadline is None:
+            say(f"{failed.name} {failed.describe()}")
+            deadline = time.monotonic() + GRACE_SECONDS
+        running = [node.name for node in seen if node.running]
+        if not running:
+            return failed.exit_code if failed else 0
+        if deadline is not None and time.monotonic() > deadline:
+            say(f"stopping {', '.join(running)}")
+            compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
+            return failed.exit_code if failed else 1
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,151 @@
+"""A cluster as a Compose file: pure functions from a description to the document, and the calls of compose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tooling.errors import UsageError
+from tooling.paths import COMPOSE
+
+PROJECT_PREFIX = "cts-"
+MASTER_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder of the host inside every node."""
+
+    source: Path
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """What a cluster is: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
+
+    `environment` maps a variable to its value, or to None to hand on the caller's own value unseen.
+    `offline` cuts the nodes' network off from everything but each other.
+    """
+
+    name: str
+    image: str
+    nodes: int
+    ranks_per_node: int
+    command: tuple[str, ...]
+    mounts: tuple[Mount, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "ranks_per_node"):
+            value = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
+        if not self.command:
+            raise UsageError("no command: write it after --, for example ./inv up -- train --help")
+
+    @property
+    def project(self) -> str:
+        """Compose's project name; its containers, its network and its labels carry it."""
+        return PROJECT_PREFIX + self.name
+
+    @property
+    def node_names(self) -> list[str]:
+        """The nodes' host names, node-0 being the one that rank 0 runs on."""
+        return [f"node-{number}" for number in range(self.nodes)]
+
+
+def split_cores(cores: Sequence[int], nodes: int) -> list[list[int]]:
+    """Contiguous shares of `cores`, sizes differing by at most one; with too few, nodes share in turn."""
+    if nodes > len(cores):
+        return [[cores[node % len(cores)]] for node in range(nodes)]
+    quotient, remainder = divmod(len(cores), nodes)
+    shares, start = [], 0
+    for node in range(nodes):
+        size = quotient + (node < remainder)
+        shares.append(list(cores[start : start + size]))
+        start += size
+    return shares
+
+
+def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
+    """What node `node_rank` runs: the image's own launcher around the cluster's command."""
+    return [
+        "launch",
+        f"--nnodes={spec.nodes}",
+        f"--node-rank={node_rank}",
+        "--master-addr=node-0",
+        f"--master-port={MASTER_PORT}",
+        f"--nproc-per-node={spec.ranks_per_node}",
+        "--",
+        *spec.command,
+    ]
+
+
+def document(spec: ClusterSpec, cores: Sequence[int]) -> dict[str, Any]:
+    """The Compose document of a cluster whose nodes split the host's `cores` (CPU numbers)."""
+    services = {
+        name: {
+            "extends": {"file": str(COMPOSE / "torchrun.yaml"), "service": "node"},
+            "hostname": name,
+            "cpuset": ",".join(map(str, share)),
+            "command": [_escape(word) for word in launch_command(spec, node_rank)],
+            "environment": {
+                key: None if value is None else _escape(value) for key, value in spec.environment.items()
+            },
+            "volumes": [_volume(mount) for mount in spec.mounts],
+        }
+        for node_rank, (name, share) in enumerate(
+            zip(spec.node_names, split_cores(cores, spec.nodes), strict=True)
+        )
+    }
+    network = {"internal": True} if spec.offline else {}
+    return {"name": spec.project, "services": services, "networks": {"cluster": network}}
+
+
+def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
+    """A `docker compose` command; without a file it works on what carries the project's labels."""
+    files = ["--file", str(file)] if file else []
+    return ["docker", "compose", "--project-name", project, *files, *arguments]
+
+
+def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Runs a compose command and returns its output. Raises UsageError with compose's last line if it fails."""
+    result = subprocess.run(
+        command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+    )
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UsageError(f"{' '.join(command[:4])} … failed: {last}")
+    return result.stdout
+
+
+def template_variables(spec: ClusterSpec) -> dict[str, str]:
+    """The variables that compose/torchrun.yaml asks for."""
+    return {"CTS_IMAGE": spec.image, "CTS_USER": "{}:{}".format(*container_user())}
+
+
+def container_user() -> tuple[int, int]:
+    """uid and gid of the nodes' processes: the caller's, so that output is theirs; never root, 1000 instead."""
+    return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+
+
+def _volume(mount: Mount) -> dict[str, Any]:
+    return {
+        "type": "bind",
+        "source": _escape(str(mount.source)),
+        "target": mount.target,
+        "read_only": mount.read_only,
+        "bind": {"create_host_path": False},
+    }
+
+
+def _escape(text: str) -> str:
+    """A dollar sign is Compose's own unless it is doubled."""
+    return text.replace("$", "$$")

@@ -1,0 +1,69 @@
+"""Shows the output of a cluster's containers as it comes, each line behind its node's name, and keeps it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import docker
+from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+
+from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL
+
+# The streams end with the containers; a stream that does not is left behind after this many seconds.
+END_SECONDS = 10.0
+
+
+@contextmanager
+def following(endpoint: str, project: str, log: Path) -> Iterator[None]:
+    """Copies the output of the project's containers, from their start on, to standard output and to `log`."""
+    client = docker.DockerClient(base_url=endpoint, timeout=60)
+    lock = threading.Lock()
+    readers = []
+    with log.open("wb") as file:
+        containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
+        for container in containers:
+            prefix = f"{container.labels[SERVICE_LABEL]} | ".encode()
+            arguments = (container, prefix, (sys.stdout.buffer, file), lock)
+            readers.append(threading.Thread(target=_copy, args=arguments, daemon=True))
+        for reader in readers:
+            reader.start()
+        try:
+            yield
+            for reader in readers:
+                reader.join(timeout=END_SECONDS)
+        finally:
+            with lock:  # a reader that is still there must not write into a closed file
+                client.close()
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines from a stream that is cut anywhere; the last one gets its end if it has none."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest + b"\n"
+
+
+def _copy(
+    container: Container,
+    prefix: bytes,
+    targets: tuple[BinaryIO, ...],
+    lock: threading.Lock,
+) -> None:
+    try:
+        for line in lines(container.logs(stream=True, follow=True)):
+            with lock:
+                for target in targets:
+                    if not target.closed:
+                        target.write(prefix + line)
+                        target.flush()
+    except (APIError, NotFound, OSError):
+        return  # the container was removed under the reader's hands: its end is told elsewhere

@@ -1,0 +1,77 @@
+"""The state of a cluster's containers, read through the engine's API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import docker
+
+PROJECT_LABEL = "com.docker.compose.project"
+SERVICE_LABEL = "com.docker.compose.service"
+VANISHED_EXIT_CODE = 137  # as after SIGKILL
+
+
+@dataclass(frozen=True)
+class Node:
+    """One container. `finished_at` is RFC 3339 in UTC, empty while it runs."""
+
+    name: str
+    project: str
+    running: bool
+    exit_code: int
+    out_of_memory: bool
+    finished_at: str
+    error: str = ""
+
+    def describe(self) -> str:
+        """How the node ended, in words."""
+        if self.error:
+            return f"could not be started: {self.error}"
+        if self.out_of_memory:
+            return "was killed: out of memory"
+        if self.exit_code > 128:
+            return f"ended by signal {self.exit_code - 128} (exit code {self.exit_code})"
+        return f"exited with code {self.exit_code}"
+
+
+def read(endpoint: str, project: str | None = None) -> list[Node]:
+    """The nodes of a cluster, or those of every cluster, sorted by name."""
+    label = f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL
+    client = docker.DockerClient(base_url=endpoint)
+    try:
+        # sparse: a container that vanishes between the listing and the look is no error
+        containers = client.containers.list(all=True, filters={"label": label}, sparse=True)
+        seen = []
+        for container in containers:
+            try:
+                container.reload()
+            except docker.errors.NotFound:
+                continue
+            seen.append(_node(container.attrs["State"], container.labels))
+        return sorted(seen, key=lambda node: node.name)
+    finally:
+        client.close()
+
+
+def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None:
+    """The node that failed first; one whose container is gone has failed too. None if all is well so far."""
+    failed = [node for node in nodes if not node.running and (node.exit_code != 0 or node.error)]
+    if failed:
+        return min(failed, key=lambda node: node.finished_at)
+    vanished = sorted(set(expected) - {node.name for node in nodes})
+    if vanished:
+        return Node(vanished[0], "", False, VANISHED_EXIT_CODE, False, "", "its container was removed")
+    return None
+
+
+def _node(state: dict[str, object], labels: dict[str, str]) -> Node:
+    return Node(
+        name=labels.get(SERVICE_LABEL, ""),
+        project=labels.get(PROJECT_LABEL, ""),
+        running=state["Status"] not in ("exited", "dead"),
+        exit_code=int(str(state["ExitCode"])),
+        out_of_memory=bool(state["OOMKilled"]),
+        finished_at=str(state["FinishedAt"]),
+        error=str(state.get("Error") or ""),
+    )
