@@ -123,8 +123,8 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     host = environ.get("DOCKER_HOST")
     dockerd = find_dockerd(environ)
     dockerd_version = _run([dockerd, "--version"], environ)[0].strip() if dockerd else None
-    mmdebstrap = shutil.which("mmdebstrap")
-    if not shutil.which("docker"):
+    mmdebstrap = shutil.which("mmdebstrap", path=environ.get("PATH"))
+    if not shutil.which("docker", path=environ.get("PATH")):
         engine, problem = _ask_socket(environ)
         return Findings(
             endpoint=host or DEFAULT_ENDPOINT,

@@ -1,0 +1,164 @@
+"""The command line of ./inv: errors of one line, exit codes, and arguments that arrive as they were typed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.tasks import task
+
+from tooling.errors import UsageError
+from tooling.paths import ROOT
+from tooling.program import TaskProgram, remainder_argv
+
+
+@task
+def build(_c: Context, pin: str = "2.13", nodes: int = 1, rate: float = 1.0) -> None:
+    """Build something."""
+    print(f"{pin} {nodes} {rate}")
+
+
+@task
+def bench(_c: Context, what: str) -> None:
+    """Measure something."""
+    print(what)
+
+
+@task
+def refuse(_c: Context) -> None:
+    """Refuse."""
+    raise UsageError("found a, expected b: do c")
+
+
+@task
+def interrupt(_c: Context) -> None:
+    """Be interrupted."""
+    raise KeyboardInterrupt
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    code: int | str | None = 0
+    try:
+        TaskProgram(Collection(build, bench, refuse, interrupt)).run(["inv", *argv])
+    except SystemExit as end:
+        code = end.code
+    out, err = capsys.readouterr()
+    assert isinstance(code, int)
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["biuld"], "there is no task 'biuld'; did you mean 'build'? ./inv --list shows the tasks"),
+        (["zzzz"], "there is no task 'zzzz'; ./inv --list shows the tasks"),
+        (["build", "zzzz"], "there is no task 'zzzz'; ./inv --list shows the tasks"),
+        (["--help", "biuld"], "there is no task 'biuld'; did you mean 'build'? ./inv --list shows the tasks"),
+        (["--ecoh"], "./inv has no option '--ecoh'; did you mean '--echo'? ./inv --list shows the tasks"),
+        (
+            ["build", "--node", "3"],
+            "build has no option '--node'; did you mean '--nodes'? ./inv build --help shows its options",
+        ),
+        (["build", "--pin"], "build: --pin needs a value; ./inv build --help shows its options"),
+        (["build", "--nodes", "two"], "--nodes expects a whole number, found 'two'"),
+        (["build", "--nodes=2.5"], "--nodes expects a whole number, found '2.5'"),
+        (["build", "--rate", "fast"], "--rate expects a number, found 'fast'"),
+        (["bench"], "bench needs WHAT; ./inv bench --help shows what it takes"),
+        (["refuse"], "found a, expected b: do c"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_usage_is_one_line_and_exit_code_2(
+    argv: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(argv, capsys) == (2, "", line + "\n")
+
+
+def test_options_and_words_reach_the_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["build", "--pin", "2.8", "--nodes=3"], capsys) == (0, "2.8 3 1.0\n", "")
+    assert run(["bench", "collectives"], capsys) == (0, "collectives\n", "")
+
+
+@pytest.mark.parametrize("argv", [[], ["--list"]], ids=["alone", "--list"])
+def test_the_tasks_are_shown(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(argv, capsys)
+    assert (code, err) == (0, "")
+    assert "build     " in out
+    assert "Measure something." in out
+
+
+def test_an_interrupted_task_exits_as_a_shell_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["interrupt"], capsys) == (130, "", "")
+
+
+def test_what_follows_two_dashes_keeps_its_quoting() -> None:
+    assert remainder_argv(["inv", "up", "--nodes", "2", "--", "train", "--x", "a b", "--", ""]) == [
+        *("train", "--x", "a b", "--", ""),
+    ]
+    assert remainder_argv(["inv", "up"]) == remainder_argv(["inv", "up", "--"]) == []
+
+
+# The process of ./inv with a tasks module of its own: one task, which says when it has begun and when it ends.
+SLEEPER = """
+import runpy, sys, time, types
+from invoke.tasks import task
+
+@task
+def sleep(_c):
+    try:
+        print("begun", flush=True)
+        time.sleep(30)
+    finally:
+        print("torn down", flush=True)
+
+sys.modules["tasks"] = types.ModuleType("tasks")
+sys.modules["tasks"].sleep = sleep
+runpy.run_module("tooling", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"]
+)
+def test_a_signal_lets_the_task_tear_down_and_gives_no_traceback(number: signal.Signals) -> None:
+    argv = [sys.executable, "-c", SLEEPER, "sleep"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (128 + number, "torn down\n", "")
+
+
+@pytest.mark.parametrize("where", [ROOT, Path("/")], ids=["the checkout", "another directory"])
+def test_the_real_tasks_are_found_from_anywhere(where: Path) -> None:
+    done = subprocess.run(
+        [ROOT / "inv", "--list"], cwd=where, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  doctor " in done.stdout
+
+
+@pytest.mark.parametrize("argv", [["docter"], ["doctor", "--jsn"]], ids=["unknown task", "unknown option"])
+def test_the_real_program_refuses_in_one_line(argv: list[str]) -> None:
+    done = subprocess.run([ROOT / "inv", *argv], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "did you mean" in done.stderr
+
+
+def test_a_reader_that_closes_early_gives_no_traceback() -> None:
+    with subprocess.Popen(
+        [ROOT / "inv", "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 128 + signal.SIGPIPE
