@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from entrypoints.environment import TORCHRUN, DistributedEnvironment, variables
+from entrypoints.environment import DistributedEnvironment, variables
 from entrypoints.environment import warnings as environment_warnings
 from entrypoints.errors import UsageError
+from entrypoints.launchers import TORCHRUN
 from entrypoints.preload import Preloads, compose
 from entrypoints.topology import EMULATED, Topology
 

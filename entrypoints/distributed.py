@@ -16,8 +16,9 @@ from typing import Callable
 import torch.distributed as dist
 
 from entrypoints import network
-from entrypoints.environment import TORCHRUN, DistributedEnvironment
+from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints.launchers import TORCHRUN
 
 DEFAULT_BACKEND = "gloo"
 DEFAULT_TIMEOUT_SECONDS = 1800.0

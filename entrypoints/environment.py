@@ -1,9 +1,9 @@
 """Which rank this process is, from the variables of the launcher that started it. Pure but for `export`.
 
 One launcher's complete set of variables counts, never a mixture and never an invented number. Where several
-complete sets are present the innermost launcher wins, in the order of LAUNCHERS, and only where the outer one
-can have started it: it names the same placement, it has one rank in all, or it put one rank on each node
-(torchrun on every task of a Slurm step, hydra's proxies started by srun). All else is refused.
+complete sets are present the innermost launcher wins, in the order of launchers.LAUNCHERS, and only where the
+outer one can have started it: it names the same placement, it has one rank in all, or it put one rank on each
+node (torchrun on every task of a Slurm step, hydra's proxies started by srun). All else is refused.
 
 An inherited RANK / WORLD_SIZE / LOCAL_* that disagrees with an MPI launcher or a Slurm step is refused too,
 not overruled: other libraries read those names first and would mix the two sets.
@@ -11,24 +11,23 @@ not overruled: other libraries read those names first and would mix the two sets
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from entrypoints.errors import UsageError
+from entrypoints.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher
+from entrypoints.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
 DEFAULT_MASTER_PORT = 29500
-# sbatch's and salloc's own steps are numbered from here up: shells, not tasks that srun started.
-_SLURM_SPECIAL_STEPS = 0xFFFFFFF0
 
 
 @dataclass(frozen=True)
 class DistributedEnvironment:
     """One rank's place in the job. Counts from 0; `master_addr` is a host name or address.
 
-    `launcher` is a name from LAUNCHERS or "single". Raises UsageError where the numbers cannot be true.
+    `launcher` is a name from launchers.LAUNCHERS or "single". Raises UsageError where the numbers cannot be true.
     Nodes may hold different numbers of ranks, so `world_size` need not be a multiple of `local_world_size`.
     """
 
@@ -75,77 +74,6 @@ class DistributedEnvironment:
 
 
 @dataclass(frozen=True)
-class _Launcher:
-    """The names of one launcher's variables, and the variables that say that it started this process."""
-
-    name: str
-    marks: tuple[str, ...]
-    rank: str
-    world_size: str
-    local_rank: str
-    local_world_size: str
-    node_rank: str = ""  # empty: it names none, the ranks must be placed in blocks
-    nodes: str = ""
-    also: tuple[str, ...] = ()
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        names = (self.rank, self.world_size, self.local_rank, self.local_world_size, self.node_rank, self.nodes)
-        return tuple(name for name in (*names, *self.also) if name)
-
-    def started(self, environ: Mapping[str, str]) -> bool:
-        if self is SLURM and not _in_slurm_step(environ):
-            return False
-        return any(environ.get(mark) for mark in self.marks)
-
-    def missing(self, environ: Mapping[str, str]) -> list[str]:
-        return [name for name in self.variables if not environ.get(name)]
-
-
-_PLAIN_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-TORCHRUN = _Launcher(
-    "torchrun",
-    ("TORCHELASTIC_RUN_ID",),
-    *_PLAIN_NAMES,
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    ("MASTER_ADDR", "MASTER_PORT"),
-)
-OPEN_MPI = _Launcher(
-    "Open MPI",
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node, not the node's
-)
-MVAPICH2 = _Launcher(
-    "MVAPICH2",
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    "MV2_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "MV2_COMM_WORLD_LOCAL_SIZE",
-)
-# Intel MPI and MPICH. srun's pmi2 plug-in sets PMI_RANK too, without MPI_LOCALRANKID: then the set is incomplete.
-HYDRA = _Launcher(
-    "hydra", ("PMI_RANK", "MPI_LOCALRANKID"), "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
-)
-SLURM = _Launcher(
-    "Slurm",
-    ("SLURM_STEP_ID",),
-    "SLURM_PROCID",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_LOCALID",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_NODEID",
-    also=("SLURM_STEP_NODELIST",),
-)
-PLAIN = _Launcher("environment", _PLAIN_NAMES, *_PLAIN_NAMES)
-LAUNCHERS = (TORCHRUN, OPEN_MPI, MVAPICH2, HYDRA, SLURM, PLAIN)
-
-
-@dataclass(frozen=True)
 class _Placement:
     rank: int
     world_size: int
@@ -173,6 +101,8 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
     if not complete:
         raise UsageError(_incomplete(started[0], environ))
     chosen = complete[0]
+    if chosen is PLAIN and TORCHRUN in started:  # torchrun's set contains the plain one
+        raise UsageError(_incomplete(TORCHRUN, environ))
     placement = _placement(chosen, environ)
     environment = DistributedEnvironment(
         rank=placement.rank,
@@ -223,7 +153,7 @@ def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) ->
     return []
 
 
-def _incomplete(launcher: _Launcher, environ: Mapping[str, str]) -> str:
+def _incomplete(launcher: Launcher, environ: Mapping[str, str]) -> str:
     missing = launcher.missing(environ)
     found = " ".join(f"{name}={environ[name]}" for name in launcher.variables if environ.get(name))
     found = found or " ".join(f"{name}={environ[name]}" for name in launcher.marks if environ.get(name))
@@ -233,7 +163,7 @@ def _incomplete(launcher: _Launcher, environ: Mapping[str, str]) -> str:
     return f"found {found}, but {' '.join(missing)} of {launcher.name}'s set is missing: {mend}"
 
 
-def _placement(launcher: _Launcher, environ: Mapping[str, str]) -> _Placement:
+def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
     rank, world_size, local_rank = (
         _integer(name, environ) for name in (launcher.rank, launcher.world_size, launcher.local_rank)
     )
@@ -273,50 +203,6 @@ def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, loc
     return _Placement(rank, world_size, local_rank, counts[node_rank], node_rank, len(counts))
 
 
-def tasks_per_node(text: str) -> list[int]:
-    """Slurm's short form of the tasks on each node: "2(x2),1" is [2, 2, 1]."""
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if not match:
-            raise UsageError(
-                f"SLURM_STEP_TASKS_PER_NODE is {text!r}, expected the form 2(x2),1: start it with srun"
-            )
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
-
-
-def expand_nodelist(text: str) -> list[str]:
-    """Slurm's short form of host names: "node[01-03,07],big" is node01 node02 node03 node07 big."""
-    hosts: list[str] = []
-    for entry in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
-        parts = [_expand_range(part) for part in re.split(r"(\[[^\]]*\])", entry) if part]
-        hosts += ["".join(choice) for choice in itertools.product(*parts)]
-    if not hosts or any(re.search(r"[\[\]\s]", host) for host in hosts):
-        raise UsageError(
-            f"SLURM_STEP_NODELIST is {text!r}, expected the form node[01-03,07]: set MASTER_ADDR instead"
-        )
-    return hosts
-
-
-def _expand_range(part: str) -> list[str]:
-    if not part.startswith("["):
-        return [part]
-    names: list[str] = []
-    for piece in part[1:-1].split(","):
-        low, _, high = piece.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()):
-            return [part]  # refused by expand_nodelist, which knows the whole text
-        names += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
-    return names
-
-
-def _in_slurm_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this: an sbatch script has SLURM_PROCID and SLURM_NTASKS, but no step of its own."""
-    step = environ.get("SLURM_STEP_ID", "")
-    return not step.isdigit() or int(step) < _SLURM_SPECIAL_STEPS
-
-
 def _integer(name: str, environ: Mapping[str, str]) -> int:
     if not re.fullmatch(r"\d{1,9}", environ[name]):
         raise UsageError(f"{name} is {environ[name]!r}, expected an integer from 0 on: correct it or unset it")
@@ -327,7 +213,7 @@ def _master_port(environ: Mapping[str, str]) -> int:
     return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else DEFAULT_MASTER_PORT
 
 
-def _master_addr(environ: Mapping[str, str], launcher: _Launcher | None, nodes: int) -> str:
+def _master_addr(environ: Mapping[str, str], launcher: Launcher | None, nodes: int) -> str:
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]
     if nodes == 1:
@@ -341,7 +227,7 @@ def _master_addr(environ: Mapping[str, str], launcher: _Launcher | None, nodes: 
     )
 
 
-def _refuse_unless_nested(inner: _Launcher, inside: _Placement, outer: _Launcher, outside: _Placement) -> None:
+def _refuse_unless_nested(inner: Launcher, inside: _Placement, outer: Launcher, outside: _Placement) -> None:
     same = (inside.rank, inside.world_size, inside.local_rank, inside.local_world_size) == (
         outside.rank,
         outside.world_size,
@@ -358,7 +244,7 @@ def _refuse_unless_nested(inner: _Launcher, inside: _Placement, outer: _Launcher
 
 
 def _refuse_incomplete_contradiction(
-    inner: _Launcher, chosen: _Launcher, environment: DistributedEnvironment, environ: Mapping[str, str]
+    inner: Launcher, chosen: Launcher, environment: DistributedEnvironment, environ: Mapping[str, str]
 ) -> None:
     for name, value in ((inner.rank, environment.rank), (inner.world_size, environment.world_size)):
         if environ.get(name) and environ[name] != str(value):
