@@ -29,7 +29,8 @@ def build(_c: Context, pin: str | None = None) -> None:
     chosen = pins.load().pin(pin)
     engine.ensure(say)
     image = images.build(chosen, say)
-    say(f"{image.tag}: {image.size_bytes / 1e9:.2f} GB, {image.id}")
+    done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
+    say(f"{image.tag}: {done}, {image.size_bytes / 1e9:.2f} GB, {image.id}")
 
 
 @task(help={"pin": "a row of ./inv matrix; the default pin needs no flag"})

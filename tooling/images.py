@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -49,7 +50,6 @@ def build(pin: Pin, say: Say) -> Image:
     inputs = inputs_sha256(pin, ground)
     present = inspect(pin.image)
     if present and present[1].get(INPUTS_LABEL) == inputs:
-        say(f"{pin.image} is up to date")
         return Image(pin.image, present[0], present[2], built=False, seconds=0.0)
     folder = wheels.fetch(pin, say)
     versions = {name: wheel.version for name, wheel in lock.items()}
@@ -128,9 +128,11 @@ def inspect(reference: str) -> tuple[str, dict[str, str], int] | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The recipe's files; other pins' locks and rows are not inputs of this pin."""
+    """The recipe's files; other pins' locks and rows are not inputs of this pin, nor are the tools' caches."""
     for path in sorted(folder.rglob("*")):
-        other = "__pycache__" in path.parts or path.parent == locks.LOCKS or path == VERSIONS_FILE
+        inner = path.relative_to(folder).parts[:-1]
+        cached = any(part == "__pycache__" or part.startswith(".") for part in inner)
+        other = cached or path.parent == locks.LOCKS or path == VERSIONS_FILE
         if path.is_file() and not other:
             yield path
 
@@ -144,6 +146,8 @@ def _revision() -> tuple[str, str, str]:
     """Commit, commit time (RFC 3339) and origin of the checkout; "unknown" where it is not one."""
 
     def git(*arguments: str) -> str:
+        if shutil.which("git") is None:
+            return ""
         argv = ["git", "-C", str(ROOT), *arguments]
         result = subprocess.run(argv, capture_output=True, text=True, check=False)
         return result.stdout.strip() if result.returncode == 0 else ""

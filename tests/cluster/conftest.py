@@ -1,0 +1,100 @@
+"""Fixtures of the tests that run whole clusters through ./inv, as a user does."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tooling.compose import PROJECT_PREFIX
+from tooling.paths import ROOT
+
+INV = str(ROOT / "inv")
+
+
+def inv(*arguments: str, timeout: float = 300, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Runs ./inv to its end."""
+    return subprocess.run([INV, *arguments], capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd)
+
+
+def containers(cluster: str) -> list[str]:
+    """The names of a cluster's containers, running or not."""
+    return _listed("ps", "--all", "--filter", f"name=^{PROJECT_PREFIX}{cluster}-node-", "--format", "{{.Names}}")
+
+
+def networks(cluster: str) -> list[str]:
+    """The names of a cluster's networks."""
+    return _listed("network", "ls", "--filter", f"name=^{PROJECT_PREFIX}{cluster}_", "--format", "{{.Name}}")
+
+
+def _listed(*arguments: str) -> list[str]:
+    return subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+
+
+class Running:
+    """A `./inv up` in the background, its output in a file."""
+
+    def __init__(self, name: str, log: Path, *arguments: str) -> None:
+        self.name, self.log = name, log
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [INV, "up", f"--name={name}", *arguments], stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT
+            )
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, condition: Callable[[str], bool], timeout: float = 120) -> None:
+        """Waits until its output meets a condition; fails with the output when it ends or takes too long."""
+        deadline = time.monotonic() + timeout
+        while not condition(self.output()):
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"waited {timeout} s:\n{self.output()}"
+            time.sleep(0.2)
+
+    def wait(self, timeout: float = 120) -> int:
+        """Its exit code."""
+        return self.process.wait(timeout)
+
+
+@pytest.fixture
+def start(tmp_path: Path, image: str) -> Iterator[Callable[..., Running]]:
+    """Starts `./inv up` in the background: start("name", "--nodes=2", "--", "train", …)."""
+    started: list[Running] = []
+
+    def begin(name: str, *arguments: str) -> Running:
+        running = Running(name, tmp_path / f"{name}.log", *arguments)
+        started.append(running)
+        return running
+
+    yield begin
+    for running in started:
+        if running.process.poll() is None:
+            running.process.terminate()
+            running.process.wait(60)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Whatever a test does, no container and no network of any cluster is there afterwards."""
+    yield
+    prefix = PROJECT_PREFIX
+    left = _listed("ps", "--all", "--filter", f"name=^{prefix}", "--format", "{{.Names}}")
+    left += _listed("network", "ls", "--filter", f"name=^{prefix}", "--format", "{{.Name}}")
+    for cluster in {name.removeprefix(prefix).rsplit("-node-")[0].split("_")[0] for name in left}:
+        inv("down", f"--name={cluster}")
+    assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    """A folder for a test's own scripts, to mount at /data."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    return folder
