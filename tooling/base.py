@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
-import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tooling import engine
 from tooling.errors import UsageError
 from tooling.paths import CACHE
 from tooling.pins import Pin
 
 # A registry that has said nothing for this long is taken for one that is not there.
 SILENCE_SECONDS = 20.0
+# Without a terminal the engine prints nothing while a layer (29 MB) comes, however slowly.
+STALL_SECONDS = 300.0
 BOOTSTRAP_SECONDS = 900.0
 
 Say = Callable[[str], None]
@@ -24,7 +26,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Base:
-    """`reference` is what FROM names, `digest` what it was when it was looked at, `source` how it came here."""
+    """`reference` is what FROM names, `source` how it came here.
+
+    `digest` is the manifest's in the registry, or, of an image that is in no registry, the image's own ID.
+    """
 
     reference: str
     digest: str
@@ -34,13 +39,16 @@ class Base:
 def ensure(pin: Pin, say: Say) -> Base:
     """The pin's base image, made present if it is not. Raises UsageError when there is no way to get one."""
     bootstrapped = f"cpu-train-stack-base:{pin.debian.suite}"
-    for reference, source in ((pin.base, "registry"), (bootstrapped, "mmdebstrap")):
-        if identifier := image_id(reference):
-            return Base(reference, identifier, source)
+    official = Base(pin.base, pin.base.partition("@")[2], "registry")
+    if image_id(pin.base):
+        return official
+    if identifier := image_id(bootstrapped):
+        return Base(bootstrapped, identifier, "mmdebstrap")
     say(f"base image {pin.base.split('@')[0]}: asking its registry (at most {SILENCE_SECONDS:.0f} s of silence)")
     if pull(pin.base, silence_seconds=SILENCE_SECONDS):
-        return Base(pin.base, image_id(pin.base), "registry")
+        return official
     say(f"no registry answers: making Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
+    engine.ensure_mmdebstrap(say)
     bootstrap(pin, bootstrapped)
     return Base(bootstrapped, image_id(bootstrapped), "mmdebstrap")
 
@@ -51,36 +59,30 @@ def image_id(reference: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def pull(reference: str, silence_seconds: float) -> bool:
-    """Pulls an image; gives up when the engine has printed nothing for `silence_seconds`."""
-    with subprocess.Popen(
-        ["docker", "pull", reference], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        stdout = process.stdout
-        assert stdout is not None  # noqa: S101 - Popen was asked for a pipe
-        heard = threading.Event()
-
-        def listen() -> None:
-            for _ in stdout:
-                heard.set()
-            heard.set()
-
-        threading.Thread(target=listen, daemon=True).start()
-        while process.poll() is None:
-            if not heard.wait(silence_seconds):
-                process.kill()
-                break
-            heard.clear()
-        return process.wait() == 0
+def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SECONDS) -> bool:
+    """Pulls an image; gives up when the registry does not answer, or when nothing comes any more."""
+    argv = ["docker", "pull", reference]
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(argv, stdout=output, stderr=subprocess.DEVNULL) as process,
+    ):
+        size, since = 0, time.monotonic()
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=0.5) == 0
+                except subprocess.TimeoutExpired:
+                    seen = os.fstat(output.fileno()).st_size  # the first line is printed once a registry answers
+                    if seen > size:
+                        size, since = seen, time.monotonic()
+                    elif time.monotonic() - since > (stall_seconds if size else silence_seconds):
+                        return False
+        finally:
+            process.kill()
 
 
 def bootstrap(pin: Pin, tag: str) -> None:
     """Makes a minimal Debian with mmdebstrap from the host's default mirror and imports it as `tag`."""
-    if shutil.which("mmdebstrap") is None:
-        raise UsageError(
-            f"no registry has {pin.base.split('@')[0]} and mmdebstrap is not installed: "
-            "connect to a registry, or install Debian's package mmdebstrap"
-        )
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="base-") as scratch:
         archive = Path(scratch) / "base.tar"
@@ -96,6 +98,13 @@ def bootstrap(pin: Pin, tag: str) -> None:
                 "check that Debian's mirror answers"
             ) from None
         if made.returncode != 0:
-            last = (made.stderr.strip().splitlines() or ["no message"])[-1]
-            raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {last}; check that Debian's mirror answers")
-        subprocess.run(["docker", "import", str(archive), tag], check=True, capture_output=True)
+            why = _last_line(made.stderr)
+            raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {why}; check that Debian's mirror answers")
+        argv = ["docker", "import", str(archive), tag]
+        imported = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if imported.returncode != 0:
+            raise UsageError(f"docker import of {tag} failed: {_last_line(imported.stderr)}")
+
+
+def _last_line(output: str) -> str:
+    return (output.strip().splitlines() or ["no message"])[-1]
