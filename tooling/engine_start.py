@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tooling.engine_cgroup import make_room
 from tooling.engine_find import Findings, find, find_dockerd
 from tooling.errors import UsageError
 from tooling.host import Host
@@ -67,6 +68,10 @@ def start(host: Host, say: Callable[[str], None]) -> Findings:
     if next(iter(PID_FILES)).exists():
         say("dockerd is running but does not answer yet: waiting for it")
         return _wait(None, "stop that dockerd and repeat")
+    try:
+        make_room(say)
+    except OSError as error:
+        say(f"that failed ({error}): containers with limits may not start")
     say(f"starting dockerd (there is no init system here); it keeps running, its log is {LOG}")
     CACHE.mkdir(parents=True, exist_ok=True)
     with LOG.open("wb") as log:
