@@ -17,7 +17,7 @@ _ATTEMPTS = 5  # a process may be born in / while the others are moved
 
 
 def lacking_controllers(cgroup: Path = CGROUP) -> tuple[str, ...]:
-    """Controllers that children of `cgroup` do not get, although it has them: () outside of containers and on v1."""
+    """Controllers of `cgroup` that its children do not get: () outside of containers and on v1."""
     if not (cgroup / "cgroup.type").is_file():  # the kernel's own root has no type, and v1 has not the file
         return ()
     here = (cgroup / "cgroup.controllers").read_text(encoding="ascii").split()
@@ -30,9 +30,7 @@ def make_room(say: Callable[[str], None], cgroup: Path = CGROUP) -> None:
     controllers = lacking_controllers(cgroup)
     if not controllers:
         return
-    say(
-        f"moving the processes of {cgroup} into {cgroup / CHILD}, so that containers can have {', '.join(controllers)}"
-    )
+    say(f"moving the processes of {cgroup} into {cgroup / CHILD}, to give containers {', '.join(controllers)}")
     child = cgroup / CHILD
     child.mkdir(exist_ok=True)
     for attempt in range(_ATTEMPTS):
