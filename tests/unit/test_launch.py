@@ -1,0 +1,114 @@
+"""launch: its options, and which of several failures is the cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoints import launch
+
+
+def test_one_node_needs_no_options_but_the_command() -> None:
+    options = launch.parse(["--", "train", "--bf16"], {})
+    assert options == launch.Launch(1, 0, 1, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
+
+
+def test_the_commands_own_options_are_not_taken() -> None:
+    options = launch.parse(["--nproc-per-node", "2", "run", "--timeout", "5", "x.py", "--", "--nnodes", "9"], {})
+    assert options.command == ("run", "--timeout", "5", "x.py", "--", "--nnodes", "9")
+    assert (options.nnodes, options.timeout_seconds) == (1, 300.0)
+
+
+def test_several_nodes_meet_at_torchruns_port() -> None:
+    argv = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "node-0", "--nproc-per-node", "3", "--", "train"]
+    options = launch.parse(argv, {})
+    assert (options.node_rank, options.nproc_per_node, options.master_port) == (1, 3, 29500)
+
+
+def test_kubeflows_variables_are_the_defaults() -> None:
+    pod = {
+        "PET_NNODES": "2:2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "job-node-0-0.job",
+        "PET_MASTER_PORT": "29400",
+        "PET_NPROC_PER_NODE": "auto",
+    }
+    options = launch.parse(["--nproc-per-node", "2", "--", "train"], pod)
+    assert options == launch.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
+
+
+def test_auto_is_one_rank_not_one_for_every_cpu() -> None:
+    assert launch.parse(["--", "train"], {"PET_NPROC_PER_NODE": "auto"}).nproc_per_node == 1
+
+
+@dataclass
+class Failure:
+    """What torchrun's agent says of a failed rank: the fields that are read here."""
+
+    local_rank: int
+    exitcode: int
+    timestamp: int
+    error_file: str = "<N/A>"
+    error_file_data: dict[str, Any] = field(default_factory=dict)
+
+
+def left(folder: Path, rank: int, when: float) -> str:
+    file = folder / f"{rank}.json"
+    file.touch()
+    os.utime(file, (when, when))
+    return str(file)
+
+
+def cause(failures: dict[int, Failure]) -> int:
+    return launch.first_failure(failures)[0]
+
+
+def test_a_killed_rank_is_the_cause_of_its_peers_lost_connections(tmp_path: Path) -> None:
+    survivor = Failure(0, 1, 1000, left(tmp_path, 0, 1000.3))
+    assert cause({0: survivor, 1: Failure(1, -signal.SIGKILL, 1000)}) == 1
+
+
+def test_the_rank_that_left_its_cause_first_is_the_first(tmp_path: Path) -> None:
+    failures = {
+        rank: Failure(rank, 1, 1000, left(tmp_path, rank, when)) for rank, when in [(0, 1000.2), (1, 1000.1)]
+    }
+    assert cause(failures) == 1
+
+
+def test_a_rank_that_the_agent_terminated_is_never_the_cause(tmp_path: Path) -> None:
+    failures = {0: Failure(0, -signal.SIGTERM, 990), 1: Failure(1, 3, 1000, left(tmp_path, 1, 1000.0))}
+    assert cause(failures) == 1
+
+
+def test_a_rank_that_the_agent_had_to_kill_in_the_end_is_not_the_cause(tmp_path: Path) -> None:
+    failures = {0: Failure(0, -signal.SIGKILL, 1030), 1: Failure(1, 1, 1000, left(tmp_path, 1, 1000.0))}
+    assert cause(failures) == 1
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "code", "line"),
+    [
+        (3, 3, "rank 5 (local 1, node 2) exited with code 3\n"),
+        (-signal.SIGKILL, 137, "rank 5 (local 1, node 2) was killed by SIGKILL\n"),
+        (-signal.SIGSEGV, 139, "rank 5 (local 1, node 2) was killed by SIGSEGV\n"),
+        (-40, 168, "rank 5 (local 1, node 2) was killed by signal 40\n"),
+    ],
+)
+def test_the_report_is_one_line_and_the_ranks_own_code(
+    capsys: pytest.CaptureFixture[str], exitcode: int, code: int, line: str
+) -> None:
+    argv = ["--nnodes", "3", "--node-rank", "2", "--master-addr", "h", "--", "train"]
+    failures: Any = {5: Failure(1, exitcode, 1000)}
+    assert launch._report(failures, launch.parse(argv, {})) == code
+    assert capsys.readouterr().err == line
+
+
+def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    failures: Any = {0: Failure(0, 2, 1000, error_file_data={"told": True})}
+    assert launch._report(failures, launch.parse(["--", "train"], {})) == 2
+    assert capsys.readouterr().err == ""

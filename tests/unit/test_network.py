@@ -1,0 +1,121 @@
+"""The interface by route, with this machine's real sockets."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from entrypoints import network
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+
+
+def two_nodes(master_addr: str) -> DistributedEnvironment:
+    return DistributedEnvironment(1, 2, 0, 1, 1, master_addr, 29500, "hydra")
+
+
+def own_address() -> str:
+    """This machine's address on some network other than loopback."""
+    for address in itertools.chain.from_iterable(network.interfaces().values()):
+        if not network.is_loopback(address) and ":" not in address:
+            return address
+    pytest.skip("this machine has no IPv4 interface but loopback")
+
+
+def test_one_node_meets_on_loopback() -> None:
+    assert network.choose(DistributedEnvironment()) == "lo"
+
+
+def test_the_route_to_an_own_address_is_the_interface_that_holds_it() -> None:
+    address = own_address()
+    name = network.choose(two_nodes(address))
+    assert address in network.interfaces()[name]
+    assert name != "lo"
+
+
+@pytest.mark.parametrize("master", ["127.0.0.1", "127.0.1.1", "localhost"])
+def test_loopback_is_refused_where_there_are_several_nodes(master: str) -> None:
+    with pytest.raises(UsageError, match=r"loopback \(lo\), but the 2 ranks are on several nodes"):
+        network.choose(two_nodes(master))
+
+
+def test_a_host_name_that_etc_hosts_maps_to_loopback_is_refused_on_the_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # /etc/hosts cannot be changed for a test; the resolver's answer for Debian's line can.
+    answer = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    with pytest.raises(UsageError, match=r"'node-a' is 127\.0\.1\.1 on .*/etc/hosts"):
+        network.choose(two_nodes("node-a"))
+
+
+def test_the_users_interface_wins_over_the_route() -> None:
+    address = own_address()
+    name = next(name for name, held in network.interfaces().items() if address in held)
+    assert network.choose(two_nodes("127.0.1.1"), wanted=name) == name
+
+
+def test_the_users_unknown_interface_is_refused_with_the_choices() -> None:
+    with pytest.raises(UsageError, match=r"'nope0', expected one of .*lo"):
+        network.choose(DistributedEnvironment(), wanted="nope0")
+
+
+def test_the_users_loopback_is_refused_where_there_are_several_nodes() -> None:
+    with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=lo, which is loopback"):
+        network.choose(two_nodes(own_address()), wanted="lo")
+
+
+def test_a_name_that_does_not_resolve_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"'no-such-host\.invalid' does not resolve") as error:
+        network.resolve("no-such-host.invalid")
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_no_resolver_accepts_is_one_line() -> None:
+    with pytest.raises(UsageError, match="does not resolve"):
+        network.resolve("a" * 70 + ".invalid")
+
+
+def test_resolving_is_tried_again_until_the_name_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = socket.getaddrinfo, []
+
+    def late(host: str, *args: object, **kwargs: object) -> object:
+        calls.append(host)
+        if len(calls) < 3:
+            raise socket.gaierror(-3, "Temporary failure in name resolution")
+        return real("127.0.0.1", *args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    assert network.resolve("late-host", deadline_seconds=10) == "127.0.0.1"
+    assert len(calls) == 3
+
+
+def test_resolving_gives_up_at_the_deadline() -> None:
+    start = time.monotonic()
+    with pytest.raises(UsageError):
+        network.resolve("no-such-host.invalid", deadline_seconds=1.2)
+    assert 0.4 < time.monotonic() - start < 30
+
+
+def test_an_address_that_no_interface_holds_is_refused_with_the_mend() -> None:
+    with pytest.raises(UsageError, match=r"no interface holds 10\.9\.9\.9.*set GLOO_SOCKET_IFNAME"):
+        network.interface_of("10.9.9.9", {"eth0": ["10.0.0.1"]})
+
+
+def test_an_ipv6_address_is_looked_up_in_the_kernels_own_form(tmp_path: Path) -> None:
+    table = tmp_path / "if_inet6"
+    table.write_text("fd000000000000000000000000000005 02 40 00 80     eth7\n")
+    assert network.interface_of("fd00::5", network.interfaces(table)) == "eth7"
+
+
+def test_ipv4_is_preferred_where_a_name_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [
+        (socket.AF_INET6, socket.SOCK_DGRAM, 17, "", ("fd00::5", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("10.0.0.5", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    assert network.resolve("both") == "10.0.0.5"
