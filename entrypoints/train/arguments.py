@@ -8,6 +8,8 @@ Needs transformers at parse time only; TrainingArguments itself is made after th
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
@@ -175,10 +177,23 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     if values["data_seed"] is None:
         # The order of the data must be the same on every rank, whatever else draws from torch's generator.
         values["data_seed"] = values["seed"]
+    _check_reports(values["report_to"])
     # Progress is ours (see progress.py); Hugging Face would print dictionaries.
     values["disable_tqdm"] = True
     values.pop("ddp_backend")
     try:
         return TrainingArguments(**values)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"a flag's value is broken JSON: {error.msg} in '{error.doc}'") from error
     except (ValueError, ImportError) as error:
-        raise UsageError(" ".join(str(error).split())) from error
+        # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
+        raise UsageError(re.sub(r"\b\w+Strategy\.", "", " ".join(str(error).split()))) from error
+
+
+def _check_reports(names: Any) -> None:
+    from transformers.integrations import get_available_reporting_integrations
+
+    available = [*get_available_reporting_integrations(), "none", "all"]
+    for name in names if isinstance(names, list) else [names]:
+        if name not in available:
+            raise UsageError(f"--report_to {name} is not installed here, expected one of: {', '.join(available)}")

@@ -9,7 +9,10 @@ import numpy
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
+from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.columns import LabelledTexts
+from entrypoints.train.job import Job, Rows
+from entrypoints.train.model import Loaded, padder, sequence_length
 
 METRIC = "accuracy"
 DEFAULT_LENGTH = 128
@@ -64,10 +67,19 @@ class Accuracy:
         }
 
 
-def collator(tokenizer: Any, max_length: int, pad_to_max_length: bool) -> Any:
-    """Pads to the longest row of a batch, in steps of eight: fewer shapes for oneDNN to make kernels for."""
-    from transformers import DataCollatorWithPadding
+def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+    """Raises UsageError if max_seq_length does not fit the model."""
+    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    labels = rows.labels or []
 
-    if pad_to_max_length:
-        return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
-    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if max_length % 8 == 0 else None)
+    def tokens(split: LabelledTexts | None) -> Any:
+        return LabelledTokens(split, labels, loaded.tokenizer, length) if split else None
+
+    return Job(
+        train=tokens(rows.train),
+        validation=tokens(rows.validation),
+        collate=padder(loaded.tokenizer, length, arguments.pad_to_max_length),
+        compute_metrics=Accuracy(len(rows.validation), len(labels)) if rows.validation else None,
+        metric=METRIC,
+        max_seq_length=length,
+    )

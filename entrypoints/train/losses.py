@@ -35,9 +35,13 @@ class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transfo
         """Adds one micro-batch's share of the current step's loss."""
         self._sum += loss
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def restore(self, state: Any) -> None:
+        """Takes over the losses of the steps that a checkpoint has behind it."""
         kept = state.stateful_callbacks.get(type(self).__name__, {})
         self.losses = list(kept.get("attributes", {}).get("losses", []))[: state.global_step]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.restore(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._local.append(self._sum)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
+from entrypoints import topology
 from entrypoints.errors import UsageError
 from entrypoints.train import console
 from entrypoints.train.arguments import Parsed, parse, training_arguments
@@ -64,13 +65,17 @@ def _agreed(check: Callable[[], T]) -> T:
 def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
     from transformers import set_seed
 
-    from entrypoints.train import data, model, output, replicas, run, tasks
+    from entrypoints.train import data, job, model, output, replicas, run, tasks
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
     for line in parsed.notes:
         console.note(line, rank)
     arguments = _agreed(lambda: training_arguments(parsed))
+    if arguments.bf16:
+        warning = console.bf16_warning(replicas.gather(topology.read().bf16))
+        if warning is not None:
+            console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
     # Rank 0 decides where to begin; the others must see the same checkpoint.
@@ -79,7 +84,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
     if start.checkpoint is not None:
         _agreed(lambda: output.choose_start(folder, str(start.checkpoint), overwrite=False))
 
-    def read() -> tasks.Rows:
+    def read() -> job.Rows:
         model.check_folder(str(task_arguments.model_name_or_path))
         splits = data.load(task_arguments, arguments.do_train, arguments.do_eval)
         return tasks.check_rows(data.task_of(task_arguments, splits), task_arguments, splits)
@@ -89,7 +94,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
     _agreed(lambda: _refuse_different_data(fingerprints, rank))
     set_seed(arguments.seed)  # before the model is made: its head is random, and evaluation alone never syncs it
     loaded = _agreed(lambda: model.load(rows.task, task_arguments, rows.labels))
-    job = _agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
+    made = _agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
     if start.checkpoint is not None:
         _agreed(lambda: output.check_same_model(start.checkpoint, loaded.model.config.to_dict()))
     # Checkpoints hold the random states of every rank, each written by its own.
@@ -97,7 +102,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
     _agreed(lambda: output.prepare(folder, overwrite and rank == 0) if writes else None)
     for line in (*start.notes, *rows.notes, *loaded.notes):
         console.note(line, rank)
-    return run.run(run.Plan(task_arguments, arguments, rows, loaded, job, start.checkpoint), environment)
+    return run.run(run.Plan(task_arguments, arguments, rows, loaded, made, start.checkpoint), environment)
 
 
 def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:

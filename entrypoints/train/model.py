@@ -18,6 +18,14 @@ _WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
 # A tokenizer without a limit of its own says so with a huge number.
 _NO_LIMIT = 1_000_000
 
@@ -66,11 +74,18 @@ def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> 
         options["label2id"] = {label: index for index, label in enumerate(label_names)}
         # A classifier that was trained for other labels gets a new head.
         options["ignore_mismatched_sizes"] = True
-    tokenizer = _load_tokenizer(arguments)
+    tokenizer = _load_tokenizer(str(arguments.tokenizer_name or name), arguments.model_revision)
     try:
         model, info = auto.from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:
-        raise UsageError(f"model '{name}' cannot be loaded for {task}: {_first_line(error)}") from error
+        raise UsageError(
+            f"model '{name}' cannot be loaded for {task}: {_first_line(error)}; check the name, or copy it again"
+        ) from error
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise UsageError(
+            f"the tokenizer has {len(tokenizer)} tokens, but model '{name}' has embeddings for "
+            f"{model.get_input_embeddings().num_embeddings}: write the --tokenizer_name that belongs to it"
+        )
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
@@ -109,12 +124,24 @@ def sequence_length(asked: int | None, default: int, limit: int | None) -> int:
     return asked
 
 
-def _load_tokenizer(arguments: TaskArguments) -> Any:
+def padder(tokenizer: Any, max_length: int, to_max_length: bool) -> Any:
+    """Pads a batch to its longest row, in steps of eight: fewer shapes for oneDNN to make kernels for."""
+    from transformers import DataCollatorWithPadding
+
+    if to_max_length:
+        return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if max_length % 8 == 0 else None)
+
+
+def _load_tokenizer(name: str, revision: str) -> Any:
     from transformers import AutoTokenizer
 
-    name = str(arguments.tokenizer_name or arguments.model_name_or_path)
+    folder = Path(name)
+    # transformers 5 makes an empty tokenizer of a folder without a vocabulary, and says nothing.
+    if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
+        raise UsageError(f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json or write --tokenizer_name")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     except Exception as error:
         raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.is_fast:

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.train import replicas, results
 from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
-from entrypoints.train.tasks import Job, Rows
 from entrypoints.train.trainer import CpuTrainer, tune_ddp
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
     )
     began = time.time()
     if job.train is not None:
-        trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
+        trainer.train_from(plan.checkpoint)
         trainer.save_model()
     trained = time.time()
     after = _evaluate(trainer, arguments) if job.validation is not None else {}
@@ -71,6 +71,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
         return 1
     if environment.rank == 0:
         document = _document(plan, trainer, environment, after, reports)
+        document["train_started_at"] = began  # seconds since the epoch: the demo tells the start-up from it
         document["seconds"] = {
             "build": None,
             "start": round(began - psutil.Process().create_time(), 3),
@@ -145,7 +146,7 @@ def _versions() -> dict[str, str]:
 
 
 def _summary(document: dict[str, Any]) -> str:
-    parts = [f"{document['steps']} steps on {document['world_size']} ranks ({document['backend']})"]
+    parts = [f"{document['steps']} steps on {document['world_size']} ranks ({document['backend'] or 'no group'})"]
     if document["train_samples_per_second"] is not None:
         parts.append(f"{document['train_samples_per_second']:.1f} samples/s")
     if document["train_loss_first"] is not None:

@@ -1,42 +1,13 @@
-"""From rows to what Trainer takes, for either task."""
+"""From tables to what Trainer takes, for either task."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, Callable
 
 from entrypoints.errors import UsageError
 from entrypoints.train import columns, model
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.data import Splits
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The checked rows of a run. `labels` is None for question-answering."""
-
-    task: str
-    train: Any
-    validation: Any
-    labels: list[str] | None
-    notes: tuple[str, ...]
-
-    def fingerprint(self) -> tuple[Any, ...]:
-        """What must be the same on every rank: sizes, contents, and the order of the labels."""
-        splits = (self.train, self.validation)
-        return (self.task, self.labels, *((len(split), split.digest()) for split in splits if split is not None))
-
-
-@dataclass(frozen=True)
-class Job:
-    """What Trainer takes. `metric` is the name that result.json reports before and after training."""
-
-    train: Any
-    validation: Any
-    collate: Any
-    compute_metrics: Callable[[Any], dict[str, float]] | None
-    metric: str
-    max_seq_length: int
+from entrypoints.train.job import Job, Rows
+from entrypoints.train.model import Loaded
 
 
 def check_rows(task: str, arguments: TaskArguments, splits: Splits) -> Rows:
@@ -78,12 +49,12 @@ def _questions(arguments: TaskArguments, splits: Splits) -> Rows:
     if train is not None:
         train, left_out = columns.trainable(train)
         if left_out:
-            notes.append(f"{left_out} training questions are left out: their answer is not at its answer_start")
+            notes.append(f"training questions left out, their answer is not at its answer_start: {left_out}")
     validation = columns.questions(splits.validation, with_negative) if splits.validation else None
     return Rows("question-answering", train, validation, None, tuple(notes))
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
+def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenizes. Raises UsageError if max_seq_length does not fit the model."""
     if rows.task == "question-answering":
         from entrypoints.train import answering
@@ -91,17 +62,4 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
         return answering.make_job(arguments, rows, loaded)
     from entrypoints.train import classification
 
-    length = model.sequence_length(arguments.max_seq_length, classification.DEFAULT_LENGTH, loaded.limit)
-    labels = rows.labels or []
-
-    def tokens(split: columns.LabelledTexts | None) -> Any:
-        return classification.LabelledTokens(split, labels, loaded.tokenizer, length) if split else None
-
-    return Job(
-        train=tokens(rows.train),
-        validation=tokens(rows.validation),
-        collate=classification.collator(loaded.tokenizer, length, arguments.pad_to_max_length),
-        compute_metrics=classification.Accuracy(len(rows.validation), len(labels)) if rows.validation else None,
-        metric=classification.METRIC,
-        max_seq_length=length,
-    )
+    return classification.make_job(arguments, rows, loaded)

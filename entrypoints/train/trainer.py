@@ -3,10 +3,13 @@
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from entrypoints.train.losses import Losses
@@ -21,7 +24,7 @@ class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 
 
 class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on the host
-    """`losses` and `speed` are complete after train()."""
+    """`losses` and `speed` are complete after `train_from`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -30,6 +33,23 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         self.remove_callback(PrinterCallback)
         for callback in (OwnNoise(), self.losses, Progress(self.speed, self.args.world_size)):
             self.add_callback(callback)
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Trains from a checkpoint, or from the model as it is. A checkpoint at the end of the run is only loaded:
+        Trainer would take one more step. Loss and step count are then those of the checkpoint."""
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)) if checkpoint else None
+        if checkpoint is None or state is None or state.global_step < self._planned_steps():
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            return
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = state
+        self.losses.restore(state)
+
+    def _planned_steps(self) -> int:
+        if self.args.max_steps > 0:
+            return int(self.args.max_steps)
+        per_epoch: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
+        return math.ceil(float(self.args.num_train_epochs) * per_epoch)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self.speed.add(len(inputs["input_ids"]))

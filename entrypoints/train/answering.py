@@ -1,0 +1,153 @@
+"""Extractive question answering: long contexts in overlapping windows, exact match and F1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from entrypoints.errors import UsageError
+from entrypoints.train import model, squad
+from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.columns import Question, Questions
+from entrypoints.train.job import Job, Rows
+
+METRIC = "f1"
+DEFAULT_LENGTH = 384
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a question and its context become windows of at most `max_length` tokens."""
+
+    tokenizer: Any
+    max_length: int
+    doc_stride: int
+
+
+class Windows(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+    """Windows as Trainer's rows. `owners` is the index of each window's question, `offsets` its characters."""
+
+    def __init__(self, data: Questions, layout: Layout) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self.owners: list[int] = []
+        self.offsets: list[list[tuple[int, int] | None]] = []
+        for index, question in enumerate(data.items):
+            for row, offsets in windows_of(question, layout):
+                self._rows.append(row)
+                self.owners.append(index)
+                self.offsets.append(offsets)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
+
+
+def windows_of(question: Question, layout: Layout) -> list[tuple[dict[str, Any], list[tuple[int, int] | None]]]:
+    """The windows of one question: the model's inputs with its labels, and the characters of each token.
+
+    A window that does not hold the whole answer is labelled with its first token, which stands for "not here".
+    """
+    tokenizer = layout.tokenizer
+    question_first = tokenizer.padding_side == "right"
+    texts = (question.question.lstrip(), question.context)
+    encoded = tokenizer(
+        *(texts if question_first else reversed(texts)),
+        truncation="only_second" if question_first else "only_first",
+        max_length=layout.max_length,
+        stride=layout.doc_stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    context = 1 if question_first else 0
+    names = [name for name in tokenizer.model_input_names if name in encoded]
+    windows = []
+    for window, characters in enumerate(encoded["offset_mapping"]):
+        parts = encoded.sequence_ids(window)
+        offsets = [tuple(span) if part == context else None for span, part in zip(characters, parts)]
+        start, end = _labels(question, offsets)
+        row = {name: encoded[name][window] for name in names}
+        windows.append(({**row, "start_positions": start, "end_positions": end}, offsets))
+    return windows
+
+
+def _labels(question: Question, offsets: list[Any]) -> tuple[int, int]:
+    if not question.answers:
+        return 0, 0
+    first, last = question.starts[0], question.starts[0] + len(question.answers[0])
+    inside = [token for token, span in enumerate(offsets) if span and span[0] < last and span[1] > first]
+    if not inside or offsets[inside[0]][0] > first or offsets[inside[-1]][1] < last:
+        return 0, 0
+    return inside[0], inside[-1]
+
+
+class ExactMatchAndF1:
+    """Trainer's compute_metrics: from the scores of every window to an answer for every question."""
+
+    def __init__(self, data: Questions, windows: Windows, options: squad.SpanOptions) -> None:
+        self._data = data
+        self._windows = windows
+        self._options = options
+
+    def __call__(self, evaluated: Any) -> dict[str, float]:
+        starts, ends = evaluated.predictions[:2]
+        count = len(self._windows)
+        if len(starts) != count or len(ends) != count:
+            raise RuntimeError(f"evaluated {len(starts)} windows, expected {count}: padding rows were counted")
+        found: list[list[squad.Window]] = [[] for _ in self._data.items]
+        for owner, offsets, start, end in zip(self._windows.owners, self._windows.offsets, starts, ends):
+            found[owner].append(squad.Window(offsets, start.tolist(), end.tolist()))
+        texts = [
+            squad.best_answer(question.context, windows, self._options)
+            for question, windows in zip(self._data.items, found)
+        ]
+        return {
+            **squad.scores(texts, [question.answers for question in self._data.items]),
+            # Over exactly these windows: Trainer's own mean weighs the last batches of the ranks wrongly.
+            "loss": (_loss(starts, evaluated.label_ids[0]) + _loss(ends, evaluated.label_ids[1])) / 2,
+            "samples": float(len(texts)),
+        }
+
+
+def _loss(logits: Any, positions: Any) -> float:
+    return float(torch.nn.functional.cross_entropy(torch.from_numpy(logits).float(), torch.from_numpy(positions)))
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
+    """Tokenizes all questions. Raises UsageError if the windows leave no room for the context."""
+    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    layout = Layout(loaded.tokenizer, length, arguments.doc_stride)
+    for split in (rows.train, rows.validation):
+        if split is not None:
+            _check_room(split, layout)
+    train = Windows(rows.train, layout) if rows.train else None
+    validation = Windows(rows.validation, layout) if rows.validation else None
+    options = squad.SpanOptions(
+        n_best=arguments.n_best_size,
+        max_length=arguments.max_answer_length,
+        no_answer_lead=arguments.null_score_diff_threshold if arguments.version_2_with_negative else None,
+    )
+    return Job(
+        train=train,
+        validation=validation,
+        collate=model.padder(loaded.tokenizer, length, arguments.pad_to_max_length),
+        compute_metrics=ExactMatchAndF1(rows.validation, validation, options) if validation is not None else None,
+        metric=METRIC,
+        max_seq_length=length,
+    )
+
+
+def _check_room(data: Questions, layout: Layout) -> None:
+    """A window holds the question, the special tokens, the overlap, and at least one new token of the context."""
+    texts = [item.question.lstrip() for item in data.items]
+    longest = max(len(ids) for ids in layout.tokenizer(texts, add_special_tokens=False)["input_ids"])
+    needed = longest + layout.tokenizer.num_special_tokens_to_add(pair=True) + layout.doc_stride + 1
+    if needed > layout.max_length:
+        raise UsageError(
+            f"{data.source}: the longest question has {longest} tokens and --doc_stride is {layout.doc_stride}, "
+            f"so windows need {needed} tokens, but max_seq_length is {layout.max_length}: "
+            "write a smaller --doc_stride or a larger --max_seq_length"
+        )

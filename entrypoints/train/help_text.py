@@ -1,0 +1,58 @@
+"""`train --help`: the flags of this trainer and the most used ones of Hugging Face, in groups."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from entrypoints.train.arguments import make_parser
+
+_GROUPS = {
+    "model and data": (
+        "model_name_or_path tokenizer_name model_revision task train_file validation_file dataset_name "
+        "dataset_config_name text_column_names label_column_name max_train_samples max_eval_samples"
+    ),
+    "inputs": (
+        "max_seq_length pad_to_max_length doc_stride max_answer_length n_best_size version_2_with_negative "
+        "null_score_diff_threshold"
+    ),
+    "training": (
+        "do_train do_eval bf16 num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps "
+        "per_device_eval_batch_size learning_rate warmup_steps weight_decay lr_scheduler_type optim seed"
+    ),
+    "checkpoints and results": (
+        "output_dir overwrite_output_dir resume_from_checkpoint save_strategy save_steps save_total_limit "
+        "load_best_model_at_end metric_for_best_model"
+    ),
+    "evaluation and progress": "eval_strategy eval_steps eval_on_start logging_steps report_to",
+    "ranks": "backend ddp_timeout check_replicas dataloader_num_workers",
+}
+_HEADER = """\
+usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE --output_dir FOLDER [flags]
+
+Fine-tunes a text classifier or an extractive question answerer on CPU ranks. Flags are Hugging Face's own;
+every field of its TrainingArguments works. Without --do_train and --do_eval, both are done where there is data.
+"""
+_FOOTER = "train --help all lists every flag."
+
+
+def render(everything: bool) -> str:
+    """The help text; with every flag of TrainingArguments if `everything`."""
+    parser = make_parser()
+    if everything:
+        return parser.format_help().rstrip()
+    actions = {action.dest: action for action in reversed(parser._actions)}
+    lines = [_HEADER]
+    for title, names in _GROUPS.items():
+        lines.append(f"{title}:")
+        lines += [_line(actions[name]) for name in names.split()]
+        lines.append("")
+    return "\n".join([*lines, _FOOTER])
+
+
+def _line(action: argparse.Action) -> str:
+    """`--flag  What it does. (default)`, cut to two lines."""
+    words = " ".join((action.help or "").replace("%%", "%").split())
+    default = "" if action.default in (None, False, "") else f" ({action.default})"
+    text = textwrap.shorten(words, 150 - len(default), placeholder=" ...") + default
+    return textwrap.fill(text, 115, initial_indent=f"  --{action.dest:<30} ", subsequent_indent=" " * 35)

@@ -1,0 +1,34 @@
+"""What a run trains on: first checked rows, then what Trainer takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The checked rows of a run. `labels` is None for question-answering."""
+
+    task: str
+    train: Any
+    validation: Any
+    labels: list[str] | None
+    notes: tuple[str, ...]
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """What must be the same on every rank: sizes, contents, and the order of the labels."""
+        splits = (self.train, self.validation)
+        return (self.task, self.labels, *((len(split), split.digest()) for split in splits if split is not None))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Trainer takes. `metric` is the name that result.json reports before and after training."""
+
+    train: Any
+    validation: Any
+    collate: Any
+    compute_metrics: Callable[[Any], dict[str, float]] | None
+    metric: str
+    max_seq_length: int

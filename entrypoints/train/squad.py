@@ -1,0 +1,102 @@
+"""SQuAD's exact match and F1 as its official evaluation defines them, and the choice of an answer's span.
+
+Definition: rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py and, for questions without an answer,
+evaluate-v2.0.py). Pure: numbers in, numbers out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(text: str) -> str:
+    """Lower case, without ASCII punctuation, articles and extra white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
+    """1.0 if the prediction equals an accepted answer after normalization. No answers: "" is accepted."""
+    return float(any(normalize(prediction) == normalize(answer) for answer in answers or [""]))
+
+
+def f1(prediction: str, answers: Sequence[str]) -> float:
+    """The best overlap of words with an accepted answer, 0 to 1. No answers: 1.0 for "", otherwise 0.0."""
+    return max(_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers or [""])
+
+
+def _f1(predicted: list[str], expected: list[str]) -> float:
+    if not predicted or not expected:
+        return float(predicted == expected)
+    shared = sum((Counter(predicted) & Counter(expected)).values())
+    if shared == 0:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+def scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Mean exact match and F1 over all questions, in percent as the official evaluation prints them."""
+    pairs = list(zip(predictions, answers))
+    return {
+        "exact_match": 100.0 * sum(exact_match(*pair) for pair in pairs) / len(pairs),
+        "f1": 100.0 * sum(f1(*pair) for pair in pairs) / len(pairs),
+    }
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window over a context. `offsets` gives for each token its characters in the context, None outside of it.
+
+    `start` and `end` are the model's scores of each token, at least as many as there are offsets.
+    """
+
+    offsets: Sequence[tuple[int, int] | None]
+    start: Sequence[float]
+    end: Sequence[float]
+
+
+@dataclass(frozen=True)
+class SpanOptions:
+    """`no_answer_lead`: how far the score of "no answer" must lead; None if every question has an answer."""
+
+    n_best: int
+    max_length: int
+    no_answer_lead: float | None
+
+
+def best_answer(context: str, windows: Sequence[Window], options: SpanOptions) -> str:
+    """The text of the best span over all windows of one question; "" if there is none.
+
+    Combines the n_best start tokens with the n_best end tokens of each window and takes the highest sum of
+    scores. A span ends at or after its start, within the context, and has at most max_length tokens.
+    """
+    best_score, best_text = float("-inf"), ""
+    no_answer = float("inf")
+    for window in windows:
+        tokens = range(len(window.offsets))
+        no_answer = min(no_answer, window.start[0] + window.end[0])
+        ends = [
+            token
+            for token in heapq.nlargest(options.n_best, tokens, key=window.end.__getitem__)
+            if window.offsets[token] is not None
+        ]
+        for first in heapq.nlargest(options.n_best, tokens, key=window.start.__getitem__):
+            begin = window.offsets[first]
+            if begin is None:
+                continue
+            for last in ends:
+                score = window.start[first] + window.end[last]
+                finish = window.offsets[last]
+                if finish and first <= last < first + options.max_length and score > best_score:
+                    best_score, best_text = score, context[begin[0] : finish[1]]
+    if options.no_answer_lead is not None and no_answer > best_score + options.no_answer_lead:
+        return ""
+    return best_text

@@ -1,0 +1,38 @@
+"""Runs inside the image: many `train` command lines in one process, since imports take seconds.
+
+Usage: many_runs.py FILE, with a JSON list of argument lists. Prints a JSON list of {"code", "stderr"}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import traceback
+from pathlib import Path
+
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+from entrypoints.train.main import prepare
+
+
+def run(argv: list[str]) -> dict[str, object]:
+    """What the worker does with one rank, without its process."""
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stderr):
+        try:
+            code = prepare(argv).run(DistributedEnvironment())
+        except UsageError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 2
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except Exception:  # noqa: BLE001 - a traceback is a finding, not the end of the list
+            traceback.print_exc()
+            code = 1
+    return {"code": code, "stderr": stderr.getvalue()}
+
+
+if __name__ == "__main__":
+    json.dump([run(argv) for argv in json.loads(Path(sys.argv[1]).read_text())], sys.stdout)
