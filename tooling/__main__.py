@@ -23,8 +23,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGHUP, _terminate)
     try:
-        TaskProgram(Collection.from_module(tasks)).run()
-        sys.stdout.flush()
+        try:
+            TaskProgram(Collection.from_module(tasks)).run()
+        finally:  # here and not at the interpreter's end, where a closed pipe can no longer be caught
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:  # `./inv --list | head -1`

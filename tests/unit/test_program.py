@@ -153,9 +153,11 @@ def test_the_real_program_refuses_in_one_line(argv: list[str]) -> None:
     assert "did you mean" in done.stderr
 
 
-def test_a_reader_that_closes_early_gives_no_traceback() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_closes_early_gives_no_traceback(unbuffered: str) -> None:
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with subprocess.Popen(
-        [ROOT / "inv", "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [ROOT / "inv", "--list"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
