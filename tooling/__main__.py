@@ -20,8 +20,9 @@ def _terminate(signum: int, _frame: object) -> None:
 def main() -> None:
     """Exits with 0, 2 after bad usage, 128 + N after signal N, otherwise the task's own code."""
     os.chdir(os.environ.pop("INV_CWD", "."))
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks for it
+            signal.signal(number, _terminate)
     try:
         try:
             TaskProgram(Collection.from_module(tasks)).run()

@@ -137,6 +137,18 @@ def test_a_signal_lets_the_task_tear_down_and_gives_no_traceback(number: signal.
     assert (process.returncode, out, err) == (128 + number, "torn down\n", "")
 
 
+def test_under_nohup_a_hang_up_does_not_end_the_task() -> None:
+    argv = ["nohup", sys.executable, "-c", SLEEPER.replace("time.sleep(30)", "time.sleep(1)"), "sleep"]
+    with subprocess.Popen(
+        argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        os.kill(process.pid, signal.SIGHUP)
+        out, _err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "torn down\n")
+
+
 @pytest.mark.parametrize("where", [ROOT, Path("/")], ids=["the checkout", "another directory"])
 def test_the_real_tasks_are_found_from_anywhere(where: Path) -> None:
     done = subprocess.run(
