@@ -20,6 +20,7 @@ SILENCE_SECONDS = 20.0
 # Without a terminal the engine prints nothing while a layer (29 MB) comes, however slowly.
 STALL_SECONDS = 300.0
 BOOTSTRAP_SECONDS = 900.0
+MERGED_USR_HOOK = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 Say = Callable[[str], None]
 
@@ -87,7 +88,8 @@ def bootstrap(pin: Pin, tag: str) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="base-") as scratch:
         archive = Path(scratch) / "base.tar"
         mode = "root" if os.geteuid() == 0 else "unshare"
-        argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--mode={mode}", pin.debian.suite, str(archive)]
+        argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--mode={mode}"]
+        argv += [*_merged_usr(pin), pin.debian.suite, str(archive)]
         try:
             made = subprocess.run(
                 argv, capture_output=True, text=True, check=False, timeout=BOOTSTRAP_SECONDS, cwd=scratch
@@ -104,6 +106,17 @@ def bootstrap(pin: Pin, tag: str) -> None:
         imported = subprocess.run(argv, capture_output=True, text=True, check=False)
         if imported.returncode != 0:
             raise UsageError(f"docker import of {tag} failed: {_last_line(imported.stderr)}")
+
+
+def _merged_usr(pin: Pin) -> list[str]:
+    """Options for a /usr that is merged from the start.
+
+    Since Debian 12 init-system-helpers wants usrmerge, which brings all of perl with its headers (43 MB), or else
+    usr-is-merged, which is empty. Older releases want neither.
+    """
+    if pin.debian.number < 12 or not MERGED_USR_HOOK.is_dir():
+        return []
+    return [f"--hook-dir={MERGED_USR_HOOK}", "--include=usr-is-merged"]
 
 
 def _last_line(output: str) -> str:

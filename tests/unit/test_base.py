@@ -9,6 +9,7 @@ import pytest
 from tests.unit.tiny import make_pin, silent
 from tooling import base, engine
 from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.pins import DEBIAN_RELEASES, Pin
 
 BOOTSTRAPPED = "cpu-train-stack-base:bookworm"
 PIN = make_pin({})
@@ -93,6 +94,27 @@ def test_where_no_registry_answers_the_base_is_made_and_each_step_is_said(progra
         "mmdebstrap is there",
     ]
     assert list((programs.folder / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "has_hook", "expected"),
+    [(11, True, []), (12, False, []), (12, True, ["--hook-dir={hook}", "--include=usr-is-merged"])],
+    ids=["bullseye", "old-mmdebstrap", "bookworm"],
+)
+def test_a_base_is_made_without_usrmerge_and_its_perl_where_debian_allows_it(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, release: int, has_hook: bool, expected: list[str]
+) -> None:
+    hook = programs.folder / "hook"
+    if has_hook:
+        hook.mkdir()
+    monkeypatch.setattr(base, "MERGED_USR_HOOK", hook)
+    programs.docker()
+    programs.put(
+        "mmdebstrap", '#!/bin/sh\nfor archive; do :; done\necho "$*" > "$IMAGES/../made"\n: > "$archive"\n'
+    )
+    base.bootstrap(Pin(**{**vars(PIN), "debian": DEBIAN_RELEASES[release]}), BOOTSTRAPPED)
+    words = (programs.folder / "made").read_text().split()
+    assert words[3:-2] == [word.format(hook=hook) for word in expected]
 
 
 @pytest.mark.parametrize(
