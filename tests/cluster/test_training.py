@@ -1,0 +1,146 @@
+"""Training over two containers: losses as on one rank, the quality that it reaches, death and resumption."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Running, containers, inv
+from tooling import demo_data
+from tooling.paths import CACHE, ROOT
+
+SHARED = ROOT.parent / "shared" / "data"
+TRAIN = ("train", "--model_name_or_path=/data/model", "--output_dir=/output", "--bf16", "--seed=42")
+KILL_A_RANK = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").iterdir():
+    if folder.name.isdigit() and b"entrypoints.worker" in (folder / "cmdline").read_bytes():
+        os.kill(int(folder.name), signal.SIGKILL)
+        break
+else:
+    raise SystemExit("no rank found")
+"""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A folder to mount at /data: a model and a data set of sentence pairs."""
+
+    folder: Path
+    test_rows: int
+
+
+@pytest.fixture(scope="module")
+def pairs(model_folder: Path) -> Iterator[Data]:
+    """MRPC where it is, elsewhere pairs made of docstrings: do the two halves come from the same one?"""
+    folder = CACHE / "tests" / f"pairs-{os.getpid()}"
+    shutil.copytree(model_folder, folder / "model")
+    source = SHARED / "mrpc"
+    for name in ("train.csv", "test.csv"):
+        if source.is_dir():
+            shutil.copy(source / name, folder / name)
+    if not source.is_dir():
+        generate_pairs(folder)
+    with (folder / "test.csv").open(encoding="utf-8", newline="") as stream:
+        yield Data(folder, test_rows=sum(1 for _ in csv.DictReader(stream)))
+    shutil.rmtree(folder)
+
+
+def generate_pairs(folder: Path) -> None:
+    """Writes train.csv and test.csv with MRPC's columns and label semantics."""
+    paths = demo_data.write(folder)
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as stream:
+            words = [row["text"].split() for row in csv.DictReader(stream)]
+        words = [text for text in words if len(text) >= 8] * 2
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(("sentence1", "sentence2", "label"))
+            for number, text in enumerate(words):
+                other = text if number % 2 else words[(number * 7 + 1) % len(words)]
+                half = len(text) // 2
+                writer.writerow((" ".join(text[:half]), " ".join(other[len(other) // 2 :]), number % 2))
+
+
+def train(
+    name: str, data: Data, output: Path, nodes: int, *arguments: str, timeout: float = 600
+) -> dict[str, Any]:
+    """Trains on a cluster and returns its result.json."""
+    result = inv(
+        *("up", f"--name={name}", f"--nodes={nodes}", "--offline", f"--data={data.folder}", f"--output={output}"),
+        *("--", *TRAIN, "--train_file=/data/train.csv", "--validation_file=/data/test.csv", *arguments),
+        timeout=timeout,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    document: dict[str, Any] = json.loads((output / "result.json").read_text())
+    return document
+
+
+def test_one_rank_two_ranks_and_accumulation_train_alike(pairs: Data, tmp_path: Path, image: str) -> None:
+    common = ("--max_steps=50", "--learning_rate=5e-5", "--eval_strategy=no", "--save_strategy=no", "--do_eval")
+    runs = {  # ranks, rows a rank, steps accumulated
+        "one": (1, 32, 1),
+        "two": (2, 16, 1),
+        "accumulated": (2, 8, 2),
+    }
+    results = {}
+    for name, (ranks, batch, accumulated) in runs.items():
+        sizes = (f"--per_device_train_batch_size={batch}", f"--gradient_accumulation_steps={accumulated}")
+        output = tmp_path / name
+        results[name] = train(f"parity-{name}", pairs, output, ranks, *common, "--do_train", *sizes)
+    losses = {name: result["train_loss_first_50"] for name, result in results.items()}
+    assert max(losses.values()) / min(losses.values()) < 1.02, losses
+    for name, result in results.items():
+        assert result["world_size"] == runs[name][0]
+        assert result["metrics"]["eval_samples"] == pairs.test_rows, name
+        assert len(set(result["weights_sha256"])) == 1, name
+        assert len(result["weights_sha256"]) == runs[name][0]
+
+
+@pytest.mark.skipif(not (SHARED / "mrpc").is_dir(), reason="MRPC is not here: its accuracy cannot be measured")
+def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image: str) -> None:
+    arguments = ("--num_train_epochs=3", "--per_device_train_batch_size=16", "--learning_rate=5e-5")
+    plain = ("--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train", "--max_seq_length=128")
+    result = train("mrpc", pairs, tmp_path, 2, *arguments, *plain, timeout=900)
+    assert result["steps"] == 384
+    assert result["metrics"]["eval_samples"] == 1725
+    assert result["metrics"]["eval_accuracy"] >= 0.74, result["metrics"]
+
+
+def test_a_killed_rank_ends_the_job_and_a_resumed_one_goes_on(
+    pairs: Data, tmp_path: Path, start: Callable[..., Running]
+) -> None:
+    output = tmp_path / "output"
+    arguments = (
+        *("--max_steps=30", "--save_strategy=steps", "--save_steps=5", "--per_device_train_batch_size=4"),
+        *("--eval_strategy=no", "--do_train", "--logging_steps=1", "--max_seq_length=32"),
+    )
+    files = ("--train_file=/data/train.csv", "--validation_file=/data/test.csv")
+    cluster = ("--nodes=2", "--offline", f"--data={pairs.folder}", f"--output={output}")
+    running = start("dying", *cluster, "--", *TRAIN, *files, *arguments)
+    running.wait_for(lambda printed: "step 12/30" in printed)
+    victim = next(name for name in containers("dying") if "node-1" in name)
+    subprocess.run(
+        ["docker", "exec", victim, "python", "-c", KILL_A_RANK], check=True, capture_output=True, timeout=60
+    )
+    killed = time.monotonic()
+    assert running.wait(60) != 0
+    print(f"the command ended {time.monotonic() - killed:.1f} s after the kill")
+    assert "rank 1" in running.output()
+    assert "SIGKILL" in running.output()
+    assert containers("dying") == []
+    assert not (output / "result.json").exists()
+
+    result = train("resumed", pairs, output, 2, *arguments, "--resume_from_checkpoint=true")
+    assert result["steps"] == 30
+    assert Path(result["resumed_from"]).name == "checkpoint-10"

@@ -1,0 +1,143 @@
+"""The Compose document: who gets which cores, what each node runs, what no document may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tooling import compose, nodes, up
+from tooling.compose import ClusterSpec, Mount
+from tooling.errors import UsageError
+from tooling.follow import lines
+from tooling.nodes import Node
+
+
+def spec(**changes: object) -> ClusterSpec:
+    values: dict[str, object] = {
+        "name": "test",
+        "image": "cpu-train-stack:2.13",
+        "nodes": 2,
+        "ranks_per_node": 1,
+        "command": ("train", "--bf16"),
+    }
+    return ClusterSpec(**{**values, **changes})  # type: ignore[arg-type]  # one place for every field's default
+
+
+@given(cores=st.sets(st.integers(0, 255), min_size=1), nodes=st.integers(1, 64))
+def test_nodes_share_the_cores_evenly_and_each_gets_one(cores: set[int], nodes: int) -> None:
+    shares = compose.split_cores(sorted(cores), nodes)
+    assert len(shares) == nodes
+    assert all(shares)
+    assert {core for share in shares for core in share} <= cores
+    if nodes <= len(cores):
+        assert sorted(core for share in shares for core in share) == sorted(cores)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_every_node_runs_the_images_launcher_around_the_command() -> None:
+    document = compose.document(spec(nodes=2, ranks_per_node=3), cores=[4, 5, 6])
+    assert list(document["services"]) == ["node-0", "node-1"]
+    assert document["services"]["node-1"]["command"] == [
+        "launch",
+        "--nnodes=2",
+        "--node-rank=1",
+        "--master-addr=node-0",
+        "--master-port=29500",
+        "--nproc-per-node=3",
+        "--",
+        "train",
+        "--bf16",
+    ]
+    assert document["services"]["node-0"]["cpuset"] == "4,5"
+    assert document["services"]["node-1"]["cpuset"] == "6"
+
+
+def test_a_dollar_sign_reaches_the_command_as_it_was_typed() -> None:
+    document = compose.document(spec(command=("run", "/data/a$b.py"), environment={"A": "$x"}), cores=[0, 1])
+    service = document["services"]["node-0"]
+    assert service["command"][-1] == "/data/a$$b.py"
+    assert service["environment"] == {"A": "$$x"}
+
+
+def test_a_variable_without_a_value_is_handed_on_without_being_written_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    document = compose.document(spec(environment=up.variables(["HF_TOKEN", "A=b=c"])), cores=[0])
+    assert document["services"]["node-0"]["environment"] == {"HF_TOKEN": None, "A": "b=c"}
+    assert "hf_secret" not in str(document)
+
+
+def test_a_folder_is_mounted_read_only_unless_it_is_for_output() -> None:
+    mounts = (Mount(Path("/a"), "/data"), Mount(Path("/b"), "/output", read_only=False))
+    volumes = compose.document(spec(mounts=mounts), cores=[0])["services"]["node-0"]["volumes"]
+    assert [(volume["target"], volume["read_only"]) for volume in volumes] == [("/data", True), ("/output", False)]
+    assert not any(volume["bind"]["create_host_path"] for volume in volumes)
+
+
+@pytest.mark.parametrize("offline", [True, False], ids=["offline", "online"])
+def test_only_an_offline_cluster_has_an_internal_network(offline: bool) -> None:
+    network = compose.document(spec(offline=offline), cores=[0])["networks"]["cluster"]
+    assert network.get("internal", False) is offline
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nodes": 0}, "--nodes is 0, expected 1 or more"),
+        ({"ranks_per_node": -1}, "--ranks-per-node is -1, expected 1 or more"),
+        ({"command": ()}, "no command: write it after --"),
+    ],
+    ids=["no nodes", "negative ranks", "no command"],
+)
+def test_a_cluster_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        spec(**changes)
+
+
+@pytest.mark.parametrize("word", ["=x", "1A=x", "A B", ""])
+def test_a_variable_that_has_no_name_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="expected NAME=VALUE"):
+        up.variables([word])
+
+
+def node(name: str, running: bool = False, exit_code: int = 0, finished_at: str = "", **more: object) -> Node:
+    return Node(name, "p", running, exit_code, bool(more.get("oom")), finished_at, str(more.get("error", "")))
+
+
+def test_the_node_that_failed_first_is_the_one_that_is_named() -> None:
+    seen = [
+        node("node-0", exit_code=1, finished_at="2026-01-01T00:00:05Z"),
+        node("node-1", exit_code=137, finished_at="2026-01-01T00:00:04Z"),
+        node("node-2", running=True),
+    ]
+    failed = nodes.first_failure(seen, ["node-0", "node-1", "node-2"])
+    assert failed is not None
+    assert (failed.name, failed.exit_code) == ("node-1", 137)
+    assert failed.describe() == "ended by signal 9 (exit code 137)"
+
+
+def test_nodes_that_ended_well_or_still_run_are_no_failure() -> None:
+    assert nodes.first_failure([node("node-0"), node("node-1", running=True)], ["node-0", "node-1"]) is None
+
+
+def test_a_node_whose_container_is_gone_has_failed() -> None:
+    failed = nodes.first_failure([node("node-0", running=True)], ["node-0", "node-1"])
+    assert failed is not None
+    assert failed.name == "node-1"
+    assert failed.exit_code != 0
+
+
+def test_a_node_that_ran_out_of_memory_says_so() -> None:
+    assert "out of memory" in node("node-0", exit_code=137, oom=True).describe()
+
+
+@given(text=st.lists(st.sampled_from([b"a", b"\n", b"bc\n", b"\r", b"\nd"])))
+def test_lines_are_whole_however_the_stream_is_cut(text: list[bytes]) -> None:
+    whole = b"".join(text)
+    found = list(lines(text))
+    assert b"".join(found) == whole + (b"" if whole.endswith(b"\n") or not whole else b"\n")
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in found)

@@ -1,0 +1,89 @@
+"""The demo's data and its verdict."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tooling import demo, demo_data
+
+RESULT: dict[str, Any] = {
+    "world_size": 2,
+    "bf16": True,
+    "train_loss_first": 2.0,
+    "train_loss_last": 0.4,
+    "metric_name": "accuracy",
+    "metric_before": 0.13,
+    "metric_after": 0.9,
+}
+
+
+def test_a_model_that_learned_passes() -> None:
+    assert demo.judge(RESULT, world_size=2).passed
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"metric_after": 0.4}, "accuracy went from 0.130 to 0.400"),
+        ({"train_loss_last": 2.1}, "the loss went from 2.000 to 2.100"),
+        ({"world_size": 1}, "1 ranks trained together, expected 2"),
+        ({"bf16": False}, "it did not run in bf16"),
+        ({"metric_after": float("nan")}, "accuracy went"),
+    ],
+    ids=["did not learn", "loss rose", "did not distribute", "fp32", "not a number"],
+)
+def test_a_demo_that_proves_less_than_it_should_fails(changes: dict[str, Any], problem: str) -> None:
+    verdict = demo.judge({**RESULT, **changes}, world_size=2)
+    assert not verdict.passed
+    assert any(text.startswith(problem) for text in verdict.problems), verdict.problems
+
+
+def rows(path: Path) -> list[tuple[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [(row["text"], row["label"]) for row in csv.DictReader(stream)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    train, test = demo_data.write(tmp_path_factory.mktemp("data"))
+    return rows(train), rows(test)
+
+
+def test_the_data_is_enough_to_learn_from(data: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> None:
+    train, test = data
+    assert len({label for _, label in train}) == demo_data.LABELS
+    assert {label for _, label in test} == {label for _, label in train}
+    assert len(train) > 800
+    assert len(test) > 200
+    assert all(len(text) >= demo_data.MIN_CHARACTERS for text, _ in train)
+
+
+def test_no_example_is_trained_and_tested_on(data: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> None:
+    train, test = data
+    assert not set(train) & set(test)
+
+
+def test_the_data_is_the_same_each_time(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    for label in "abcdefghij":
+        functions = (
+            f"def f{n}():\n    '''Function {n} of {label} does something or other.'''\n" for n in range(9)
+        )
+        (library / f"{label}.py").write_text("\n".join(functions))
+    first = demo_data.write(tmp_path / "1", library)
+    second = demo_data.write(tmp_path / "2", library)
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert len(rows(first[0])) + len(rows(first[1])) == 9 * demo_data.LABELS
+
+
+def test_broken_sources_and_tests_of_the_library_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def (:")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "x.py").write_text("'''A docstring that is long enough to be taken otherwise.'''")
+    (tmp_path / "good.py").write_text("'''A docstring that is long enough to be taken in any case.'''")
+    assert [row.label for row in demo_data.docstrings(tmp_path)] == ["good"]
