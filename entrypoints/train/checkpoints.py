@@ -57,7 +57,7 @@ def last_whole(folder: Path) -> tuple[Path | None, list[str]]:
         found = fault(path)
         if found is None:
             return path, notes
-        notes.append(f"checkpoint {path.name} is passed over: {found}")
+        notes.append(f"{path.name} is passed over: {found}")
     return None, notes
 
 

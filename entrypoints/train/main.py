@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from entrypoints import topology
 from entrypoints.errors import UsageError
-from entrypoints.train import console
+from entrypoints.train import checkpoints, console
 from entrypoints.train.arguments import Parsed, parse, training_arguments
 
 if TYPE_CHECKING:
@@ -100,7 +100,12 @@ def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
     # Checkpoints hold the random states of every rank, each written by its own.
     writes = rank == 0 or arguments.save_strategy != "no"
     _agreed(lambda: output.prepare(folder, overwrite and rank == 0) if writes else None)
-    for line in (*start.notes, *rows.notes, *loaded.notes):
+    notes = [*start.notes, *rows.notes]
+    if start.checkpoint is None:
+        notes += loaded.notes
+    elif checkpoints.ranks_of(start.checkpoint) not in (0, environment.world_size):
+        notes.append("the checkpoint was made with another number of ranks: rows and noise differ from that run's")
+    for line in notes:
         console.note(line, rank)
     return run.run(run.Plan(task_arguments, arguments, rows, loaded, made, start.checkpoint), environment)
 

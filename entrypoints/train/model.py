@@ -139,7 +139,9 @@ def _load_tokenizer(name: str, revision: str) -> Any:
     folder = Path(name)
     # transformers 5 makes an empty tokenizer of a folder without a vocabulary, and says nothing.
     if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
-        raise UsageError(f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json or write --tokenizer_name")
+        raise UsageError(
+            f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json or write --tokenizer_name"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     except Exception as error:

@@ -1,7 +1,8 @@
 """SQuAD's exact match and F1 as its official evaluation defines them, and the choice of an answer's span.
 
 Definition: rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py and, for questions without an answer,
-evaluate-v2.0.py). Pure: numbers in, numbers out.
+evaluate-v2.0.py; the two differ only where nothing is left of an answer, and there v2.0 is followed).
+Pure: numbers in, numbers out.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from entrypoints.train.losses import Losses
-from entrypoints.train.progress import Progress, Speed
+from entrypoints.train.progress import Progress
+from entrypoints.train.speed import Speed
 
 
 class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host

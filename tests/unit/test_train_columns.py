@@ -1,0 +1,152 @@
+"""Which columns hold texts, labels, questions and answers, and what is refused in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from entrypoints.errors import UsageError
+from entrypoints.train import columns
+from entrypoints.train.tables import Table
+
+
+def table(**content: list[Any]) -> Table:
+    return Table("x.csv", content)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"label": ["1"], "sentence2": ["b"], "text": ["c"], "sentence1": ["a"]}, ("sentence1", "sentence2")),
+        ({"text": ["a"], "label": ["1"]}, ("text",)),
+        ({"label": ["1"], "title": ["a"], "body": ["b"], "extra": ["c"]}, ("title", "body")),
+        ({"idx": ["x1"], "text": ["a"], "label": ["1"]}, ("text",)),
+        ({"score": ["0.5"], "text": ["a"], "label": ["1"]}, ("text",)),
+        ({"count": [3], "text": ["a"], "label": ["1"]}, ("text",)),
+    ],
+    ids=["glue-pair", "single", "first-two", "not-row-names", "not-numbers-in-csv", "not-numbers-in-json"],
+)
+def test_text_columns_follow_run_glue(content: dict[str, list[Any]], expected: tuple[str, ...]) -> None:
+    assert columns.labelled_texts(table(**content), "label", None).text_columns == expected
+
+
+def test_labels_may_be_text_or_integers_and_come_out_as_names() -> None:
+    data = columns.labelled_texts(table(text=["a", "b", "c"], label=[1, "x", 2.0]), "label", None)
+    assert data.labels == ["1", "x", "2"]
+
+
+def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
+    assert columns.label_names(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
+    assert columns.label_names(["b", "10", "a"]) == ["10", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"text": ["a"]}, "no column 'label'"),
+        ({"label": ["1"], "score": ["2"]}, "no column of text beside 'label'"),
+        ({"text": ["a", " "], "label": ["1", "0"]}, "1 of 2 rows have no text in column 'text', first in row 2"),
+        ({"text": ["a", None], "label": ["1", "0"]}, "first in row 2"),
+        ({"text": ["a", 7], "label": ["1", "0"]}, "row 2: column 'text' holds int 7"),
+        ({"text": ["a", "b"], "label": ["1", ""]}, "row 2: column 'label' holds ''"),
+        ({"text": ["a", "b"], "label": [None, "1"]}, "row 1: column 'label' holds None"),
+        ({"text": ["a"], "label": [0.5]}, "column 'label' holds 0.5"),
+        ({"text": ["a"], "label": [["x"]]}, "expected a label"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_number(content: dict[str, list[Any]], expected: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        columns.labelled_texts(table(**content), "label", None)
+    assert expected in str(raised.value)
+
+
+def test_validation_labels_must_be_among_those_of_training() -> None:
+    data = columns.labelled_texts(table(text=["a"], label=["maybe"]), "label", None)
+    with pytest.raises(UsageError, match="'maybe'"):
+        columns.check_known_labels(["no", "yes"], data)
+    columns.check_known_labels(["maybe", "no"], data)
+
+
+def test_training_labels_must_be_classes() -> None:
+    one = columns.labelled_texts(table(text=["a", "b"], label=["1", "1"]), "label", None)
+    with pytest.raises(UsageError, match="all 2 rows have the label '1'"):
+        columns.check_label_names(["1"], one)
+    names = [str(number) for number in range(30)]
+    many = columns.labelled_texts(table(text=["a"] * 30, label=names), "label", None)
+    with pytest.raises(UsageError, match="30 different labels in 30 rows"):
+        columns.check_label_names(names, many)
+    columns.check_label_names(["0", "1"], one)
+
+
+def test_the_task_is_inferred_from_the_columns() -> None:
+    assert columns.infer_task(table(question=["q"], context=["c"], answers=[{}]), "label") == "question-answering"
+    assert columns.infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
+    assert columns.infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
+    with pytest.raises(UsageError, match="has the columns 'text', 'topic'"):
+        columns.infer_task(table(text=["q"], topic=["c"]), "label")
+
+
+def test_text_column_names_are_one_or_two() -> None:
+    assert columns.parse_text_columns("a, b") == ("a", "b")
+    assert columns.parse_text_columns(None) is None
+    for value in ("", "a,b,c"):
+        with pytest.raises(UsageError, match="expected one or two"):
+            columns.parse_text_columns(value)
+
+
+def question(answers: Any, **more: list[Any]) -> Table:
+    return table(question=["where?"], context=["tom lives in paris"], answers=[answers], **more)
+
+
+def test_answers_are_read_in_both_forms() -> None:
+    for answers in (
+        {"text": ["paris"], "answer_start": [13]},
+        [{"text": "paris", "answer_start": 13}],
+    ):
+        item = columns.questions(question(answers), with_negative=False).items[0]
+        assert (item.answers, item.starts) == (("paris",), (13,))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        "paris",
+        {"text": ["paris"]},
+        {"text": "paris", "answer_start": 13},
+        {"text": ["a"], "answer_start": []},
+        None,
+    ],
+    ids=str,
+)
+def test_answers_of_another_form_are_refused(answers: Any) -> None:
+    with pytest.raises(UsageError, match="row 1: column 'answers' holds"):
+        columns.questions(question(answers), with_negative=True)
+
+
+def test_a_question_without_an_answer_needs_the_flag() -> None:
+    none: dict[str, list[Any]] = {"text": [], "answer_start": []}
+    with pytest.raises(UsageError, match="--version_2_with_negative"):
+        columns.questions(question(none), with_negative=False)
+    assert columns.questions(question(none), with_negative=True).items[0].answers == ()
+
+
+def test_a_training_answer_that_is_not_at_its_offset_is_left_out() -> None:
+    rows = table(
+        question=["q", "q"],
+        context=["tom lives in paris"] * 2,
+        answers=[{"text": ["paris"], "answer_start": [start]} for start in (13, 12)],
+    )
+    kept, left_out = columns.trainable(columns.questions(rows, with_negative=False))
+    assert (len(kept), left_out) == (1, 1)
+    wrong = columns.questions(question({"text": ["paris"], "answer_start": [0]}), with_negative=False)
+    with pytest.raises(UsageError, match="no answer is found at its answer_start"):
+        columns.trainable(wrong)
+
+
+def test_the_digest_tells_rows_apart() -> None:
+    def digest(*texts: str) -> str:
+        return columns.labelled_texts(table(text=list(texts), label=["1"] * len(texts)), "label", None).digest()
+
+    assert digest("ab", "c") == digest("ab", "c")
+    assert len({digest("ab", "c"), digest("a", "bc"), digest("c", "ab"), digest("ab")}) == 4
