@@ -1,1 +1,12 @@
 """What runs inside the image: one process a rank. See the README for the commands."""
+
+import os
+import sys
+
+# `python -m` puts the current folder first on sys.path: a user's json.py or datasets/ there would hide the
+# library's. While `-m` imports this package argv[0] is "-m". The package's own root stays (a checkout); with
+# -P (safe_path, Python 3.11) nothing was put there.
+if sys.argv[:1] == ["-m"] and not getattr(sys.flags, "safe_path", False):
+    _root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib may be hidden
+    if sys.path[0] != _root:
+        del sys.path[0]

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn, Protocol
-
-# `python -m` puts the current folder first: a user's datasets/ or random.py there would hide the library's.
-# The package's own root stays, where it runs from a checkout; -P (safe_path) has put nothing there.
-if not getattr(sys.flags, "safe_path", False) and Path(sys.path[0]) != Path(__file__).resolve().parents[1]:
-    del sys.path[0]
 
 from entrypoints import failure, preload, rank, script
 from entrypoints.distributed import agree, initialize

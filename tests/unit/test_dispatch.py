@@ -16,11 +16,14 @@ from tests.unit import launcher_environments as recorded
 ROOT = Path(__file__).parents[2]
 
 
-def entrypoint(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def entrypoint(
+    *argv: str, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
     return subprocess.run(
         [sys.executable, "-m", "entrypoints", *argv],
         env=environ,
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
@@ -111,6 +114,13 @@ def test_plan_preloads_nothing_into_itself() -> None:
     code += "; sys.exit('LD_PRELOAD' in os.environ)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["json", "pathlib", "argparse", "subprocess", "dataclasses"])
+def test_files_in_the_current_folder_do_not_hide_libraries(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    done = entrypoint("plan", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # Bad usage
