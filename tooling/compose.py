@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ class ClusterSpec:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
         if not self.command:
             raise UsageError("no command: write it after --, for example ./inv up -- train --help")
+
+    def with_environment(self, **variables: str) -> ClusterSpec:
+        """The same cluster with more variables; the user's own values of them stay."""
+        return replace(self, environment={**variables, **self.environment})
 
     @property
     def project(self) -> str:

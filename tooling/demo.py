@@ -78,6 +78,7 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, say: Say) ->
             Mount(FOLDER / "data", "/data"),
             Mount(cluster.writable_folder(output), "/output", read_only=False),
         ),
+        environment={"CPU_TRAIN_STACK_IMAGE": image.id},
         offline=True,
     )
     say(f"starting {node_count} containers with {ranks_per_node} rank(s) each on a private network")
@@ -86,7 +87,6 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, say: Say) ->
     if outcome.exit_code != 0:
         raise Exit(f"the demo failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
-    result["image"] = image.id
     train_seconds = result["seconds"]["train"]
     result["seconds"] = {
         **result["seconds"],

@@ -41,7 +41,7 @@ def up(
         offline=offline,
     )
     docker = engine.ensure(say)
-    images.build(chosen, say)
+    spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=images.build(chosen, say).id)
     if detach:
         cluster.start(spec, docker, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")

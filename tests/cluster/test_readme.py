@@ -1,0 +1,75 @@
+"""Every command of the README works as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from tests.cluster.conftest import inv
+from tooling import demo
+from tooling.paths import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    for line in block.splitlines()
+    if line.strip()
+]
+# The command that runs this test; its own part is what the other tests are.
+ITSELF = "./inv test"
+# What the output of a command must hold beside exit code 0.
+EXPECTED = {
+    "./inv demo": ["demo: passed"],
+    "./inv doctor": ["BuildKit"],
+    "./inv matrix": ["2.13.0+cpu"],
+    "./inv build --pin 2.13": ["cpu-train-stack:2.13"],
+    "./inv logs --name sum": ["node-1 | rank 1 of 2 on node-1: the sum is 3"],
+    "docker run --rm cpu-train-stack:2.13 train --help": ["--model_name_or_path"],
+    "docker run --rm cpu-train-stack:2.13 plan": ["OMP_NUM_THREADS", "libiomp5", "libtcmalloc"],
+}
+
+
+def run(command: str) -> str:
+    result = subprocess.run(
+        shlex.split(command), capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def test_the_readme_begins_with_its_two_commands() -> None:
+    assert COMMANDS[:2] == ["./inv demo", ITSELF]
+
+
+def test_every_command_with_an_expectation_is_in_the_readme() -> None:
+    assert not set(EXPECTED) - set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != ITSELF])
+def test_the_readmes_command_works(command: str, image: str) -> None:
+    output = run(command)
+    for text in EXPECTED.get(command, []):
+        assert text in output, output
+    if "allreduce.py" in command:
+        assert "rank 0 of 2" in output
+        assert output.count("the sum is 3") == 2
+
+
+def test_the_demo_has_written_its_result(image: str) -> None:
+    document = json.loads(demo.RESULT.read_text())
+    assert (document["pin"], document["nodes"], document["world_size"]) == ("2.13", 2, 2)
+    assert document["bf16"] is True
+    assert document["image"].startswith("sha256:")
+    assert document["metric_after"] - document["metric_before"] >= demo.CLEAR_RISE
+    assert {"build", "start", "train"} <= document["seconds"].keys()
+
+
+def test_the_readmes_matrix_is_the_projects() -> None:
+    result = inv("matrix", "--json")
+    for row in json.loads(result.stdout):
+        assert f"| {row['torch']} | {row['transformers']} |" in README
