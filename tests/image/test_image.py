@@ -1,0 +1,332 @@
+"""What is in the default pin's image, what is not, and that what is left after the trimming works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import containers
+from tests.containers import RunInImage
+from tooling import base, images, locks, pins, wheels
+from tooling.say import say
+
+PIN = pins.load().pin()
+SIZE_LIMIT_BYTES = 1.9e9
+
+# Libraries of network hardware and of accelerators: they come with the cluster's drivers, if at all, and only a
+# provider that was chosen by name opens them.
+OF_THE_CLUSTER = {
+    "libatomic.so.1",
+    "libefa.so.1",
+    "libibverbs.so.1",
+    "libnuma.so.1",
+    "libpsm2.so.2",
+    "librdmacm.so.1",
+    "libucp.so.0",
+    "libze_loader.so.1",
+}
+
+
+def inspect(reference: str) -> dict[str, object]:
+    argv = ["docker", "image", "inspect", "--format", "{{json .}}", reference]
+    document: dict[str, object] = json.loads(
+        subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    )
+    return document
+
+
+def layers(reference: str) -> list[str]:
+    """The digests of an image's layers, the base first."""
+    argv = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
+    found: list[str] = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    return found
+
+
+def works(result: subprocess.CompletedProcess[str]) -> str:
+    """The standard output of a command that must have succeeded."""
+    assert result.returncode == 0, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def test_the_job_runs_as_trainer_behind_an_init(run_in_image: RunInImage) -> None:
+    shown = works(run_in_image("sh", "-c", "id -u; id -g; id -un; cat /proc/1/comm; pwd"))
+    assert shown.split() == ["1000", "1000", "trainer", "tini", "/workspace"]
+
+
+def test_the_entrypoint_is_our_own_and_the_pin_is_told(image: str) -> None:
+    config = inspect(image)["Config"]
+    assert isinstance(config, dict)
+    assert config["Entrypoint"] == ["entrypoint"]
+    assert config["User"] == "1000:1000"
+    assert f"CPU_TRAIN_STACK_PIN={PIN.name}" in config["Env"]
+
+
+def test_the_jobs_user_can_write_where_a_job_writes_and_nowhere_else(run_in_image: RunInImage) -> None:
+    script = (
+        'for folder in /workspace /output /tmp "$HOME" /data /opt/venv /opt/cpu-train-stack /usr/local/bin; do '
+    )
+    script += 'if [ -w "$folder" ]; then echo "$folder"; fi; done'
+    assert works(run_in_image("sh", "-c", script)).split() == ["/workspace", "/output", "/tmp", "/home/trainer"]
+
+
+@pytest.mark.parametrize("name", ["cc", "gcc", "c++", "g++", "clang", "ld", "as", "make", "cmake", "pip", "pip3"])
+def test_no_compiler_and_no_installer_is_in_the_image(run_in_image: RunInImage, name: str) -> None:
+    assert run_in_image("sh", "-c", f"command -v {name}").stdout == ""
+
+
+def test_nothing_is_left_of_building_and_installing(run_in_image: RunInImage) -> None:
+    as_root = ["--user", "0", "--entrypoint", ""]
+    endings = ["*.h", "*.hpp", "*.pxd", "*.a", "*.whl", "*.deb"]
+    names = " -o ".join(f"-name '{ending}'" for ending in endings)
+    files = works(run_in_image("sh", "-c", f"find / -xdev -type f \\( {names} \\)", docker_args=as_root))
+    assert files.splitlines() == []
+    places = ["/usr/include", "/var/lib/apt/lists", "/var/cache/apt/archives/partial", "/tmp", "/var/tmp"]
+    script = f"find {' '.join(places)} -mindepth 1; ls -d /root/.cache /home/trainer/.cache 2>/dev/null || true"
+    assert works(run_in_image("sh", "-c", script, docker_args=as_root)) == ""
+
+
+def test_the_image_is_smaller_than_the_limit(image: str) -> None:
+    found = images.inspect(image)
+    assert found is not None
+    assert found[2] < SIZE_LIMIT_BYTES
+
+
+def test_labels_lock_and_installed_versions_are_the_same(image: str, run_in_image: RunInImage) -> None:
+    found = images.inspect(image)
+    assert found is not None
+    labels = found[1]
+    script = """
+        import json, re
+        from importlib.metadata import distributions
+        print(json.dumps({re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): d.version for d in distributions()}))
+    """
+    installed = json.loads(works(run_in_image("python", "-c", textwrap.dedent(script))))
+    locked = {name: wheel.version for name, wheel in locks.read(PIN).items()}
+    assert installed == locked
+    assert json.loads(labels["cpu-train-stack.versions"]) == locked
+    assert labels["cpu-train-stack.pin"] == PIN.name
+    assert labels["cpu-train-stack.python"] == PIN.python
+    assert works(run_in_image("python", "--version")).startswith(f"Python {PIN.python}.")
+    for name in ("title", "version", "revision", "created", "licenses", "base.name", "base.digest"):
+        assert labels[f"org.opencontainers.image.{name}"]
+
+
+def test_no_credential_and_no_setting_of_the_host_is_in_the_image(image: str) -> None:
+    argv = ["docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image]
+    history = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+    config = inspect(image)["Config"]
+    assert isinstance(config, dict)
+    shown = "\n".join([history, *config["Env"]]).lower()
+    for word in ("pip_", "_proxy", "token", "password", "secret", "credential"):
+        assert word not in shown, f"{word!r} is in the image's history or configuration"
+    everything = history + json.dumps(inspect(image))
+    of_pip = {value for name, value in os.environ.items() if name.startswith("PIP_") and len(value) > 4}
+    assert [value for value in of_pip if value in everything] == []
+
+
+def test_torch_is_the_cpu_build_of_the_pin(run_in_image: RunInImage) -> None:
+    script = (
+        "import torch; print(torch.__version__, torch.cuda.is_available(), torch.backends.mkldnn.is_available())"
+    )
+    assert works(run_in_image("python", "-c", script)).split() == [PIN.packages["torch"], "False", "True"]
+
+
+IMPORTS = """
+import accelerate, datasets, pandas, psutil, pyarrow.parquet, safetensors.torch, scipy.stats, sentencepiece
+import sklearn, tensorboard, tokenizers, torch, torchmetrics, transformers
+from google.protobuf import descriptor
+from sklearn.metrics import f1_score
+from torch.utils.tensorboard import SummaryWriter
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, Trainer
+table = pyarrow.table({"a": [1, 2]})
+pyarrow.parquet.write_table(table, "/tmp/a.parquet")
+assert datasets.load_dataset("parquet", data_files="/tmp/a.parquet", split="train")["a"][:] == [1, 2]
+assert torchmetrics.functional.accuracy(torch.tensor([1, 0]), torch.tensor([1, 1]), task="binary") == 0.5
+assert f1_score([1, 0], [1, 0]) == 1.0
+SummaryWriter("/tmp/board").add_scalar("loss", 1.0, 1)
+print("fine")
+"""
+
+
+def test_every_library_that_a_job_needs_works_after_the_trimming(run_in_image: RunInImage) -> None:
+    assert works(run_in_image("python", "-c", IMPORTS, env={"HF_HUB_OFFLINE": "1"})).endswith("fine\n")
+
+
+def test_every_library_of_intels_packages_finds_what_it_is_linked_to(run_in_image: RunInImage) -> None:
+    script = """
+        for file in $(find /opt/venv/lib /opt/venv/bin -path '*/python3*' -prune -o -type f -print); do
+            [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] || continue
+            echo "is $file"
+            ldd "$file" 2>&1 | awk '/not found/ { print "lacks " $1 }'
+        done
+    """
+    # mpirun and torch find these folders in their own ways; ldd has to be told.
+    result = run_in_image("sh", "-c", script, env={"LD_LIBRARY_PATH": "/opt/venv/lib"})
+    lines = [line.split() for line in works(result).splitlines()]
+    looked_at = [Path(words[1]).name for words in lines if words[0] == "is"]
+    assert {"libiomp5.so", "libmpi.so.12.0.0", "libtcp-fi.so", "hydra_pmi_proxy"} <= set(looked_at)
+    assert {words[1] for words in lines if words[0] == "lacks"} - OF_THE_CLUSTER == set()
+
+
+@pytest.mark.parametrize("name", ["libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"])
+def test_a_library_that_is_preloaded_can_be_loaded(run_in_image: RunInImage, name: str) -> None:
+    script = f"import ctypes; ctypes.CDLL({name!r}); print(open('/proc/self/maps').read())"
+    assert Path(name).name.split(".so")[0] in works(run_in_image("python", "-c", script))
+
+
+def test_mpirun_starts_two_ranks_on_one_node(run_in_image: RunInImage) -> None:
+    assert "Intel(R) MPI Library" in works(run_in_image("mpirun", "--version"))
+    names = works(run_in_image("mpirun", "-n", "2", "hostname", docker_args=["--hostname", "lonely"])).split()
+    assert names == ["lonely", "lonely"]
+
+
+# The constants are MPICH's ABI, which Intel MPI keeps: MPI_COMM_WORLD, MPI_INT, MPI_SUM.
+MPI_ALLREDUCE = """
+import ctypes
+mpi = ctypes.CDLL("/opt/venv/lib/libmpi.so.12")
+assert mpi.MPI_Init(None, None) == 0
+rank, total = ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(0x44000000, ctypes.byref(rank))
+mine = ctypes.c_int(rank.value + 1)
+mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, 0x4C000405, 0x58000003, 0x44000000)
+print(f"sum={total.value};", end="")
+mpi.MPI_Finalize()
+"""
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({}, id="shared-memory"),
+        pytest.param({"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "LD_LIBRARY_PATH": "/opt/venv/lib"}, id="tcp"),
+    ],
+)
+def test_two_mpi_ranks_reduce_a_number(run_in_image: RunInImage, env: dict[str, str]) -> None:
+    shown = works(run_in_image("mpirun", "-n", "2", "python", "-c", MPI_ALLREDUCE, env=env))
+    assert shown.count("sum=3;") == 2
+
+
+GLOO_ALLREDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+number = torch.tensor([dist.get_rank() + 1.0], dtype=torch.bfloat16)
+dist.all_reduce(number)
+print(f"sum={number.item()};", end="")
+dist.destroy_process_group()
+"""
+
+
+def test_two_gloo_ranks_reduce_a_number(run_in_image: RunInImage) -> None:
+    shown = works(run_in_image("torchrun", "--nproc-per-node", "2", "--no-python", "python", "-c", GLOO_ALLREDUCE))
+    assert shown.count("sum=3.0;") == 2
+
+
+def test_bytecode_is_there_is_used_and_is_never_written(run_in_image: RunInImage) -> None:
+    # As root, who could write it: -v tells of each module where its code came from and what was written.
+    script = "import torch, transformers, entrypoints.errors"
+    result = run_in_image("python", "-v", "-c", script, docker_args=["--user", "0"])
+    works(result)
+    loaded = [line for line in result.stderr.splitlines() if line.startswith("# code object from")]
+    assert len(loaded) > 500
+    assert [line for line in loaded if ".pyc" not in line] == []
+    assert "# wrote" not in result.stderr
+    assert any("/torch/__pycache__/__init__.cpython-311.pyc" in line for line in loaded)
+    assert any("/opt/cpu-train-stack/entrypoints/__pycache__/errors." in line for line in loaded)
+
+
+def test_bytecode_does_not_depend_on_time_stamps(run_in_image: RunInImage) -> None:
+    # PEP 552: the flags are the second word; 1 is by hash, unchecked.
+    script = """
+        import importlib.util, struct
+        for name in ("torch", "transformers", "entrypoints.errors"):
+            with open(importlib.util.find_spec(name).cached, "rb") as file:
+                print(struct.unpack("<4xI", file.read(8))[0])
+    """
+    assert works(run_in_image("python", "-c", textwrap.dedent(script))).split() == ["1", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    "docker_args",
+    [
+        pytest.param(["--read-only", "--tmpfs", "/tmp"], id="read-only"),
+        pytest.param(["--user", "12345"], id="any-user"),
+        pytest.param(["--user", "12345:0", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"], id="strict"),
+    ],
+)
+def test_torch_works_where_a_cluster_allows_little(run_in_image: RunInImage, docker_args: list[str]) -> None:
+    script = (
+        "import torch, transformers; print((torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()).sum())"
+    )
+    assert "262144" in works(run_in_image("python", "-c", script, docker_args=docker_args))
+
+
+def test_a_second_build_without_changes_builds_nothing(image: str) -> None:
+    before = images.inspect(image)
+    assert before is not None
+    made = images.build(PIN, say)
+    assert (made.built, made.tag, made.id) == (False, image, before[0])
+
+
+@pytest.fixture(scope="module")
+def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The image with another entrypoints/: a line more, a strict umask's modes and the cache of a tool in it."""
+    copy = tmp_path_factory.mktemp("changed") / "entrypoints"
+    shutil.copytree(images.ENTRYPOINTS, copy)
+    (copy / "errors.py").write_text((copy / "errors.py").read_text() + "CHANGED = True\n")
+    (copy / ".ruff_cache").mkdir(exist_ok=True)
+    (copy / ".ruff_cache" / "leftover").write_text("")
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    tag = f"{containers.unique_name()}:changed"
+    ground = base.ensure(PIN, say)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(images, "ENTRYPOINTS", copy)
+        argv = images.build_argv(PIN, ground, wheels.fetch(PIN, say), {})
+    argv[argv.index("--tag") + 1] = tag
+    try:
+        subprocess.run(argv, capture_output=True, check=True, timeout=600)
+        yield tag
+    finally:
+        subprocess.run(["docker", "rmi", "--force", tag], capture_output=True, check=False, timeout=60)
+
+
+def test_a_change_in_entrypoints_makes_only_the_last_layers_anew(image: str, changed_image: str) -> None:
+    before, after = layers(image), layers(changed_image)
+    same = [one for one, other in zip(before, after, strict=True) if one == other]
+    assert len(before) == 7
+    # base, system packages, environment and the entrypoint script stay; entrypoints/ and its bytecode do not
+    assert same[:4] == before[:4]
+    assert before[4:6] != after[4:6]
+
+
+def test_what_is_in_the_image_is_the_package_alone_readable_by_everybody(changed_image: str) -> None:
+    script = "from entrypoints import errors; print(errors.CHANGED)"
+    anybody = ["--user", "12345"]
+    assert works(containers.run(changed_image, "python", "-c", script, docker_args=anybody)) == "True\n"
+    listed = works(containers.run(changed_image, "ls", "-A", "/opt/cpu-train-stack/entrypoints")).split()
+    assert "errors.py" in listed
+    assert [name for name in listed if name.startswith(".") or name == "ruff.toml"] == []
+
+
+@pytest.mark.timeout(60)
+def test_a_pull_from_a_registry_that_accepts_and_never_answers_is_given_up(image: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        reference = f"127.0.0.1:{server.getsockname()[1]}/x@sha256:{'0' * 64}"
+        assert not base.pull(reference, silence_seconds=2)
+        server.accept()[0].close()  # the engine did ask
+
+
+@pytest.mark.timeout(60)
+def test_a_pull_from_a_registry_that_is_not_there_is_given_up_at_once(image: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert not base.pull(f"127.0.0.1:{port}/x@sha256:{'0' * 64}", silence_seconds=3600)
