@@ -241,6 +241,11 @@ def test_an_incomplete_inner_set_that_contradicts_the_step_is_refused(extra: dic
         ({**recorded.torchrun(1, 4, 2), "GROUP_RANK": "2"}, "GROUP_RANK=2", "node rank < nodes"),
         ({**recorded.torchrun(1, 4, 2), "GROUP_WORLD_SIZE": "9"}, "GROUP_WORLD_SIZE=9", "nodes <= ranks"),
         ({**recorded.torchrun(0, 4, 2), "GROUP_RANK": "1"}, "node_rank is 1", "expected 0"),
+        (
+            {**recorded.torchrun(3, 4, 1), "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2", "GROUP_WORLD_SIZE": "3"},
+            "node_rank is 2",
+            "expected 0 to 1",
+        ),
         ({**recorded.torchrun(1, 2, 2), "WORLD_SIZE": "1"}, "rank is 1", "expected 0"),
         ({**recorded.srun(1, "4", [4], "node01"), "SLURM_PROCID": "4"}, "rank is 4", "0 to 3"),
         (

@@ -14,8 +14,8 @@ from entrypoints.preload import Locator, compose, find, split, verify
 ROOT = Path(__file__).parents[2]
 CACHE = """\
 2 libs found in cache `/etc/ld.so.cache'
-\tlibtcmalloc_minimal.so.4 (libc6,x86-64) => {folder}/x/libtcmalloc_minimal.so.4
 \tlibtcmalloc_minimal.so.4 (libc6) => {folder}/x32/libtcmalloc_minimal.so.4
+\tlibtcmalloc_minimal.so.4 (libc6,x86-64) => {folder}/x/libtcmalloc_minimal.so.4
 \tlibtcmalloc_minimal_debug.so.4 (libc6,x86-64) => {folder}/x/libtcmalloc_minimal_debug.so.4
 """
 
