@@ -6,7 +6,6 @@ that failed first. A node that fails takes the others with it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import subprocess
@@ -23,6 +22,7 @@ from tooling.compose import ClusterSpec
 from tooling.engine import Engine
 from tooling.errors import UsageError
 from tooling.follow import following
+from tooling.locking import TakenError, alone
 from tooling.paths import CACHE
 
 CLUSTERS = CACHE / "clusters"
@@ -126,24 +126,24 @@ def check_name(name: str) -> str:
 @contextmanager
 def _reserved(name: str) -> Iterator[None]:
     """Holds the cluster's name while its command runs; the lock ends with the process, however that ends."""
-    CLUSTERS.mkdir(parents=True, exist_ok=True)
-    with (CLUSTERS / f".{check_name(name)}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"cluster {name} is running: choose another --name, or stop it with ./inv down --name {name}"
-            ) from None
-        yield
+    try:
+        with alone(CLUSTERS / f".{check_name(name)}.lock", waiting=None):
+            yield
+    except TakenError:
+        raise _is_running(name) from None
+
+
+def _is_running(name: str) -> UsageError:
+    return UsageError(
+        f"cluster {name} is running: choose another --name, or stop it with ./inv down --name {name}"
+    )
 
 
 def _remove_leftovers(spec: ClusterSpec, engine: Engine, say: Say) -> None:
     """What a command that was killed could not tear down. A cluster that still runs is not touched."""
     left = nodes.read(engine.endpoint, spec.project)
     if any(node.running for node in left):
-        raise UsageError(
-            f"cluster {spec.name} is running: choose another --name, or stop it with ./inv down --name {spec.name}"
-        )
+        raise _is_running(spec.name)
     if left:
         say(f"removing what an earlier cluster {spec.name} left behind")
         down(spec.name)

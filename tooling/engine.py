@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tooling.engine_find import Findings, find
@@ -13,6 +11,7 @@ from tooling.engine_plan import Plan, any_known, decide, may_act
 from tooling.engine_start import start
 from tooling.errors import UsageError
 from tooling.host import Host, read_host
+from tooling.locking import alone
 from tooling.paths import CACHE
 
 __all__ = ["Engine", "Findings", "ensure", "ensure_mmdebstrap", "find"]
@@ -44,7 +43,7 @@ def ensure(say: Callable[[str], None]) -> Engine:
     host, findings = read_host(), find()
     if _plan(findings, host).nothing:
         return _engine(findings)
-    with _alone(say):
+    with alone(CACHE / "engine.lock", lambda: say("waiting for another ./inv that is setting Docker up")):
         findings = find()  # another ./inv may have done it all meanwhile
         if packages := _plan(findings, host).packages:
             install(packages, host, say)
@@ -64,18 +63,6 @@ def _plan(findings: Findings, host: Host) -> Plan:
     return plan
 
 
-@contextmanager
-def _alone(say: Callable[[str], None]) -> Iterator[None]:
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "engine.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another ./inv that is setting Docker up")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
     """Installs mmdebstrap where it is missing and that is allowed. Errors: UsageError with the command."""
     host = read_host()
@@ -83,7 +70,7 @@ def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
         return
     if not may_act(host):
         raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
-    with _alone(say):
+    with alone(CACHE / "engine.lock", lambda: say("waiting for another ./inv that is setting Docker up")):
         install(("mmdebstrap",), host, say)
 
 

@@ -58,6 +58,8 @@ def build(pin: Pin, say: Say) -> Image:
     made = inspect(pin.image)
     if made is None:
         raise UsageError(f"buildx ended well but {pin.image} is not in the engine: is another builder selected?")
+    if present and present[0] != made[0]:
+        _remove_untagged(present[0])
     return Image(pin.image, made[0], made[2], built=True, seconds=time.monotonic() - started)
 
 
@@ -135,6 +137,14 @@ def _files(folder: Path) -> Iterator[Path]:
         other = cached or path.parent == locks.LOCKS or path == VERSIONS_FILE
         if path.is_file() and not other:
             yield path
+
+
+def _remove_untagged(identifier: str) -> None:
+    """The image that the tag named before, unless another tag or a container still uses it."""
+    argv = ["docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=true"]
+    dangling = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
+    if identifier in dangling:
+        subprocess.run(["docker", "image", "rm", identifier], capture_output=True, check=False)
 
 
 def _context() -> str:

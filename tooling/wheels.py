@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from tooling import locks, pip
 from tooling.errors import UsageError
+from tooling.locking import alone
 from tooling.locks import LockedWheel
 from tooling.paths import CACHE
 from tooling.pins import Pin
@@ -34,21 +35,34 @@ def fetch(pin: Pin, say: Say, folder: Path | None = None) -> Path:
     locked = locks.read(pin)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        missing = _missing(folder, locked, say)
-        if missing:
-            say(f"fetching {len(missing)} of {len(locked)} wheels into {_shown(folder)}")
-            common = [wheel for wheel in missing if wheel.name not in FROM_PIN_INDEX]
-            special = [wheel for wheel in missing if wheel.name in FROM_PIN_INDEX]
-            if common:
-                _download(pin, common, folder, say, indexes=[[]])
-            if special:
-                _download(pin, special, folder, say, indexes=[[], ["--index-url", pin.index]])
+        lock = folder.parent / f".{folder.name}.lock"
+        with alone(lock, lambda: say(f"waiting for another ./inv that fetches wheels for pin {pin.name}")):
+            _complete(pin, locked, folder, say)
     except OSError as error:
         raise UsageError(
             f"fetching wheels for pin {pin.name} into {_shown(folder)}: {error.strerror or error}; "
             "nothing partial was kept, run the same command again when this is mended"
         ) from None
     return folder
+
+
+def _complete(pin: Pin, locked: dict[str, LockedWheel], folder: Path, say: Say) -> None:
+    for partial in folder.parent.glob(_partial_prefix(folder) + "*"):
+        shutil.rmtree(partial)  # left by a fetch that was killed
+    missing = _missing(folder, locked, say)
+    if not missing:
+        return
+    say(f"fetching {len(missing)} of {len(locked)} wheels into {_shown(folder)}")
+    common = [wheel for wheel in missing if wheel.name not in FROM_PIN_INDEX]
+    special = [wheel for wheel in missing if wheel.name in FROM_PIN_INDEX]
+    if common:
+        _download(pin, common, folder, say, indexes=[[]])
+    if special:
+        _download(pin, special, folder, say, indexes=[[], ["--index-url", pin.index]])
+
+
+def _partial_prefix(folder: Path) -> str:
+    return f".partial-{folder.name}-"
 
 
 def verify(path: Path, wheel: LockedWheel) -> bool:
@@ -86,7 +100,7 @@ def _locked_as(path: Path, locked: dict[str, LockedWheel]) -> LockedWheel | None
 def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, indexes: list[list[str]]) -> None:
     """Downloads `wheels` from the first of `indexes` (pip options) that has them all."""
     locked = {wheel.name: wheel for wheel in wheels}
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as scratch:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_partial_prefix(folder)) as scratch:
         lock = Path(scratch) / "lock.txt"
         lock.write_text("".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in locked.values()))
         arguments = ["download", "--no-deps", "--require-hashes", "--requirement", str(lock)]
