@@ -76,7 +76,7 @@ def main() -> NoReturn:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     if code:
         failure.leave(code)
-    sys.exit(0)
+    failure.finish()
 
 
 def _exit_code(error: SystemExit) -> int:
