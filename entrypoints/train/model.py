@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,13 @@ class Loaded:
 def check_folder(name: str) -> None:
     """Checks a local model folder, without reading it. A name on the hub passes. Raises UsageError."""
     folder = Path(name)
+    try:
+        names = [] if not folder.is_dir() else sorted(folder.iterdir())
+        closed = [path for path in names if not os.access(path, os.R_OK)]
+    except PermissionError:
+        closed = [folder]
+    if closed:
+        raise UsageError(f"'{closed[0]}' cannot be read by user {os.getuid()}: change its mode (chmod -R a+rX)")
     if not folder.exists():
         if name.startswith(("/", ".", "~")) or name.count("/") > 1:
             raise UsageError(f"model folder '{name}' does not exist; check the path and the mount")

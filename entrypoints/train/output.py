@@ -81,5 +81,14 @@ def prepare(folder: Path, overwrite: bool) -> None:
         ) from error
 
 
+def share_weights(folder: Path) -> None:
+    """Gives the final weights the mode that every new file gets: safetensors saves them for their owner alone,
+    who in a container is hardly ever the user that reads them afterwards."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.glob("*.safetensors"):
+        path.chmod(0o666 & ~mask)
+
+
 def _holds_a_run(folder: Path) -> bool:
     return (folder / results.NAME).exists() or bool(checkpoints.all_in(folder))

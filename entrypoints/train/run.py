@@ -15,7 +15,7 @@ import psutil
 import torch.distributed as dist
 
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.train import replicas, results
+from entrypoints.train import output, replicas, results
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
@@ -60,6 +60,8 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
     if job.train is not None:
         trainer.train_from(plan.checkpoint)
         trainer.save_model()
+        if environment.rank == 0:
+            output.share_weights(Path(arguments.output_dir))
     trained = time.time()
     after = _evaluate(trainer, arguments) if job.validation is not None else {}
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,8 +36,13 @@ class Table:
 
 def read(path: Path) -> Table:
     """Reads one file by its suffix. Raises UsageError for a file that is missing, empty or broken."""
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing"
+    try:
+        found = "a folder" if stat.S_ISDIR(path.stat().st_mode) else None
+    except PermissionError as error:
+        raise _unreadable(path, error) from error
+    except OSError:
+        found = "nothing"
+    if found is not None:
         raise UsageError(f"data file '{path}': found {found} there, expected a file; check the path and the mount")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -45,11 +52,18 @@ def read(path: Path) -> Table:
     except UnicodeDecodeError as error:
         raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8; convert the file") from error
     except OSError as error:
-        raise UsageError(f"data file '{path}' cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
     table = Table(path.name, columns)
     if table.rows == 0:
         raise UsageError(f"data file '{path}' is empty: no rows found, expected at least one")
     return table
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
+        "change its mode, or its folder's"
+    )
 
 
 def _read_csv(path: Path, delimiter: str = ",") -> dict[str, list[Any]]:

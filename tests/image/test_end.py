@@ -24,6 +24,7 @@ def test_threads_and_exit_handlers_run_but_the_interpreter_is_not_taken_down(
 ) -> None:
     """Its end would kill a thread of gloo that frees tensors then, and with it the process, by SIGABRT."""
     (tmp_path / "leftovers.py").write_text(LEFTOVERS)
+    tmp_path.chmod(0o755)
     done = run_in_image("run", "/scripts/leftovers.py", docker_args=["--volume", f"{tmp_path}:/scripts:ro"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "script thread\nat exit\n"

@@ -1,11 +1,10 @@
 """Runs inside the image: saves a random BERT of two layers and its tokenizer.
 
-Usage: tiny_model.py FOLDER, with texts as a JSON list on standard input.
+Usage: tiny_model.py FOLDER TEXT. Without dropout, so that runs can be compared.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 
-def save(folder: Path, texts: list[str]) -> None:
-    """The vocabulary is the words of `texts` and all letters, so that no text is only unknown words."""
-    words = sorted({word for text in texts for word in text.lower().split()})
+def save(folder: Path, text: str) -> None:
+    """The vocabulary is the words of `text` and all letters, so that no input is only unknown words."""
+    words = sorted(set(text.lower().split()))
     letters = [chr(code) for code in range(33, 127)]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = dict.fromkeys([*special, *words, *letters, *(f"##{letter}" for letter in letters)])
@@ -31,9 +30,14 @@ def save(folder: Path, texts: list[str]) -> None:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=64,
+        initializer_range=0.2,  # wide enough for one step to show in the loss
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     BertModel(config).save_pretrained(folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)  # weights are saved for their owner alone, who is not the tests' user
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]), json.load(sys.stdin))
+    save(Path(sys.argv[1]), sys.argv[2])
