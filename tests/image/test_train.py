@@ -110,7 +110,15 @@ def line(output: str, **changes: object) -> list[str]:
 
 # The same 22 rows in the same order, whoever computes them: 8 rows a step, plain gradients, no noise.
 PARITY = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "eval_strategy": "no"}
-RESUMED = {"per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}
+# Two epochs have 12 steps: the run ends in the middle of one.
+STEPS = 11
+RESUMED = {
+    "max_steps": STEPS,
+    "per_device_train_batch_size": 4,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "save_total_limit": 9,
+}
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "missing file": ({"train_file": "/data/none.csv"}, "found nothing there"),
@@ -264,7 +272,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
 ) -> None:
     full = alone[1] / "full"
     expected = result(full)
-    last, middle, earlier = (f"checkpoint-{expected['steps'] - back}" for back in (0, 2, 4))
+    last, middle, earlier = f"checkpoint-{STEPS}", "checkpoint-10", "checkpoint-8"
     for name in (middle, earlier):
         shutil.copytree(full / name, output_folder / "run" / name)
     # As if the process had been killed in the middle of writing.
@@ -278,7 +286,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
     assert f"{middle} is passed over: optimizer.pt is missing or broken" in done.stderr
     found = result(output_folder / "run")
     assert found["resumed_from"].endswith(earlier)
-    assert found["steps"] == expected["steps"]
+    assert found["steps"] == expected["steps"] == STEPS
     assert found["losses"] == expected["losses"]
     assert found["weights_sha256"] == expected["weights_sha256"]
     assert (output_folder / "run" / last).is_dir()
@@ -292,20 +300,44 @@ def test_a_finished_run_is_neither_replaced_nor_trained_further(
     assert "holds an earlier run" in runs["again"]["stderr"]
     assert runs["finished"]["code"] == 0
     found = result(output / "full")
-    assert len(found["losses"]) == found["steps"] == 2 * math.ceil(22 / 4)
-    assert found["resumed_from"].endswith(f"checkpoint-{found['steps']}")
+    assert len(found["losses"]) == found["steps"] == STEPS
+    assert found["resumed_from"].endswith(f"checkpoint-{STEPS}")
 
 
 def test_an_output_folder_that_the_user_may_not_write_to_is_refused(
     run_in_image: containers.RunInImage, data: Path, output_folder: Path
 ) -> None:
-    output_folder.chmod(0o755)
+    (output_folder / "run").mkdir()
+    (output_folder / "run").chmod(0o555)
     done = run_in_image("train", *line("/output/run"), docker_args=mounts(data, output_folder))
     assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert len(errors) == 1
     assert "'/output/run' cannot be written to by user 1000 (Permission denied)" in errors[0]
     assert "Traceback" not in done.stderr
+
+
+UNUSED = """
+import torch
+from transformers import AutoModelForSequenceClassification, TrainingArguments
+from entrypoints.train.trainer import tune_ddp
+
+model = AutoModelForSequenceClassification.from_pretrained("/data/tiny")
+batch = {"input_ids": torch.tensor([[2, 7, 3]]), "labels": torch.tensor([1])}
+for extra, given in ((None, None), (torch.nn.Linear(2, 2), None), (None, True)):
+    model.extra = extra
+    arguments = TrainingArguments("/tmp/x", use_cpu=True, ddp_find_unused_parameters=given)
+    tune_ddp(arguments, model, batch)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    print(arguments.ddp_find_unused_parameters, arguments.ddp_broadcast_buffers)
+"""
+
+
+def test_ddp_searches_for_unused_parameters_only_where_there_are_some(
+    run_in_image: containers.RunInImage, data: Path
+) -> None:
+    done = run_in_image("python", "-c", UNUSED, docker_args=mounts(data))
+    assert done.stdout.split() == ["False", "False", "True", "False", "True", "False"], done.stderr
 
 
 def test_bf16_on_a_cpu_that_emulates_it_is_warned_about(
