@@ -1,0 +1,178 @@
+"""Compile the extension against the torch of this Python and pack the wheel. Needs no network and no build tools
+but g++ and strip.
+
+    python build.py --oneccl DIR --output DIR
+
+DIR of --oneccl is the unpacked oneccl-devel wheel. The same inputs give the same wheel, byte for byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = "oneccl_bindings_for_pytorch"
+DISTRIBUTION = "oneccl_bind_pt"
+STATIC_LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
+HEADER = Path("include/oneapi/ccl.hpp")
+# In an environment's lib, from the package in site-packages.
+RPATH = "$ORIGIN/../../.."
+FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+PRECOMPILED = """\
+#include <ATen/ATen.h>
+#include <oneapi/ccl.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+"""
+METADATA = """\
+Metadata-Version: 2.1
+Name: {name}
+Version: {version}
+Summary: The torch.distributed backend "ccl": oneCCL's collectives for tensors in host memory
+License: Apache-2.0
+Requires-Python: =={python}.*
+Requires-Dist: torch=={version}
+"""
+WHEEL = """\
+Wheel-Version: 1.0
+Generator: build.py
+Root-Is-Purelib: false
+Tag: {tag}
+"""
+
+
+class BuildError(Exception):
+    """What is wrong with the inputs, in one line."""
+
+
+def find_oneccl(directory: Path) -> Path:
+    """The folder in or below `directory` that has oneCCL's headers and its static library for the CPU."""
+    for candidate in [directory, *sorted(directory.glob("*.data/data"))]:
+        if (candidate / HEADER).is_file() and (candidate / STATIC_LIBRARY).is_file():
+            return candidate
+    raise BuildError(f"found no {HEADER} and {STATIC_LIBRARY} in {directory}: unpack the oneccl-devel wheel there")
+
+
+def find_hwloc(directories: list[Path]) -> Path:
+    """oneCCL's only shared library besides libfabric, which it opens at run time."""
+    for directory in directories:
+        if (directory / "libhwloc.so.15").is_file():
+            return directory / "libhwloc.so.15"
+    searched = ", ".join(str(directory) for directory in directories)
+    raise BuildError(f"found no libhwloc.so.15 in {searched}: install tcmlib, or Debian's libhwloc15")
+
+
+def run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    sys.stderr.write(result.stderr)
+    if result.returncode != 0:
+        raise BuildError(f"{command[0]} exited with {result.returncode}: {' '.join(command)}")
+
+
+def compile_extension(oneccl: Path, hwloc: Path, scratch: Path) -> Path:
+    """The stripped shared object."""
+    import torch
+
+    torch_root = Path(torch.__file__).parent
+    include = [
+        f"-I{oneccl / 'include'}",
+        *(f"-isystem{torch_root / part}" for part in ("include", "include/torch/csrc/api/include")),
+        f"-isystem{sysconfig.get_path('include')}",
+        f"-ffile-prefix-map={HERE}=bindings",
+    ]
+    common = ["g++", *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *include]
+    header = scratch / "precompiled.hpp"
+    header.write_text(PRECOMPILED)
+    run([*common, "-x", "c++-header", str(header), "-o", f"{header}.gch"])
+
+    def compile_one(source: Path) -> str:
+        target = scratch / f"{source.stem}.o"
+        prefix = [] if source.stem == "stand_ins" else ["-include", str(header)]
+        run([*common, *prefix, "-c", str(source), "-o", str(target)])
+        return str(target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sorted((HERE / "src").glob("*.cpp"))))
+    extension = scratch / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    libraries = ["-Wl,--exclude-libs,ALL", str(oneccl / STATIC_LIBRARY), str(hwloc)]
+    torch_libraries = [f"-L{torch_root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
+    layout = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,-rpath,{RPATH}"]
+    run(["g++", "-shared", "-o", str(extension), *objects, *libraries, *torch_libraries, *layout, "-ldl", "-lpthread"])
+    run(["strip", "--strip-unneeded", str(extension)])
+    return extension
+
+
+def pack(extension: Path, output: Path) -> Path:
+    """The wheel, with fixed times and order."""
+    import torch
+
+    version = torch.__version__.split("+")[0]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    interpreter = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tag = f"{interpreter}-{interpreter}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+    info = f"{DISTRIBUTION}-{version}.dist-info"
+    files = {
+        f"{PACKAGE}/{path.relative_to(HERE / PACKAGE)}": path.read_bytes()
+        for path in sorted((HERE / PACKAGE).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    files[f"{PACKAGE}/_version.py"] = (
+        f'"""The torch that the extension was compiled against."""\n\n'
+        f'TORCH_VERSION = "{version}"\n__version__ = TORCH_VERSION\n'
+    ).encode()
+    files[f"{PACKAGE}/{extension.name}"] = extension.read_bytes()
+    files[f"{info}/METADATA"] = METADATA.format(name=DISTRIBUTION, version=version, python=python).encode()
+    files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
+    record = "".join(f"{name},sha256={digest(content)},{len(content)}\n" for name, content in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+
+    output.mkdir(parents=True, exist_ok=True)
+    wheel = output / f"{DISTRIBUTION}-{version}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
+            archive.writestr(entry, content)
+    return wheel
+
+
+def digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--oneccl", type=Path, required=True, help="the unpacked oneccl-devel wheel")
+    parser.add_argument("--output", type=Path, required=True, help="where the wheel goes")
+    parser.add_argument(
+        "--libraries",
+        type=Path,
+        action="append",
+        default=[],
+        help="where libhwloc.so.15 is, besides the environment's lib and the system's",
+    )
+    arguments = parser.parse_args()
+    try:
+        oneccl = find_oneccl(arguments.oneccl)
+        system = [Path(sys.prefix) / "lib", Path("/usr/lib/x86_64-linux-gnu")]
+        hwloc = find_hwloc([*arguments.libraries, *system])
+        with tempfile.TemporaryDirectory() as scratch:
+            print(pack(compile_extension(oneccl, hwloc, Path(scratch)), arguments.output))
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

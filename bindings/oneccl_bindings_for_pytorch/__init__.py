@@ -1,0 +1,48 @@
+"""The torch.distributed backend "ccl": oneCCL's collectives for tensors in host memory.
+
+    import oneccl_bindings_for_pytorch
+    torch.distributed.init_process_group("ccl", ...)
+
+`cwd` is the package's directory, for `source $cwd/env/setvars.sh`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed
+
+from oneccl_bindings_for_pytorch import _libraries
+from oneccl_bindings_for_pytorch._version import TORCH_VERSION, __version__
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import _DistributedBackendOptions
+
+__all__ = ["__version__", "cwd"]
+
+cwd = str(Path(__file__).resolve().parent)
+
+if torch.__version__.split("+")[0] != TORCH_VERSION:
+    raise ImportError(
+        f"oneccl_bind_pt {__version__} is built for torch {TORCH_VERSION}, found torch {torch.__version__}: "
+        f"install torch {TORCH_VERSION}, or the oneccl_bind_pt of your torch"
+    )
+
+_libraries.preload()
+
+from oneccl_bindings_for_pytorch import _C  # noqa: E402  after the checks: its errors would say nothing
+
+
+def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
+    return _C.create(
+        store=options.store,
+        rank=options.group_rank,
+        size=options.group_size,
+        timeout=options.timeout,
+        name=options.group_id,
+    )
+
+
+torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])

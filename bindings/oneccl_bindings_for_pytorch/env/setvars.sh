@@ -1,0 +1,11 @@
+# Sourced by scripts written for Intel's package, which needed it. This one finds its libraries by itself: the file
+# only makes them visible to other programs of the same shell, and changes nothing that is set.
+_ccl_lib="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/../../../.." && pwd)"
+if [ -e "$_ccl_lib/libfabric.so.1" ]; then
+    case ":${LD_LIBRARY_PATH:-}:" in
+    *":$_ccl_lib:"*) ;;
+    *) export LD_LIBRARY_PATH="$_ccl_lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;
+    esac
+    export FI_PROVIDER_PATH="${FI_PROVIDER_PATH:-$_ccl_lib}"
+fi
+unset _ccl_lib

@@ -1,0 +1,83 @@
+#include "buffers.hpp"
+
+namespace ccl_backend {
+
+void check_tensor(const at::Tensor& tensor, const char* operation) {
+  CCL_CHECK(!tensor.is_sparse() && tensor.layout() == at::kStrided,
+            operation, " needs a dense tensor, found layout ", tensor.layout(), " (sparse tensors: use gloo)");
+  CCL_CHECK(tensor.device().is_cpu(), operation, " needs a tensor in host memory, found device ", tensor.device());
+}
+
+at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation) {
+  CCL_CHECK(tensors.size() == 1, operation, " needs a single tensor, found ", tensors.size());
+  check_tensor(tensors.front(), operation);
+  return tensors.front();
+}
+
+void check_like(const at::Tensor& tensor, const at::Tensor& like, int64_t elements, const char* operation) {
+  check_tensor(tensor, operation);
+  CCL_CHECK(tensor.scalar_type() == like.scalar_type(),
+            operation, ": tensors of one type expected, found ", tensor.scalar_type(), " and ", like.scalar_type());
+  CCL_CHECK(elements < 0 || tensor.numel() == elements,
+            operation, ": a tensor of ", elements, " elements expected, found ", tensor.numel(), " elements, sizes ",
+            tensor.sizes());
+}
+
+at::Tensor readable(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+at::Tensor writable(const at::Tensor& tensor) {
+  const auto plain = tensor.detach();
+  const bool usable = plain.is_contiguous() && !plain.is_conj() && !plain.is_neg();
+  return usable ? plain : at::empty(plain.sizes(), plain.options().memory_format(at::MemoryFormat::Contiguous));
+}
+
+void write_back(const at::Tensor& tensor, const at::Tensor& buffer) {
+  if (tensor.data_ptr() != buffer.data_ptr()) {
+    tensor.detach().copy_(buffer);
+  }
+}
+
+Bytes::Bytes(const std::vector<at::Tensor>& buffers) {
+  pointers.reserve(buffers.size());
+  counts.reserve(buffers.size());
+  for (const auto& buffer : buffers) {
+    pointers.push_back(buffer.data_ptr());
+    counts.push_back(buffer.nbytes());
+  }
+}
+
+at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
+  auto result = gathered.select(0, 0).clone();
+  for (int64_t rank = 1; rank < gathered.size(0); ++rank) {
+    const auto other = gathered.select(0, rank);
+    switch (op.op_) {
+      case Op::BAND:
+        result.bitwise_and_(other);
+        break;
+      case Op::BOR:
+        result.bitwise_or_(other);
+        break;
+      case Op::BXOR:
+        result.bitwise_xor_(other);
+        break;
+      default:
+        CCL_CHECK(false, "ReduceOp.", op_name(op), " is not supported");
+    }
+  }
+  return result;
+}
+
+void finish_reduction(at::Tensor& buffer, const Op& op, int size) {
+  if (op.op_ != Op::AVG) {
+    return;
+  }
+  if (at::isIntegralType(buffer.scalar_type(), /*includeBool=*/false)) {
+    buffer.div_(size, "trunc");
+  } else {
+    buffer.div_(size);
+  }
+}
+
+} // namespace ccl_backend

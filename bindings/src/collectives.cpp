@@ -1,0 +1,263 @@
+// torch.distributed's collectives, each as a call made of steps.
+#include "process_group.hpp"
+#include "steps.hpp"
+
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+
+namespace ccl_backend {
+namespace {
+
+using c10d::OpType;
+
+Tensors flatten(const std::vector<Tensors>& lists) {
+  Tensors flat;
+  for (const auto& list : lists) {
+    flat.insert(flat.end(), list.begin(), list.end());
+  }
+  return flat;
+}
+
+// As many tensors without elements as there are ranks.
+Tensors nothing_for(const at::Tensor& like, int size) {
+  return Tensors(size, at::empty({0}, like.options()));
+}
+
+// The rows that go to, or come from, each rank.
+Tensors split_rows(const at::Tensor& whole, const std::vector<int64_t>& splits, int size) {
+  Tensors parts;
+  const int64_t rows = whole.dim() == 0 ? whole.numel() : whole.size(0);
+  const auto lines = whole.dim() == 0 ? whole.view(-1) : whole;
+  int64_t begin = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const int64_t count = splits.empty() ? rows / size : splits[rank];
+    parts.push_back(lines.narrow(0, begin, count));
+    begin += count;
+  }
+  return parts;
+}
+
+} // namespace
+
+WorkPtr ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  constexpr auto name = "broadcast";
+  auto& tensor = single(tensors, name);
+  check_root(options.rootRank, name);
+  return launch(
+      {OpType::BROADCAST, name, options.timeout, tensors, tensors,
+       {broadcast_step(tensor, static_cast<int>(options.rootRank), name)}});
+}
+
+WorkPtr ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  constexpr auto name = "all_reduce";
+  auto& tensor = single(tensors, name);
+  return launch(
+      {OpType::ALLREDUCE, name, options.timeout, tensors, tensors,
+       {reduce_all_step(tensor, options.reduceOp, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return allreduce(tensors, options); // says that the layout is not supported
+}
+
+WorkPtr ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  constexpr auto name = "all_reduce_coalesced";
+  CCL_CHECK(!tensors.empty(), name, ": at least one tensor expected, found none");
+  Call call{OpType::ALLREDUCE_COALESCED, name, options.timeout, tensors, tensors, {}};
+  for (const auto& tensor : tensors) {
+    call.steps.push_back(reduce_all_step(tensor, options.reduceOp, {rank_, size_}, name));
+  }
+  return launch(std::move(call));
+}
+
+WorkPtr ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  constexpr auto name = "reduce";
+  auto& tensor = single(tensors, name);
+  check_root(options.rootRank, name);
+  return launch(
+      {OpType::REDUCE, name, options.timeout, tensors, tensors,
+       {reduce_step(tensor, options.reduceOp, static_cast<int>(options.rootRank), {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::allgather(
+    std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  constexpr auto name = "all_gather";
+  const auto& input = single(inputs, name);
+  CCL_CHECK(outputs.size() == 1, name, ": one list of outputs expected, found ", outputs.size());
+  return launch(
+      {OpType::ALLGATHER, name, options.timeout, inputs, outputs.front(),
+       {gather_all_step(outputs.front(), input, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  constexpr auto name = "all_gather_into_tensor";
+  return launch(
+      {OpType::_ALLGATHER_BASE, name, options.timeout, {input}, {output},
+       {gather_into_step(output, input, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::allgather_coalesced(
+    std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  constexpr auto name = "all_gather_coalesced";
+  CCL_CHECK(!inputs.empty(), name, ": at least one tensor expected, found none");
+  CCL_CHECK(
+      static_cast<int>(outputs.size()) == size_,
+      name, ": a list of ", size_, " lists expected, one for each rank, found ", outputs.size());
+  Call call{OpType::ALLGATHER_COALESCED, name, options.timeout, inputs, flatten(outputs), {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Tensors results;
+    for (const auto& list : outputs) {
+      CCL_CHECK(list.size() == inputs.size(), name, ": lists of ", inputs.size(), " tensors expected, found ", list.size());
+      results.push_back(list[i]);
+    }
+    call.steps.push_back(gather_all_step(results, inputs[i], {rank_, size_}, name));
+  }
+  return launch(std::move(call));
+}
+
+WorkPtr ProcessGroupCCL::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  constexpr auto name = "all_gather_into_tensor_coalesced";
+  CCL_CHECK(
+      outputs.size() == inputs.size(), name, ": ", inputs.size(), " outputs expected, found ", outputs.size());
+  Call call{OpType::COALESCED, name, options.timeout, inputs, outputs, {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    call.steps.push_back(gather_into_step(outputs[i], inputs[i], {rank_, size_}, name));
+  }
+  return launch(std::move(call));
+}
+
+WorkPtr ProcessGroupCCL::gather(
+    std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  constexpr auto name = "gather";
+  const auto& input = single(inputs, name);
+  check_root(options.rootRank, name);
+  const bool is_root = options.rootRank == rank_;
+  CCL_CHECK(
+      outputs.size() == (is_root ? 1 : 0),
+      name, ": ", is_root ? "one list" : "no list", " of outputs expected on this rank, found ", outputs.size());
+  auto sent = nothing_for(input, size_);
+  sent[options.rootRank] = input;
+  const auto results = is_root ? outputs.front() : nothing_for(input, size_);
+  auto received = results;
+  if (!is_root) {
+    // What a rank sends to itself has to fit; only the root does.
+    received = nothing_for(input, size_);
+  }
+  return launch(
+      {OpType::GATHER, name, options.timeout, inputs, is_root ? results : Tensors{},
+       {exchange_step(received, sent, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
+  constexpr auto name = "scatter";
+  const auto& output = single(outputs, name);
+  check_root(options.rootRank, name);
+  const bool is_root = options.rootRank == rank_;
+  CCL_CHECK(
+      inputs.size() == (is_root ? 1 : 0),
+      name, ": ", is_root ? "one list" : "no list", " of inputs expected on this rank, found ", inputs.size());
+  auto received = nothing_for(output, size_);
+  received[options.rootRank] = output;
+  const auto sent = is_root ? inputs.front() : nothing_for(output, size_);
+  return launch(
+      {OpType::SCATTER, name, options.timeout, is_root ? inputs.front() : Tensors{}, outputs,
+       {exchange_step(received, sent, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::reduce_scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
+  constexpr auto name = "reduce_scatter";
+  const auto& output = single(outputs, name);
+  CCL_CHECK(inputs.size() == 1, name, ": one list of inputs expected, found ", inputs.size());
+  return launch(
+      {OpType::REDUCE_SCATTER, name, options.timeout, inputs.front(), outputs,
+       {reduce_scatter_step(output, inputs.front(), options.reduceOp, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  constexpr auto name = "reduce_scatter_tensor";
+  return launch(
+      {OpType::_REDUCE_SCATTER_BASE, name, options.timeout, {input}, {output},
+       {reduce_scatter_from_step(output, input, options.reduceOp, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  constexpr auto name = "reduce_scatter_tensor_coalesced";
+  CCL_CHECK(
+      outputs.size() == inputs.size(), name, ": ", inputs.size(), " outputs expected, found ", outputs.size());
+  Call call{OpType::REDUCE_SCATTER_TENSOR_COALESCED, name, options.timeout, inputs, outputs, {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    call.steps.push_back(reduce_scatter_from_step(outputs[i], inputs[i], options.reduceOp, {rank_, size_}, name));
+  }
+  return launch(std::move(call));
+}
+
+WorkPtr ProcessGroupCCL::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits,
+    const c10d::AllToAllOptions& options) {
+  constexpr auto name = "all_to_all_single";
+  check_tensor(input, name);
+  check_like(output, input, -1, name);
+  c10d::checkSplitSizes(input_splits, input, size_);
+  c10d::checkSplitSizes(output_splits, output, size_);
+  // One copy of the whole where it is not contiguous, rather than one for each part.
+  auto result = writable(output);
+  auto step = exchange_step(
+      split_rows(result, output_splits, size_), split_rows(readable(input), input_splits, size_), {rank_, size_}, name);
+  step.finish = [output, result] { write_back(output, result); };
+  return launch({OpType::ALLTOALL_BASE, name, options.timeout, {input}, {output}, {step}});
+}
+
+WorkPtr ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  constexpr auto name = "all_to_all";
+  return launch(
+      {OpType::ALLTOALL, name, options.timeout, inputs, outputs,
+       {exchange_step(outputs, inputs, {rank_, size_}, name)}});
+}
+
+WorkPtr ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
+  const Step step{
+      [](const ccl::communicator& comm, Events& events) { events.push_back(ccl::barrier(comm)); }, nullptr};
+  return launch({OpType::BARRIER, "barrier", options.timeout, {}, {}, {step}});
+}
+
+WorkPtr ProcessGroupCCL::send(Tensors& tensors, int destination, int /*tag*/) {
+  constexpr auto name = "send";
+  auto& tensor = single(tensors, name);
+  check_root(destination, name);
+  auto buffer = readable(tensor);
+  const Step step{
+      [buffer, destination](const ccl::communicator& comm, Events& events) {
+        events.push_back(ccl::send(buffer.data_ptr(), buffer.nbytes(), ccl::datatype::int8, destination, comm));
+      },
+      nullptr};
+  return launch({OpType::SEND, name, c10d::kUnsetTimeout, tensors, {}, {step}}, false);
+}
+
+WorkPtr ProcessGroupCCL::recv(Tensors& tensors, int source, int /*tag*/) {
+  constexpr auto name = "recv";
+  auto& tensor = single(tensors, name);
+  check_root(source, name);
+  auto buffer = writable(tensor);
+  const Step step{
+      [buffer, source](const ccl::communicator& comm, Events& events) {
+        events.push_back(ccl::recv(buffer.data_ptr(), buffer.nbytes(), ccl::datatype::int8, source, comm));
+      },
+      [tensor, buffer] { write_back(tensor, buffer); }};
+  Call call{OpType::RECV, name, c10d::kUnsetTimeout, {}, tensors, {step}};
+  call.source = source;
+  return launch(std::move(call), false);
+}
+
+WorkPtr ProcessGroupCCL::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
+  CCL_CHECK(false, "recv from any source is not supported, give the source rank");
+}
+
+} // namespace ccl_backend

@@ -1,0 +1,322 @@
+#include "engine.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+namespace ccl_backend {
+namespace {
+
+using std::chrono::microseconds;
+
+// A wait asks without a pause for this long, which covers small messages between ranks that are in step.
+constexpr microseconds kSpin{200};
+// Then it lets other threads run in between: until here, and longer for large tensors, which need the asking.
+constexpr microseconds kYield{20000};
+constexpr int64_t kYieldBytesPerMicrosecond = 100;
+// Then it sleeps, longer and longer.
+constexpr microseconds kFirstPause{20};
+constexpr microseconds kLongestPause{1000};
+// The engine's thread leaves the core to a computing caller for this long.
+constexpr microseconds kPauseWhileComputing{200};
+// Without operations for this long, the thread stops looking for them and has to be woken.
+constexpr microseconds kPark{50000};
+// The engine's thread looks this often for operations whose time is over.
+constexpr microseconds kLookAtClocks{20000};
+// Its patience is that for a tensor of this size, since it waits for several.
+constexpr int64_t kUnknownBytes = 32 << 20;
+// How often a long wait asks the store whether a peer has given up.
+constexpr std::chrono::seconds kAskStore{2};
+
+// The next pause of a wait that began at `begin`; zero: ask again at once.
+class Patience {
+ public:
+  explicit Patience(int64_t bytes)
+      : begin_(Clock::now()), yield_(kYield + microseconds(bytes / kYieldBytesPerMicrosecond)) {}
+
+  void pause() {
+    const auto waited = Clock::now() - begin_;
+    if (waited < kSpin) {
+      __builtin_ia32_pause();
+    } else if (waited < yield_) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(pause_);
+      pause_ = std::min(pause_ * 5 / 4 + microseconds(1), kLongestPause);
+    }
+  }
+
+ private:
+  Clock::time_point begin_;
+  microseconds yield_;
+  microseconds pause_ = kFirstPause;
+};
+
+clockid_t own_clock() {
+  clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
+  pthread_getcpuclockid(pthread_self(), &clock);
+  return clock;
+}
+
+// Has the thread of this clock used the processor since the last call?
+class Activity {
+ public:
+  bool active(clockid_t clock) {
+    timespec now{};
+    if (clock_gettime(clock, &now) != 0) {
+      return false; // the thread has ended
+    }
+    const bool moved = now.tv_sec != last_.tv_sec || now.tv_nsec != last_.tv_nsec;
+    last_ = now;
+    return moved;
+  }
+
+ private:
+  timespec last_{};
+};
+
+} // namespace
+
+Engine& Engine::instance() {
+  static Engine* const engine = new Engine();
+  return *engine;
+}
+
+Engine::Engine() : caller_clock_(own_clock()) {
+  thread_ = std::thread([this] { run(); });
+  std::thread([this] { watch(); }).detach();
+  // oneCCL's own static objects are older, so they go later: nobody may ask it after that.
+  std::atexit([] { instance().stop(); });
+}
+
+void Engine::stop() {
+  stopping_ = true;
+  {
+    std::lock_guard<std::mutex> guard(park_mutex_);
+    parked_ = false;
+    park_.notify_one();
+  }
+  if (thread_.get_id() != std::this_thread::get_id()) {
+    thread_.join();
+  }
+}
+
+Engine::Lock Engine::lock() {
+  Lock guard(mutex_, std::defer_lock);
+  while (!guard.try_lock_for(std::chrono::seconds(1))) {
+    if (stuck_) {
+      C10_THROW_ERROR(DistBackendError, "ccl: a group of this process could not connect, so oneCCL cannot go on");
+    }
+  }
+  return guard;
+}
+
+void Engine::submit(const OperationPtr& operation) {
+  thread_local const clockid_t clock = own_clock();
+  caller_clock_.store(clock, std::memory_order_relaxed);
+  {
+    const auto guard = lock();
+    operation->start();
+    in_flight_.push_back(operation);
+    count_.store(in_flight_.size());
+    submissions_.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::lock_guard<std::mutex> guard(park_mutex_);
+  if (parked_) {
+    parked_ = false;
+    park_.notify_one();
+  }
+}
+
+std::vector<OperationPtr> Engine::take(const std::function<bool(Operation&)>& wanted) {
+  std::vector<OperationPtr> taken;
+  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+    if (wanted(**it)) {
+      taken.push_back(*it);
+      it = in_flight_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  count_.store(in_flight_.size());
+  return taken;
+}
+
+bool Engine::poll() {
+  std::vector<OperationPtr> complete;
+  std::vector<std::pair<OperationPtr, std::exception_ptr>> failed;
+  {
+    Lock guard(mutex_, std::try_to_lock);
+    if (!guard.owns_lock()) {
+      return false;
+    }
+    complete = take([&](Operation& operation) {
+      try {
+        return operation.advance();
+      } catch (...) {
+        failed.emplace_back(OperationPtr::reclaim_copy(&operation), std::current_exception());
+        return false;
+      }
+    });
+    for (const auto& [operation, error] : failed) {
+      take([&](Operation& other) { return &other == operation.get(); });
+    }
+  }
+  for (const auto& operation : complete) {
+    operation->complete();
+  }
+  for (const auto& [operation, error] : failed) {
+    std::string reason = "unknown error";
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& caught) {
+      reason = caught.what();
+    } catch (...) {
+    }
+    give_up(
+        operation,
+        c10::str("ccl: ", operation->what().describe(), " failed on ", operation->group_->where(), ": ", reason));
+  }
+  return true;
+}
+
+void Engine::give_up(const OperationPtr& operation, const std::string& message) {
+  operation->group_->mark_broken(message);
+  new OperationPtr(operation); // for ever: oneCCL may still write to its tensors
+  operation->fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, message)));
+}
+
+void Engine::fail_late() {
+  const auto now = Clock::now();
+  std::vector<OperationPtr> late;
+  std::vector<OperationPtr> broken;
+  {
+    const auto guard = lock();
+    late = take([&](Operation& operation) { return now >= operation.started_ + operation.timeout_; });
+    broken = take([&](Operation& operation) {
+      const auto& group = operation.group_;
+      const auto same = [&](const OperationPtr& other) { return other->group_ == group; };
+      return group->is_broken() || std::any_of(late.begin(), late.end(), same);
+    });
+  }
+  for (const auto& operation : late) {
+    const auto& group = operation->group_;
+    // Calls from now on fail at once; the message may take the peers some seconds.
+    group->mark_broken(operation->timeout_message());
+    give_up(operation, c10::str(operation->timeout_message(), ": ", group->compare_with_peers(group)));
+  }
+  for (const auto& operation : broken) {
+    const auto& group = operation->group_;
+    give_up(
+        operation,
+        c10::str("ccl: ", operation->what().describe(), " was given up on ", group->where(), ": ", group->reason()));
+  }
+}
+
+void Engine::wait(Operation& operation, std::optional<Clock::time_point> limit) {
+  const auto finished = [&] { return operation.finished_.load(std::memory_order_acquire); };
+  ++waiting_;
+  Patience patience(operation.bytes_);
+  while (!finished()) {
+    poll();
+    if (finished()) {
+      break;
+    }
+    const auto now = Clock::now();
+    if (limit && now >= *limit) {
+      break;
+    }
+    if (stuck_) {
+      break;
+    }
+    patience.pause();
+  }
+  --waiting_;
+}
+
+bool Engine::drain(const Group& group, Clock::time_point limit) {
+  const auto next = [&] {
+    const auto guard = lock();
+    const auto mine = [&](const OperationPtr& operation) { return operation->group_.get() == &group; };
+    const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), mine);
+    return found == in_flight_.end() ? OperationPtr() : *found;
+  };
+  while (const auto operation = next()) {
+    if (Clock::now() >= limit) {
+      return false;
+    }
+    wait(*operation, limit);
+  }
+  return true;
+}
+
+void Engine::run() {
+  pthread_setname_np(pthread_self(), "ccl-progress");
+  Activity activity;
+  Patience patience(kUnknownBytes);
+  uint64_t submissions = 0;
+  auto idle_since = Clock::now();
+  auto look_at_clocks = Clock::now();
+  while (!stopping_ && !stuck_) {
+    if (count_.load() == 0) {
+      if (Clock::now() - idle_since < kPark) {
+        std::this_thread::sleep_for(kPauseWhileComputing);
+        continue;
+      }
+      std::unique_lock<std::mutex> guard(park_mutex_);
+      if (count_.load() == 0 && !stopping_) {
+        parked_ = true;
+        park_.wait(guard, [&] { return !parked_; });
+      }
+      idle_since = Clock::now();
+      continue;
+    }
+    idle_since = Clock::now();
+    if (idle_since >= look_at_clocks) {
+      fail_late();
+      look_at_clocks = idle_since + kLookAtClocks;
+    }
+    if (submissions_.load(std::memory_order_relaxed) != submissions) {
+      submissions = submissions_.load(std::memory_order_relaxed);
+      patience = Patience(kUnknownBytes);
+    }
+    if (waiting_.load() > 0) {
+      std::this_thread::sleep_for(kPauseWhileComputing);
+      continue;
+    }
+    poll();
+    // A caller that computes keeps its core; one that sleeps, on a future for example, gets its answer soon.
+    if (activity.active(caller_clock_.load(std::memory_order_relaxed))) {
+      std::this_thread::sleep_for(kPauseWhileComputing);
+    } else {
+      patience.pause();
+    }
+  }
+}
+
+void Engine::watch() {
+  pthread_setname_np(pthread_self(), "ccl-watch");
+  while (!stopping_ && !stuck_) {
+    std::this_thread::sleep_for(kAskStore);
+    std::set<std::shared_ptr<Group>> groups;
+    if (count_.load() > 0) {
+      const auto guard = lock();
+      for (const auto& operation : in_flight_) {
+        if (Clock::now() - operation->started_ >= kAskStore) {
+          groups.insert(operation->group_);
+        }
+      }
+    }
+    for (const auto& group : groups) {
+      group->ask_peers();
+    }
+  }
+}
+
+} // namespace ccl_backend

@@ -1,0 +1,221 @@
+#include "group.hpp"
+
+#include "engine.hpp"
+#include "rendezvous.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <future>
+#include <sstream>
+#include <unistd.h>
+
+namespace ccl_backend {
+namespace {
+
+// How long a rank that gives up waits for what the others say: they look every two seconds.
+constexpr std::chrono::seconds kHearOut{5};
+constexpr const char* kGaveUp = "ccl/gave-up";
+
+std::string joined_key(int rank) {
+  return c10::str("ccl/joined/", rank);
+}
+
+std::string last_key(int rank) {
+  return c10::str("ccl/last/", rank);
+}
+
+Milliseconds left_until(Clock::time_point deadline) {
+  return std::max(Milliseconds(1), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
+}
+
+// Runs `body` in a thread of its own; false if it did not return in time, then it is left alone.
+template <typename Result>
+bool run_bounded(std::function<Result()> body, Milliseconds limit, Result& result) {
+  auto promise = std::make_shared<std::promise<Result>>();
+  auto future = promise->get_future();
+  std::thread([promise, body = std::move(body)] {
+    try {
+      promise->set_value(body());
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (future.wait_for(limit) != std::future_status::ready) {
+    return false;
+  }
+  result = future.get();
+  return true;
+}
+
+} // namespace
+
+std::string Started::describe() const {
+  if (sequence == 0) {
+    return "nothing";
+  }
+  std::ostringstream text;
+  text << "#" << sequence << " " << name;
+  if (elements >= 0) {
+    text << "(" << c10::getDtypeNames(type).first << ", " << elements << ")";
+  }
+  return text.str();
+}
+
+Group::Group(GroupOptions given) : options(std::move(given)), process(getpid()) {
+  const auto deadline = Clock::now() + options.timeout;
+  join(deadline);
+  communicator_ = connect(deadline);
+}
+
+void Group::join(Clock::time_point deadline) {
+  options.store->set(joined_key(options.rank), "");
+  for (int rank = 0; rank < options.size; ++rank) {
+    try {
+      options.store->wait({joined_key(rank)}, left_until(deadline));
+    } catch (const std::exception& error) {
+      std::string missing;
+      for (int other = rank; other < options.size; ++other) {
+        if (!options.store->check({joined_key(other)})) {
+          missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+        }
+      }
+      C10_THROW_ERROR(
+          DistBackendError,
+          c10::str("ccl: rank ", missing, " did not join within ", options.timeout.count() / 1000.0, " s: ", where()));
+    }
+  }
+}
+
+std::unique_ptr<ccl::communicator> Group::connect(Clock::time_point deadline) {
+  // The last step of oneCCL's connecting waits for the peers with no limit: a thread that can be left behind does it.
+  using Made = std::shared_ptr<ccl::communicator>;
+  const int size = options.size;
+  const int rank = options.rank;
+  auto exchange = std::make_shared<StoreExchange>(options.store, deadline);
+  const std::function<Made()> make = [exchange, size, rank] {
+    const auto guard = Engine::instance().lock();
+    ccl::init();
+    auto made = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
+    exchange->close();
+    return made;
+  };
+  Made made;
+  try {
+    if (!run_bounded(make, left_until(deadline), made)) {
+      Engine::instance().mark_stuck();
+      C10_THROW_ERROR(DistBackendError, c10::str("no answer within ", options.timeout.count() / 1000.0, " s"));
+    }
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(DistBackendError, c10::str("ccl: the ranks could not connect, ", where(), ": ", error.what()));
+  }
+  return std::make_unique<ccl::communicator>(std::move(*made));
+}
+
+Group::~Group() {
+  if (!communicator_) {
+    return;
+  }
+  if (is_broken() || getpid() != process) {
+    (void)communicator_.release();
+    return;
+  }
+  try {
+    const auto guard = Engine::instance().lock();
+    communicator_.reset();
+  } catch (const std::exception& error) {
+    TORCH_WARN("ccl: leaving ", where(), ": ", error.what());
+  }
+}
+
+std::string Group::where() const {
+  return c10::str("group ", options.name, ", rank ", options.rank, " of ", options.size);
+}
+
+void Group::mark_broken(const std::string& reason) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!broken_) {
+    reason_ = reason;
+    broken_.store(true, std::memory_order_release);
+  }
+}
+
+std::string Group::reason() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return reason_;
+}
+
+void Group::require_usable(const char* operation) const {
+  if (is_broken()) {
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("ccl: ", operation, " on a group that failed before, ", where(), ": ", reason()));
+  }
+}
+
+void Group::started(const Started& what) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  last_ = what;
+}
+
+c10d::Store& Group::private_store() {
+  std::lock_guard<std::mutex> guard(store_mutex_);
+  if (!private_store_) {
+    // The group's own may be held by a thread of the user's that waits for a key.
+    private_store_ = options.store->clone();
+  }
+  return *private_store_;
+}
+
+void Group::publish(c10d::Store& store) {
+  std::string last;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    last = last_.describe();
+  }
+  store.set(last_key(options.rank), last);
+}
+
+std::string Group::read_peers(c10d::Store& store) {
+  const auto deadline = Clock::now() + kHearOut;
+  std::ostringstream text;
+  for (int rank = 0; rank < options.size; ++rank) {
+    text << (rank == 0 ? "" : "; ") << "rank " << rank;
+    try {
+      store.wait({last_key(rank)}, left_until(deadline));
+      text << " started last " << store.get_to_str(last_key(rank));
+    } catch (const std::exception&) {
+      text << " did not answer (it has ended, or waits in no collective of this group)";
+    }
+  }
+  return text.str();
+}
+
+std::string Group::compare_with_peers(const std::shared_ptr<Group>& self) noexcept {
+  std::string text;
+  try {
+    const std::function<std::string()> ask = [self] {
+      auto& store = self->private_store();
+      self->publish(store);
+      store.set(kGaveUp, std::to_string(self->options.rank));
+      return self->read_peers(store);
+    };
+    if (run_bounded(ask, kHearOut + std::chrono::seconds(2), text)) {
+      return text;
+    }
+  } catch (const std::exception&) {
+  }
+  return "the store does not answer, so the other ranks are unknown";
+}
+
+void Group::ask_peers() noexcept {
+  try {
+    auto& store = private_store();
+    if (store.check({kGaveUp})) {
+      publish(store);
+      const auto rank = store.get_to_str(kGaveUp);
+      mark_broken(c10::str("rank ", rank, " gave up waiting for this group; ", read_peers(store)));
+    }
+  } catch (const std::exception&) { // the deadline will come
+  }
+}
+
+} // namespace ccl_backend

@@ -1,0 +1,34 @@
+// The Python module: a function that makes a group's backend.
+#include "process_group.hpp"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace ccl_backend {
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> create(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    std::chrono::milliseconds timeout,
+    const std::string& name) {
+  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name});
+}
+
+} // namespace
+} // namespace ccl_backend
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "torch.distributed on oneCCL; use it through the package.";
+  module.def(
+      "create",
+      &ccl_backend::create,
+      "A c10d backend for one group. A collective of its ranks.",
+      pybind11::arg("store"),
+      pybind11::arg("rank"),
+      pybind11::arg("size"),
+      pybind11::arg("timeout"),
+      pybind11::arg("name"),
+      pybind11::call_guard<pybind11::gil_scoped_release>());
+}

@@ -1,0 +1,83 @@
+// torch.distributed's backend "ccl".
+#pragma once
+
+#include "operation.hpp"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <memory>
+
+namespace ccl_backend {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+// Collectives and messages of one group of ranks, on tensors in host memory.
+//
+// Threads: any thread may call; the ranks of a group have to start the same collectives in the same order, so two
+// threads that share a group have to agree on theirs. Groups are independent: their operations may start in different
+// orders on different ranks. A call returns once the operation has started; the tensors belong to it until it is
+// complete. Nothing here needs the GIL, and nothing waits with it held. What completes an operation, and where
+// callbacks of its future run, is said in engine.hpp.
+//
+// Time: an operation that is not complete within the group's timeout (or the call's own) fails, and its group with
+// it: every later call on the group raises at once. The tensors of such an operation are never freed, since oneCCL
+// may still write to them.
+class ProcessGroupCCL final : public c10d::Backend {
+ public:
+  explicit ProcessGroupCCL(GroupOptions options);
+
+  const std::string getBackendName() const override {
+    return "ccl";
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(
+      std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(
+      Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_splits,
+      std::vector<int64_t>& input_splits,
+      const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  void setSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override;
+  c10d::ErrorType getError() override;
+
+  // Waits a few seconds for what is in flight, then lets the communicator go. Never hangs.
+  void shutdown() override;
+  // Lets the communicator go at once.
+  void abort() override;
+
+ private:
+  WorkPtr launch(Call call, bool is_collective = true);
+  void check_root(int64_t root, const char* name) const;
+
+  std::shared_ptr<Group> group_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> messages_{0};
+};
+
+} // namespace ccl_backend

@@ -1,0 +1,48 @@
+#include "rendezvous.hpp"
+
+#include <c10/util/Exception.h>
+
+namespace ccl_backend {
+namespace {
+
+// The only key that oneCCL reads to see whether it is there; for all others it asks until there is a value.
+constexpr const char* kOptionalKey = "LOCAL_KVS_ID";
+
+} // namespace
+
+StoreExchange::StoreExchange(c10::intrusive_ptr<c10d::Store> store, Clock::time_point deadline)
+    : store_(std::move(store)), deadline_(deadline), id_(ccl::kvs::allocate_id()) {}
+
+ccl::vector_class<char> StoreExchange::get(const ccl::string_class& name) {
+  const std::string key = name.c_str();
+  if (closed_) {
+    return {};
+  }
+  const bool is_optional = key.rfind(kOptionalKey, 0) == 0;
+  if (is_optional && !store_->check({key})) {
+    return {};
+  }
+  const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
+  if (left.count() <= 0) {
+    C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
+  }
+  store_->wait({key}, left);
+  const auto value = store_->get(key);
+  return {value.begin(), value.end()};
+}
+
+void StoreExchange::set(const ccl::string_class& name, const ccl::vector_class<char>& data) {
+  if (!closed_) {
+    store_->set(name.c_str(), std::vector<uint8_t>(data.begin(), data.end()));
+  }
+}
+
+int StoreExchange::get_id() {
+  return id_;
+}
+
+void StoreExchange::close() {
+  closed_ = true;
+}
+
+} // namespace ccl_backend

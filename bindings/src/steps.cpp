@@ -1,0 +1,226 @@
+#include "steps.hpp"
+
+namespace ccl_backend {
+namespace {
+
+// Data that is only moved goes as bytes, so every type of tensor can be moved.
+constexpr auto kByteType = ccl::datatype::int8;
+
+Tensors readable_all(const Tensors& tensors) {
+  Tensors buffers;
+  for (const auto& tensor : tensors) {
+    buffers.push_back(readable(tensor));
+  }
+  return buffers;
+}
+
+Tensors writable_all(const Tensors& tensors) {
+  Tensors buffers;
+  for (const auto& tensor : tensors) {
+    buffers.push_back(writable(tensor));
+  }
+  return buffers;
+}
+
+void write_back_all(const Tensors& tensors, const Tensors& buffers) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    write_back(tensors[i], buffers[i]);
+  }
+}
+
+void check_list(const Tensors& tensors, const at::Tensor& like, Ranks ranks, const char* name) {
+  CCL_CHECK(
+      static_cast<int>(tensors.size()) == ranks.size,
+      name, ": a list of ", ranks.size, " tensors expected, one for each rank, found ", tensors.size());
+  for (const auto& tensor : tensors) {
+    check_like(tensor, like, -1, name);
+  }
+}
+
+size_t count_of(const at::Tensor& buffer, const Reduction& how) {
+  return static_cast<size_t>(buffer.numel() * how.width);
+}
+
+// The parts of `whole` along its memory, `size` of them, as views.
+Tensors split(const at::Tensor& whole, int size) {
+  return whole.view({size, whole.numel() / size}).unbind(0);
+}
+
+} // namespace
+
+Step broadcast_step(const at::Tensor& tensor, int root, const char* name) {
+  check_tensor(tensor, name);
+  auto buffer = readable(tensor);
+  return {
+      [buffer, root](const ccl::communicator& comm, Events& events) {
+        if (buffer.nbytes() > 0) {
+          events.push_back(ccl::broadcast(buffer.data_ptr(), buffer.nbytes(), kByteType, root, comm));
+        }
+      },
+      [tensor, buffer] { write_back(tensor, buffer); }};
+}
+
+Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const char* name) {
+  check_tensor(tensor, name);
+  const auto how = find_reduction(op, tensor.scalar_type());
+  auto buffer = readable(tensor);
+  if (!how) {
+    auto gathered = at::empty({ranks.size, buffer.numel()}, buffer.options());
+    auto step = gather_all_step(gathered.unbind(0), buffer.view(-1), ranks, name);
+    step.finish = [tensor, gathered, op] { tensor.detach().copy_(reduce_locally(gathered, op).view_as(tensor)); };
+    return step;
+  }
+  return {
+      [buffer, how](const ccl::communicator& comm, Events& events) {
+        if (buffer.numel() > 0) {
+          events.push_back(ccl::allreduce(
+              buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, *how), how->datatype, how->operation, comm));
+        }
+      },
+      [tensor, buffer, op, size = ranks.size]() mutable {
+        finish_reduction(buffer, op, size);
+        write_back(tensor, buffer);
+      }};
+}
+
+Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, const char* name) {
+  check_tensor(tensor, name);
+  const auto how = find_reduction(op, tensor.scalar_type());
+  const bool is_root = ranks.rank == root;
+  if (!how) {
+    auto result = is_root ? tensor : at::empty_like(tensor);
+    result.detach().copy_(tensor);
+    auto step = reduce_all_step(result, op, ranks, name);
+    return step;
+  }
+  auto buffer = readable(tensor);
+  // oneCCL uses the memory for the result on every rank.
+  auto result = at::empty_like(buffer);
+  return {
+      [buffer, result, how, root](const ccl::communicator& comm, Events& events) {
+        if (buffer.numel() > 0) {
+          events.push_back(ccl::reduce(
+              buffer.data_ptr(), result.data_ptr(), count_of(buffer, *how), how->datatype, how->operation, root, comm));
+        }
+      },
+      [tensor, result, op, is_root, size = ranks.size]() mutable {
+        if (is_root) {
+          finish_reduction(result, op, size);
+          write_back(tensor, result);
+        }
+      }};
+}
+
+Step gather_all_step(const Tensors& outputs, const at::Tensor& input, Ranks ranks, const char* name) {
+  check_tensor(input, name);
+  check_list(outputs, input, ranks, name);
+  check_like(outputs[ranks.rank], input, input.numel(), name);
+  auto buffer = readable(input);
+  auto results = writable_all(outputs);
+  return {
+      [buffer, results](const ccl::communicator& comm, Events& events) {
+        const Bytes bytes(results);
+        size_t total = 0;
+        for (const auto count : bytes.counts) {
+          total += count;
+        }
+        if (total > 0) {
+          events.push_back(ccl::allgatherv(
+              buffer.data_ptr(), buffer.nbytes(), bytes.pointers, bytes.counts, kByteType, comm));
+        }
+      },
+      [outputs, results] { write_back_all(outputs, results); }};
+}
+
+Step gather_into_step(const at::Tensor& output, const at::Tensor& input, Ranks ranks, const char* name) {
+  check_tensor(input, name);
+  check_like(output, input, input.numel() * ranks.size, name);
+  auto buffer = readable(input);
+  auto result = writable(output);
+  return {
+      [buffer, result](const ccl::communicator& comm, Events& events) {
+        if (buffer.nbytes() > 0) {
+          events.push_back(ccl::allgather(buffer.data_ptr(), result.data_ptr(), buffer.nbytes(), kByteType, comm));
+        }
+      },
+      [output, result] { write_back(output, result); }};
+}
+
+Step reduce_scatter_step(
+    const at::Tensor& output, const Tensors& inputs, const Op& op, Ranks ranks, const char* name) {
+  check_tensor(output, name);
+  check_list(inputs, output, ranks, name);
+  check_like(inputs[ranks.rank], output, output.numel(), name);
+  const bool is_even = std::all_of(
+      inputs.begin(), inputs.end(), [&](const at::Tensor& input) { return input.numel() == output.numel(); });
+  if (is_even) {
+    Tensors flat;
+    for (const auto& input : inputs) {
+      flat.push_back(input.detach().reshape(-1));
+    }
+    return reduce_scatter_from_step(output, at::cat(flat), op, ranks, name);
+  }
+  // Parts of different sizes: each rank is the root of its own.
+  std::vector<Step> steps;
+  for (int root = 0; root < ranks.size; ++root) {
+    auto part = root == ranks.rank ? output : at::empty_like(inputs[root]);
+    part.detach().copy_(inputs[root].detach().view_as(part));
+    steps.push_back(reduce_step(part, op, root, ranks, name));
+  }
+  return {
+      [steps](const ccl::communicator& comm, Events& events) {
+        for (const auto& step : steps) {
+          step.start(comm, events);
+        }
+      },
+      [steps] {
+        for (const auto& step : steps) {
+          step.finish();
+        }
+      }};
+}
+
+Step reduce_scatter_from_step(
+    const at::Tensor& output, const at::Tensor& input, const Op& op, Ranks ranks, const char* name) {
+  check_tensor(output, name);
+  check_like(input, output, output.numel() * ranks.size, name);
+  const auto how = find_reduction(op, output.scalar_type());
+  auto buffer = readable(input);
+  if (!how) {
+    auto gathered = at::empty({ranks.size, output.numel()}, buffer.options());
+    auto step = exchange_step(gathered.unbind(0), split(buffer, ranks.size), ranks, name);
+    step.finish = [output, gathered, op] { output.detach().copy_(reduce_locally(gathered, op).view_as(output)); };
+    return step;
+  }
+  auto result = writable(output);
+  return {
+      [buffer, result, how](const ccl::communicator& comm, Events& events) {
+        if (result.numel() > 0) {
+          events.push_back(ccl::reduce_scatter(
+              buffer.data_ptr(), result.data_ptr(), count_of(result, *how), how->datatype, how->operation, comm));
+        }
+      },
+      [output, result, op, size = ranks.size]() mutable {
+        finish_reduction(result, op, size);
+        write_back(output, result);
+      }};
+}
+
+Step exchange_step(const Tensors& outputs, const Tensors& inputs, Ranks ranks, const char* name) {
+  CCL_CHECK(!inputs.empty() && !outputs.empty(), name, ": a tensor for each rank expected, found none");
+  check_tensor(inputs.front(), name);
+  check_list(inputs, inputs.front(), ranks, name);
+  check_list(outputs, inputs.front(), ranks, name);
+  check_like(outputs[ranks.rank], inputs[ranks.rank], inputs[ranks.rank].numel(), name);
+  auto buffers = readable_all(inputs);
+  auto results = writable_all(outputs);
+  return {
+      [buffers, results](const ccl::communicator& comm, Events& events) {
+        const Bytes from(buffers);
+        const Bytes to(results);
+        events.push_back(ccl::alltoallv(from.pointers, from.counts, to.pointers, to.counts, kByteType, comm));
+      },
+      [outputs, results] { write_back_all(outputs, results); }};
+}
+
+} // namespace ccl_backend
