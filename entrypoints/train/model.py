@@ -110,9 +110,7 @@ def label_names_of(arguments: TaskArguments) -> list[str] | None:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(
-            str(arguments.model_name_or_path), revision=arguments.model_revision
-        )
+        config = AutoConfig.from_pretrained(str(arguments.model_name_or_path), revision=arguments.model_revision)
     except Exception as error:
         raise UsageError(
             f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}"

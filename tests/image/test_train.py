@@ -182,9 +182,7 @@ def two_ranks(image: str, data: Path, output_folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_exit_2_and_nothing_is_written(
-    alone: Alone, name: str
-) -> None:
+def test_bad_input_is_one_line_and_exit_2_and_nothing_is_written(alone: Alone, name: str) -> None:
     runs, output = alone
     assert runs[name]["code"] == 2
     lines = runs[name]["stderr"].splitlines()
@@ -292,9 +290,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
     assert (output_folder / "run" / last).is_dir()
 
 
-def test_a_finished_run_is_neither_replaced_nor_trained_further(
-    alone: Alone
-) -> None:
+def test_a_finished_run_is_neither_replaced_nor_trained_further(alone: Alone) -> None:
     runs, output = alone
     assert runs["again"]["code"] == 2
     assert "holds an earlier run" in runs["again"]["stderr"]

@@ -1,72 +1,61 @@
 """Environments as the launchers set them, complete with what else they leave: what the detection is tested on.
 
-Each function returns one rank's variables. The names are from runs of Intel MPI 2021.18, MPICH 4, Open MPI 4
-and 5, srun 22.05 and torchrun 2.13, and from MVAPICH2's source.
+Recorded: Intel MPI 2021.18, MPICH 4.0 and 4.2, Open MPI 4.1 and 5.0, PRRTE 3.0, srun (with and without pmi2, on
+one node and on two) and sbatch of Slurm 22.05, torchrun 2.13 and this stack's launch; environments/ has one file
+for each and its README the commands. The functions that take a rank put it, and the sizes, into a recording.
+
+From documentation, never recorded: MVAPICH2 (the names are in its source), Kubeflow's training operator,
+and `plain`, which is a user's own script.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 SHELL = {"HOME": "/home/trainer", "PATH": "/opt/venv/bin:/usr/bin", "LANG": "C.UTF-8", "HOSTNAME": "node-0"}
+RECORDINGS = Path(__file__).with_name("environments")
+
+
+def recording(name: str) -> dict[str, str]:
+    """environments/`name`.env, in a shell's environment."""
+    lines = (RECORDINGS / f"{name}.env").read_text().splitlines()
+    return {**SHELL, **dict(line.split("=", 1) for line in lines)}
 
 
 def torchrun(rank: int, world_size: int, local_world_size: int, master_addr: str = "node-0") -> dict[str, str]:
-    local_rank = rank % local_world_size
     return {
-        **SHELL,
+        **recording("torchrun-2.13"),
         "RANK": str(rank),
         "GROUP_RANK": str(rank // local_world_size),
         "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "LOCAL_RANK": str(local_rank),
+        "LOCAL_RANK": str(rank % local_world_size),
         "LOCAL_WORLD_SIZE": str(local_world_size),
         "WORLD_SIZE": str(world_size),
         "GROUP_WORLD_SIZE": str(world_size // local_world_size),
         "ROLE_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": master_addr,
-        "MASTER_PORT": "29400",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "none",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": f"/tmp/torchelastic_x/none_y/attempt_0/{local_rank}/error.json",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "OMP_NUM_THREADS": "1",
     }
 
 
-def open_mpi_4(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+def _open_mpi(name: str, rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
     local_rank = rank % local_world_size
     return {
-        **SHELL,
+        **recording(name),
         "OMPI_COMM_WORLD_RANK": str(rank),
         "OMPI_COMM_WORLD_SIZE": str(world_size),
         "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_world_size),
         "OMPI_COMM_WORLD_NODE_RANK": str(local_rank),
-        "OMPI_UNIVERSE_SIZE": str(world_size),
-        "OMPI_APP_CTX_NUM_PROCS": str(world_size),
-        "OMPI_FIRST_RANKS": "0",
-        "OMPI_NUM_APP_CTX": "1",
-        "OMPI_COMMAND": "entrypoint",
-        "OMPI_MCA_ess": "^singleton",
-        "OMPI_MCA_orte_ess_num_procs": str(world_size),
-        "OMPI_MCA_ess_base_vpid": str(rank),
-        "PMIX_NAMESPACE": "1234567",
         "PMIX_RANK": str(rank),
-        "PMIX_SERVER_URI2": "pmix-server.99;tcp4://127.0.0.1:40000",
     }
+
+
+def open_mpi_4(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+    return _open_mpi("open-mpi-4.1", rank, world_size, local_world_size)
 
 
 def open_mpi_5(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
-    four = open_mpi_4(rank, world_size, local_world_size)
-    kept = {name: value for name, value in four.items() if not name.startswith("OMPI_MCA_")}
-    return {
-        **kept,
-        "PMIX_VERSION": "5.0.1",
-        "PRTE_LAUNCHED": "1",
-        "PMIX_SERVER_URI41": "prterun-node-0-77@0.0;tcp4://127.0.0.1:5",
-    }
+    return _open_mpi("open-mpi-5.0", rank, world_size, local_world_size)
 
 
 def mvapich2(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
@@ -84,47 +73,43 @@ def mvapich2(rank: int, world_size: int, local_world_size: int) -> dict[str, str
     }
 
 
-def intel_mpi(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+def _hydra(name: str, rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
     return {
-        **SHELL,
+        **recording(name),
         "PMI_RANK": str(rank),
         "PMI_SIZE": str(world_size),
-        "PMI_FD": "9",
         "MPI_LOCALRANKID": str(rank % local_world_size),
         "MPI_LOCALNRANKS": str(local_world_size),
-        "I_MPI_ROOT": "/opt/venv",
-        "I_MPI_MPIRUN": "mpirun",
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "off",
-        "MPIR_CVAR_CH3_INTERFACE_HOSTNAME": "node-0",
-        "HYDI_CONTROL_FD": "8",
     }
 
 
+def intel_mpi(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+    return _hydra("intel-mpi-2021.18", rank, world_size, local_world_size)
+
+
 def mpich(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
-    names = ("PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-    intel = intel_mpi(rank, world_size, local_world_size)
-    return {**SHELL, **{name: intel[name] for name in names}, "GFORTRAN_UNBUFFERED_PRECONNECTED": "y"}
+    return _hydra("mpich-4.2", rank, world_size, local_world_size)
+
+
+def _allotted(nodes: int) -> dict[str, str]:
+    nodelist = f"node[01-{nodes:02d}]"
+    count = str(nodes)
+    return {
+        "SLURM_JOB_NODELIST": nodelist,
+        "SLURM_NODELIST": nodelist,
+        "SLURM_JOB_NUM_NODES": count,
+        "SLURM_NNODES": count,
+    }
 
 
 def sbatch(tasks: int, nodes: int) -> dict[str, str]:
     """The batch script's own environment: an allocation, and no step that srun started."""
     return {
-        **SHELL,
-        "SLURM_JOB_ID": "4242",
-        "SLURM_JOBID": "4242",
-        "SLURM_JOB_NODELIST": f"node[01-{nodes:02d}]",
-        "SLURM_JOB_NUM_NODES": str(nodes),
-        "SLURM_NNODES": str(nodes),
+        **recording("sbatch-22.05"),
+        **_allotted(nodes),
         "SLURM_NTASKS": str(tasks),
         "SLURM_NPROCS": str(tasks),
         "SLURM_TASKS_PER_NODE": f"{tasks // nodes}(x{nodes})",
-        "SLURM_NODEID": "0",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_TASK_PID": "777",
-        "SLURM_CLUSTER_NAME": "linux",
-        "SLURM_JOB_PARTITION": "cpu",
     }
 
 
@@ -133,21 +118,18 @@ def srun(rank: int, tasks_per_node: str, counts: list[int], nodelist: str) -> di
     node = next(index for index in range(len(counts)) if rank < sum(counts[: index + 1]))
     total = str(sum(counts))
     return {
-        **sbatch(sum(counts), len(counts)),
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEPID": "0",
+        **recording("srun-22.05"),
+        **_allotted(len(counts)),
         "SLURM_STEP_NODELIST": nodelist,
         "SLURM_STEP_NUM_NODES": str(len(counts)),
         "SLURM_STEP_NUM_TASKS": total,
         "SLURM_STEP_TASKS_PER_NODE": tasks_per_node,
         "SLURM_NTASKS": total,
+        "SLURM_NPROCS": total,
         "SLURM_TASKS_PER_NODE": tasks_per_node,
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(rank - sum(counts[:node])),
         "SLURM_NODEID": str(node),
-        "SLURM_SRUN_COMM_HOST": "10.0.0.1",
-        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
-        "SLURM_CPU_BIND": "quiet,mask_cpu:0x3",
     }
 
 

@@ -71,6 +71,11 @@ def test_the_launchers_own_mask_is_found_above_a_shell(tmp_path: Path) -> None:
     assert topology.read(root).launcher_cpus == frozenset({0, 1, 2, 3})
 
 
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi"])
+def test_open_mpi_4_is_known_by_each_of_its_names(tmp_path: Path, name: str) -> None:
+    assert topology.read(proc(tmp_path, "0", EIGHT, **{name: "0-3"})).launcher_cpus == frozenset({0, 1, 2, 3})
+
+
 def test_without_a_launcher_above_there_is_no_mask_of_it(tmp_path: Path) -> None:
     assert topology.read(proc(tmp_path, "0", EIGHT, bash="0-7", tini="0-7")).launcher_cpus is None
 
