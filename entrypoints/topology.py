@@ -16,6 +16,10 @@ _LAUNCHER_PROCESSES = {
     "orted",
     "prted",
     "mpirun",
+    "mpiexec",
+    "orterun",
+    "mpirun.openmpi",  # Debian's names; Open MPI 4's mpirun starts the ranks of its own node itself
+    "mpiexec.openmpi",
     "prterun",
     "mpispawn",
     "mpiexec.hydra",
