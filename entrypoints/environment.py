@@ -12,7 +12,7 @@ not overruled: other libraries read those names first and would mix the two sets
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from entrypoints.errors import UsageError
@@ -90,16 +90,18 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
     """The rank that `environ` describes: a single one where no launcher's variables are set. Pure.
 
     Raises UsageError, one line, for an incomplete set, for numbers that cannot be true, for sets that
-    contradict each other, and for a missing MASTER_ADDR where the ranks are on several nodes.
+    contradict each other, for a rank of PMIx alone, and for a missing MASTER_ADDR where the ranks are on
+    several nodes.
     """
     started = [launcher for launcher in LAUNCHERS if launcher.started(environ)]
     complete = [launcher for launcher in started if not launcher.missing(environ)]
     if not started:
+        _refuse_pmix_alone(environ)
         return DistributedEnvironment(
             master_addr=_master_addr(environ, None, 1), master_port=_master_port(environ)
         )
     if not complete:
-        raise UsageError(_incomplete(started[0], environ))
+        raise UsageError(_incomplete(_nearest(started, environ), environ))
     chosen = complete[0]
     if chosen is PLAIN and TORCHRUN in started:  # torchrun's set contains the plain one
         raise UsageError(_incomplete(TORCHRUN, environ))
@@ -151,6 +153,21 @@ def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) ->
             "start it with srun to use them all"
         ]
     return []
+
+
+def _refuse_pmix_alone(environ: Mapping[str, str]) -> None:
+    # PRRTE's own prterun sets no number of ranks: taken for single ones, its ranks would train side by side.
+    if environ.get("PMIX_RANK"):
+        raise UsageError(
+            f"found PMIX_RANK={environ['PMIX_RANK']}, but no launcher's set beside it that says how many ranks "
+            "there are: start with mpirun (not prterun), or unset PMIX_RANK to run a single rank"
+        )
+
+
+def _nearest(started: Sequence[Launcher], environ: Mapping[str, str]) -> Launcher:
+    """The incomplete set that lacks least: srun's pmi2 plug-in leaves a part of hydra's beside Slurm's."""
+    whole = [launcher for launcher in started if launcher is not PLAIN or TORCHRUN not in started]
+    return min(whole, key=lambda launcher: len(launcher.missing(environ)))
 
 
 def _incomplete(launcher: Launcher, environ: Mapping[str, str]) -> str:
