@@ -92,11 +92,18 @@ def _share(
     """This rank's physical cores, each as its CPU numbers."""
     cores, ranks = topology.cores, environment.local_world_size
     allowed = topology.allowed
+    # torchrun binds nothing: what is bound then is the outer launcher's task, which its ranks share.
+    by_launcher = topology.launcher_cpus if environment.launcher != TORCHRUN.name else None
+    if by_launcher is not None and allowed < by_launcher:
+        reasons.append(f"{environment.launcher} has bound this rank to {len(cores)} cores already")
+        if ranks == 1:
+            warnings.append(
+                f"{environment.launcher} has bound the only rank of this node to {len(allowed)} of "
+                f"{len(by_launcher)} CPUs: to use them all, tell it not to bind (mpirun --bind-to none)"
+            )
+        return cores
     if ranks == 1:
         reasons.append(f"the only rank of this node may use all of its {len(cores)} cores")
-        return cores
-    if topology.launcher_cpus is not None and allowed < topology.launcher_cpus:
-        reasons.append(f"{environment.launcher} has bound this rank to {len(cores)} cores already")
         return cores
     if len(allowed) < ranks:
         reasons.append(f"{ranks} ranks share {len(allowed)} CPUs")

@@ -86,6 +86,19 @@ def test_a_rank_that_the_launcher_has_bound_keeps_its_cores() -> None:
     assert "hydra has bound this rank to 2 cores already" in made.reasons
 
 
+def test_ranks_of_torchrun_inside_a_bound_task_share_that_tasks_cores() -> None:
+    shares = [
+        make(place(index, 2, launcher="torchrun"), cores(4), launcher_cpus=frozenset(range(8))) for index in (0, 1)
+    ]
+    assert [made.cores for made in shares] == [(0, 1), (2, 3)]
+
+
+def test_an_only_rank_that_is_bound_to_a_part_of_the_node_is_a_warning() -> None:
+    made = make(place(launcher="Open MPI"), ((0,),), launcher_cpus=frozenset(range(8)))
+    assert made.cores == (0,)
+    assert any("to 1 of 8 CPUs" in warning for warning in made.warnings)
+
+
 def test_a_launcher_that_does_not_bind_leaves_the_split_to_the_plan() -> None:
     assert make(place(1, 2), cores(4), launcher_cpus=frozenset(range(4))).cores == (2, 3)
 
