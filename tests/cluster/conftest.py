@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,11 @@ def _listed(*arguments: str) -> list[str]:
     ).stdout.split()
 
 
+def _as_at_a_terminal() -> None:
+    """A shell starts its background jobs with SIGINT ignored, and everything below them inherits that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Running:
     """A `./inv up` in the background, its output in a file."""
 
@@ -43,7 +49,11 @@ class Running:
         self.name, self.log = name, log
         with log.open("wb") as stream:
             self.process = subprocess.Popen(
-                [INV, "up", f"--name={name}", *arguments], stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT
+                [INV, "up", f"--name={name}", *arguments],
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                preexec_fn=_as_at_a_terminal,
             )
 
     def output(self) -> str:
