@@ -102,11 +102,12 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path) -> Path:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sorted((HERE / "src").glob("*.cpp"))))
-    extension = scratch / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    extension = scratch / f"_backend{sysconfig.get_config_var('EXT_SUFFIX')}"
     libraries = ["-Wl,--exclude-libs,ALL", str(oneccl / STATIC_LIBRARY), str(hwloc)]
     torch_libraries = [f"-L{torch_root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     layout = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,-rpath,{RPATH}"]
-    run(["g++", "-shared", "-o", str(extension), *objects, *libraries, *torch_libraries, *layout, "-ldl", "-lpthread"])
+    linked = [*objects, *libraries, *torch_libraries, "-ldl", "-lpthread"]
+    run(["g++", "-shared", "-o", str(extension), *linked, *layout])
     run(["strip", "--strip-unneeded", str(extension)])
     return extension
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
-from oneccl_bindings_for_pytorch import _libraries
+from oneccl_bindings_for_pytorch import _libraries, _shm
 from oneccl_bindings_for_pytorch._version import TORCH_VERSION, __version__
 
 if TYPE_CHECKING:
@@ -32,17 +32,22 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
 
 _libraries.preload()
 
-from oneccl_bindings_for_pytorch import _C  # noqa: E402  after the checks: its errors would say nothing
+from oneccl_bindings_for_pytorch._backend import create  # noqa: E402  after the checks: its errors would say nothing
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
-    return _C.create(
+    first = _shm.next_number()
+    backend = create(
         store=options.store,
         rank=options.group_rank,
         size=options.group_size,
         timeout=options.timeout,
         name=options.group_id,
     )
+    # After a group of some ranks, a later one still looks for the files of ranks that it meets for the first time.
+    is_default_group = not options.global_ranks_in_group
+    _shm.made(range(first, _shm.next_number()), opened_by_all=is_default_group)
+    return backend
 
 
 torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
 import sys
 from pathlib import Path
+
+from oneccl_bindings_for_pytorch import _shm
 
 FABRIC = "libfabric.so.1"
 PROVIDERS_VARIABLE = "FI_PROVIDER_PATH"
@@ -30,36 +31,23 @@ def preload() -> None:
         except OSError:
             continue
         _check_providers()
-        _make_shm_names_unique()
+        for directory in _provider_directories():
+            if (directory / SHM_PROVIDER).is_file():
+                _shm.prepare(directory / SHM_PROVIDER)
+                break
         return
     raise ImportError(
         f"ccl needs {FABRIC}, found it neither in {directory} nor on the loader's path: pip install impi-rt"
     )
 
 
+def _provider_directories() -> list[Path]:
+    return [Path(part.lstrip("@+")) for part in os.environ[PROVIDERS_VARIABLE].split(":") if part]
+
+
 def _check_providers() -> None:
-    paths = [Path(part.lstrip("@+")) for part in os.environ[PROVIDERS_VARIABLE].split(":") if part]
-    if not any(path.is_file() or any(path.glob("*-fi.so")) for path in paths):
+    if not any(path.is_file() or any(path.glob("*-fi.so")) for path in _provider_directories()):
         raise ImportError(
             f"{PROVIDERS_VARIABLE} is {os.environ[PROVIDERS_VARIABLE]!r}, expected a directory with libfabric's "
             "providers (libtcp-fi.so and others): unset it, or pip install impi-rt"
         )
-
-
-def _make_shm_names_unique() -> None:
-    """Start the counter in the names of libfabric's shared-memory files at a random number.
-
-    A name is process id, user id and that counter. Processes of containers that share /dev/shm often have the same
-    ids, and one would find the file of the other.
-    """
-    for part in os.environ[PROVIDERS_VARIABLE].split(":"):
-        provider = Path(part.lstrip("@+")) / SHM_PROVIDER
-        if not provider.is_file():
-            continue
-        try:
-            counter = ctypes.c_int.in_dll(ctypes.CDLL(str(provider)), "smr_global_ep_idx")
-        except (OSError, ValueError):
-            return  # a build that hides the counter: the names stay what they are
-        if counter.value == 0:
-            counter.value = secrets.randbelow(2**30) + 1
-        return

@@ -1,5 +1,8 @@
 #include "buffers.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 namespace ccl_backend {
 
 void check_tensor(const at::Tensor& tensor, const char* operation) {
@@ -46,6 +49,54 @@ Bytes::Bytes(const std::vector<at::Tensor>& buffers) {
     pointers.push_back(buffer.data_ptr());
     counts.push_back(buffer.nbytes());
   }
+}
+
+Block::Block(std::vector<at::Tensor> given) : parts(std::move(given)) {
+  const Bytes bytes(parts);
+  const char* end = nullptr;
+  int64_t total = 0;
+  bool is_block = true;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (bytes.counts[i] == 0) {
+      continue;
+    }
+    const auto* begin = static_cast<const char*>(bytes.pointers[i]);
+    is_block = is_block && (end == nullptr || begin == end);
+    end = begin + bytes.counts[i];
+    total += static_cast<int64_t>(bytes.counts[i]);
+  }
+  if (!is_block) {
+    copy = at::empty({total}, at::kByte);
+  }
+}
+
+void Block::gather() const {
+  if (copy.defined()) {
+    auto* to = static_cast<char*>(copy.data_ptr());
+    for (const auto& part : parts) {
+      std::memcpy(to, part.data_ptr(), part.nbytes());
+      to += part.nbytes();
+    }
+  }
+}
+
+void Block::scatter() const {
+  if (copy.defined()) {
+    const auto* from = static_cast<const char*>(copy.data_ptr());
+    for (const auto& part : parts) {
+      std::memcpy(part.data_ptr(), from, part.nbytes());
+      from += part.nbytes();
+    }
+  }
+}
+
+void* Block::data() const {
+  if (copy.defined()) {
+    return copy.data_ptr();
+  }
+  const auto first =
+      std::find_if(parts.begin(), parts.end(), [](const at::Tensor& part) { return part.nbytes() > 0; });
+  return first == parts.end() ? nullptr : first->data_ptr();
 }
 
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {

@@ -29,6 +29,17 @@ struct Bytes {
   std::vector<size_t> counts;
 };
 
+// Buffers that lie one after the other in memory as one, or else memory for all of them.
+struct Block {
+  explicit Block(std::vector<at::Tensor> parts);
+  void gather() const; // from the parts
+  void scatter() const; // to the parts
+  void* data() const;
+
+  std::vector<at::Tensor> parts;
+  at::Tensor copy; // undefined where the parts are one block
+};
+
 // Reduces `gathered`, whose first dimension is the ranks, for operations that oneCCL does not have.
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op);
 // What is left to do to a sum: AVG divides.

@@ -138,14 +138,9 @@ WorkPtr ProcessGroupCCL::gather(
       name, ": ", is_root ? "one list" : "no list", " of outputs expected on this rank, found ", outputs.size());
   auto sent = nothing_for(input, size_);
   sent[options.rootRank] = input;
-  const auto results = is_root ? outputs.front() : nothing_for(input, size_);
-  auto received = results;
-  if (!is_root) {
-    // What a rank sends to itself has to fit; only the root does.
-    received = nothing_for(input, size_);
-  }
+  const auto received = is_root ? outputs.front() : nothing_for(input, size_);
   return launch(
-      {OpType::GATHER, name, options.timeout, inputs, is_root ? results : Tensors{},
+      {OpType::GATHER, name, options.timeout, inputs, is_root ? received : Tensors{},
        {exchange_step(received, sent, {rank_, size_}, name)}});
 }
 
@@ -211,7 +206,10 @@ WorkPtr ProcessGroupCCL::alltoall_base(
   auto result = writable(output);
   auto step = exchange_step(
       split_rows(result, output_splits, size_), split_rows(readable(input), input_splits, size_), {rank_, size_}, name);
-  step.finish = [output, result] { write_back(output, result); };
+  step.finish = [exchanged = step.finish, output, result] {
+    exchanged();
+    write_back(output, result);
+  };
   return launch({OpType::ALLTOALL_BASE, name, options.timeout, {input}, {output}, {step}});
 }
 
@@ -223,41 +221,9 @@ WorkPtr ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d:
 }
 
 WorkPtr ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
-  const Step step{
-      [](const ccl::communicator& comm, Events& events) { events.push_back(ccl::barrier(comm)); }, nullptr};
+  // oneCCL's own barrier does not return before all ranks are there, and nothing could end it.
+  auto step = reduce_all_step(at::zeros({1}, at::kByte), c10d::ReduceOp::MAX, {rank_, size_}, "barrier");
   return launch({OpType::BARRIER, "barrier", options.timeout, {}, {}, {step}});
-}
-
-WorkPtr ProcessGroupCCL::send(Tensors& tensors, int destination, int /*tag*/) {
-  constexpr auto name = "send";
-  auto& tensor = single(tensors, name);
-  check_root(destination, name);
-  auto buffer = readable(tensor);
-  const Step step{
-      [buffer, destination](const ccl::communicator& comm, Events& events) {
-        events.push_back(ccl::send(buffer.data_ptr(), buffer.nbytes(), ccl::datatype::int8, destination, comm));
-      },
-      nullptr};
-  return launch({OpType::SEND, name, c10d::kUnsetTimeout, tensors, {}, {step}}, false);
-}
-
-WorkPtr ProcessGroupCCL::recv(Tensors& tensors, int source, int /*tag*/) {
-  constexpr auto name = "recv";
-  auto& tensor = single(tensors, name);
-  check_root(source, name);
-  auto buffer = writable(tensor);
-  const Step step{
-      [buffer, source](const ccl::communicator& comm, Events& events) {
-        events.push_back(ccl::recv(buffer.data_ptr(), buffer.nbytes(), ccl::datatype::int8, source, comm));
-      },
-      [tensor, buffer] { write_back(tensor, buffer); }};
-  Call call{OpType::RECV, name, c10d::kUnsetTimeout, {}, tensors, {step}};
-  call.source = source;
-  return launch(std::move(call), false);
-}
-
-WorkPtr ProcessGroupCCL::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
-  CCL_CHECK(false, "recv from any source is not supported, give the source rank");
 }
 
 } // namespace ccl_backend

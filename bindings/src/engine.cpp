@@ -32,7 +32,7 @@ constexpr microseconds kLookAtClocks{20000};
 // Its patience is that for a tensor of this size, since it waits for several.
 constexpr int64_t kUnknownBytes = 32 << 20;
 // How often a long wait asks the store whether a peer has given up.
-constexpr std::chrono::seconds kAskStore{2};
+constexpr std::chrono::seconds kAskStore{1};
 
 // The next pause of a wait that began at `begin`; zero: ask again at once.
 class Patience {
@@ -187,9 +187,13 @@ bool Engine::poll() {
 }
 
 void Engine::give_up(const OperationPtr& operation, const std::string& message) {
-  operation->group_->mark_broken(message);
+  // Calls from now on fail at once; to hear the peers may take some seconds.
+  const auto& group = operation->group_;
+  const bool is_first = group->mark_broken(message);
+  const auto text = is_first ? c10::str(message, "; ", group->compare_with_peers(group))
+                             : c10::str(message, " (before: ", group->reason(), ")");
   new OperationPtr(operation); // for ever: oneCCL may still write to its tensors
-  operation->fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, message)));
+  operation->fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, text)));
 }
 
 void Engine::fail_late() {
@@ -200,22 +204,15 @@ void Engine::fail_late() {
     const auto guard = lock();
     late = take([&](Operation& operation) { return now >= operation.started_ + operation.timeout_; });
     broken = take([&](Operation& operation) {
-      const auto& group = operation.group_;
-      const auto same = [&](const OperationPtr& other) { return other->group_ == group; };
-      return group->is_broken() || std::any_of(late.begin(), late.end(), same);
+      const auto same = [&](const OperationPtr& other) { return other->group_ == operation.group_; };
+      return operation.group_->is_broken() || std::any_of(late.begin(), late.end(), same);
     });
   }
   for (const auto& operation : late) {
-    const auto& group = operation->group_;
-    // Calls from now on fail at once; the message may take the peers some seconds.
-    group->mark_broken(operation->timeout_message());
-    give_up(operation, c10::str(operation->timeout_message(), ": ", group->compare_with_peers(group)));
+    give_up(operation, operation->timeout_message());
   }
   for (const auto& operation : broken) {
-    const auto& group = operation->group_;
-    give_up(
-        operation,
-        c10::str("ccl: ", operation->what().describe(), " was given up on ", group->where(), ": ", group->reason()));
+    give_up(operation, c10::str("ccl: ", operation->what().describe(), " was given up on ", operation->group_->where()));
   }
 }
 

@@ -7,13 +7,15 @@
 
 #include <future>
 #include <sstream>
+#include <thread>
 #include <unistd.h>
 
 namespace ccl_backend {
 namespace {
 
-// How long a rank that gives up waits for what the others say: they look every two seconds.
-constexpr std::chrono::seconds kHearOut{5};
+// How long a rank that gives up waits for what the others say: they look every second.
+constexpr std::chrono::seconds kHearOut{3};
+constexpr Milliseconds kLookAgain{50};
 constexpr const char* kGaveUp = "ccl/gave-up";
 
 std::string joined_key(int rank) {
@@ -65,6 +67,7 @@ Group::Group(GroupOptions given) : options(std::move(given)), process(getpid()) 
   const auto deadline = Clock::now() + options.timeout;
   join(deadline);
   communicator_ = connect(deadline);
+  mailbox_ = std::make_unique<Mailbox>(*communicator_, options.size);
 }
 
 void Group::join(Clock::time_point deadline) {
@@ -115,8 +118,9 @@ Group::~Group() {
   if (!communicator_) {
     return;
   }
-  if (is_broken() || getpid() != process) {
+  if (is_broken() || getpid() != process || mailbox_->is_waiting()) {
     (void)communicator_.release();
+    (void)mailbox_.release();
     return;
   }
   try {
@@ -131,12 +135,14 @@ std::string Group::where() const {
   return c10::str("group ", options.name, ", rank ", options.rank, " of ", options.size);
 }
 
-void Group::mark_broken(const std::string& reason) {
+bool Group::mark_broken(const std::string& reason) {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (!broken_) {
-    reason_ = reason;
-    broken_.store(true, std::memory_order_release);
+  if (broken_) {
+    return false;
   }
+  reason_ = reason;
+  broken_.store(true, std::memory_order_release);
+  return true;
 }
 
 std::string Group::reason() const {
@@ -178,12 +184,17 @@ std::string Group::read_peers(c10d::Store& store) {
   const auto deadline = Clock::now() + kHearOut;
   std::ostringstream text;
   for (int rank = 0; rank < options.size; ++rank) {
+    const auto key = last_key(rank);
+    bool is_there = store.check({key});
+    while (!is_there && Clock::now() < deadline) { // the store's own wait would log that it took long
+      std::this_thread::sleep_for(kLookAgain);
+      is_there = store.check({key});
+    }
     text << (rank == 0 ? "" : "; ") << "rank " << rank;
-    try {
-      store.wait({last_key(rank)}, left_until(deadline));
-      text << " started last " << store.get_to_str(last_key(rank));
-    } catch (const std::exception&) {
-      text << " did not answer (it has ended, or waits in no collective of this group)";
+    if (is_there) {
+      text << " is at " << store.get_to_str(key);
+    } else {
+      text << " does not answer: it has ended, or waits for nothing in this group";
     }
   }
   return text.str();

@@ -1,7 +1,8 @@
 // One process group's communicator and what all its operations share.
 #pragma once
 
-#include <oneapi/ccl.hpp>
+#include "mailbox.hpp"
+
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -51,11 +52,15 @@ class Group {
     return *communicator_;
   }
 
+  Mailbox& mailbox() {
+    return *mailbox_;
+  }
+
   // "group 0, rank 1 of 2"
   std::string where() const;
 
-  // Later calls fail at once with this reason; the first one stays.
-  void mark_broken(const std::string& reason);
+  // Later calls fail at once with this reason. False if there is one already; that one stays.
+  bool mark_broken(const std::string& reason);
   bool is_broken() const {
     return broken_.load(std::memory_order_acquire);
   }
@@ -84,6 +89,7 @@ class Group {
   c10d::Store& private_store();
 
   std::unique_ptr<ccl::communicator> communicator_;
+  std::unique_ptr<Mailbox> mailbox_;
   std::atomic<bool> broken_{false};
   mutable std::mutex mutex_; // of the members below
   std::string reason_;

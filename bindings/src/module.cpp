@@ -2,6 +2,7 @@
 #include "process_group.hpp"
 
 #include <pybind11/chrono.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace ccl_backend {
@@ -19,16 +20,15 @@ c10::intrusive_ptr<c10d::Backend> create(
 } // namespace
 } // namespace ccl_backend
 
-PYBIND11_MODULE(_C, module) {
+PYBIND11_MODULE(_backend, module) {
   module.doc() = "torch.distributed on oneCCL; use it through the package.";
   module.def(
       "create",
-      &ccl_backend::create,
+      torch::wrap_pybind_function_no_gil(ccl_backend::create),
       "A c10d backend for one group. A collective of its ranks.",
       pybind11::arg("store"),
       pybind11::arg("rank"),
       pybind11::arg("size"),
       pybind11::arg("timeout"),
-      pybind11::arg("name"),
-      pybind11::call_guard<pybind11::gil_scoped_release>());
+      pybind11::arg("name"));
 }

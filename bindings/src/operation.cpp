@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <map>
 #include <sstream>
 
 namespace ccl_backend {
@@ -16,6 +17,18 @@ int64_t count_bytes(const std::vector<at::Tensor>& tensors) {
     bytes += static_cast<int64_t>(tensor.nbytes());
   }
   return bytes;
+}
+
+// "ccl:all_reduce". The profiler keeps the pointer; `name` is a literal.
+const char* profiler_title(const char* name) {
+  static auto* const titles = new std::map<const char*, std::string>();
+  static auto* const mutex = new std::mutex();
+  std::lock_guard<std::mutex> guard(*mutex);
+  auto& title = (*titles)[name];
+  if (title.empty()) {
+    title = std::string("ccl:") + name;
+  }
+  return title.c_str();
 }
 
 Started summarize(const Call& call, uint64_t sequence) {
@@ -44,8 +57,8 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence)
     : c10d::Work(
           group->options.rank,
           call.type,
-          c10::str("ccl:", call.name).c_str(),
-          call.inputs.empty() ? std::nullopt : std::make_optional(call.inputs)),
+          profiler_title(call.name),
+          std::make_optional(call.inputs.empty() ? call.outputs : call.inputs)),
       group_(std::move(group)),
       call_(std::move(call)),
       what_(summarize(call_, sequence)),
@@ -67,7 +80,7 @@ bool Operation::advance() {
     }
     ++done_events_;
   }
-  return true;
+  return !call_.advance || call_.advance();
 }
 
 void Operation::complete() {
@@ -83,6 +96,7 @@ void Operation::complete() {
   }
   events_.clear();
   call_.steps.clear();
+  call_.advance = nullptr;
   // Before the future: a callback may ask this operation whether it is complete.
   finish();
   finished_.store(true, std::memory_order_release);
@@ -107,8 +121,8 @@ bool Operation::isSuccess() const {
 }
 
 int Operation::sourceRank() const {
-  CCL_CHECK(call_.source >= 0, "sourceRank is of a recv only, this is ", call_.name);
-  return call_.source;
+  CCL_CHECK(call_.source, "sourceRank is of a recv only, this is ", call_.name);
+  return *call_.source;
 }
 
 std::vector<at::Tensor> Operation::result() {
@@ -152,8 +166,7 @@ uint64_t Operation::getSequencenumber() const {
 
 std::string Operation::timeout_message() const {
   return c10::str(
-      "ccl: ", what_.describe(), " did not complete within ", seconds(Clock::now() - started_), " (timeout ",
-      seconds(timeout_), ") on ", group_->where());
+      "ccl: ", what_.describe(), " did not complete within its timeout of ", seconds(timeout_), ", ", group_->where());
 }
 
 } // namespace ccl_backend

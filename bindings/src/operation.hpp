@@ -29,7 +29,9 @@ struct Call {
   std::vector<at::Tensor> inputs; // kept alive, and shown by the profiler
   std::vector<at::Tensor> outputs; // kept alive, the value of the future
   std::vector<Step> steps;
-  int source = -1; // of a recv
+  // Of messages: is it complete? Asked like events, with the engine locked. May be empty.
+  std::function<bool()> advance = nullptr;
+  std::shared_ptr<const int> source = nullptr; // of a recv; valid once it is complete
 };
 
 class Operation final : public c10d::Work {

@@ -16,10 +16,17 @@ ProcessGroupCCL::ProcessGroupCCL(GroupOptions options)
   init();
 }
 
-WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
+std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) const {
   const auto group = group_;
-  TORCH_CHECK(group, "ccl: ", call.name, " on a group that was shut down");
-  group->require_usable(call.name);
+  if (!group) {
+    C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
+  }
+  group->require_usable(operation);
+  return group;
+}
+
+WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
+  const auto group = require_group(call.name);
   const auto sequence = is_collective ? ++sequence_ : ++messages_;
   const auto operation = c10::make_intrusive<Operation>(group, std::move(call), sequence);
   group->started(operation->what());

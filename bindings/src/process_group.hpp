@@ -72,6 +72,9 @@ class ProcessGroupCCL final : public c10d::Backend {
   void abort() override;
 
  private:
+  WorkPtr receive(Tensors& tensors, int source, int tag, c10d::OpType type);
+  // Raises DistBackendError if the group was shut down or has failed.
+  std::shared_ptr<Group> require_group(const char* operation) const;
   WorkPtr launch(Call call, bool is_collective = true);
   void check_root(int64_t root, const char* name) const;
 

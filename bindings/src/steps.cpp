@@ -1,5 +1,7 @@
 #include "steps.hpp"
 
+#include <algorithm>
+
 namespace ccl_backend {
 namespace {
 
@@ -116,20 +118,19 @@ Step gather_all_step(const Tensors& outputs, const at::Tensor& input, Ranks rank
   check_list(outputs, input, ranks, name);
   check_like(outputs[ranks.rank], input, input.numel(), name);
   auto buffer = readable(input);
-  auto results = writable_all(outputs);
+  // With a list of buffers oneCCL does not return before the operation is complete, and nothing could end it.
+  const Block to(writable_all(outputs));
   return {
-      [buffer, results](const ccl::communicator& comm, Events& events) {
-        const Bytes bytes(results);
-        size_t total = 0;
-        for (const auto count : bytes.counts) {
-          total += count;
-        }
-        if (total > 0) {
-          events.push_back(ccl::allgatherv(
-              buffer.data_ptr(), buffer.nbytes(), bytes.pointers, bytes.counts, kByteType, comm));
+      [buffer, to](const ccl::communicator& comm, Events& events) {
+        const auto counts = Bytes(to.parts).counts;
+        if (std::any_of(counts.begin(), counts.end(), [](size_t count) { return count > 0; })) {
+          events.push_back(ccl::allgatherv(buffer.data_ptr(), buffer.nbytes(), to.data(), counts, kByteType, comm));
         }
       },
-      [outputs, results] { write_back_all(outputs, results); }};
+      [outputs, to] {
+        to.scatter();
+        write_back_all(outputs, to.parts);
+      }};
 }
 
 Step gather_into_step(const at::Tensor& output, const at::Tensor& input, Ranks ranks, const char* name) {
@@ -189,7 +190,10 @@ Step reduce_scatter_from_step(
   if (!how) {
     auto gathered = at::empty({ranks.size, output.numel()}, buffer.options());
     auto step = exchange_step(gathered.unbind(0), split(buffer, ranks.size), ranks, name);
-    step.finish = [output, gathered, op] { output.detach().copy_(reduce_locally(gathered, op).view_as(output)); };
+    step.finish = [exchanged = step.finish, output, gathered, op] {
+      exchanged();
+      output.detach().copy_(reduce_locally(gathered, op).view_as(output));
+    };
     return step;
   }
   auto result = writable(output);
@@ -212,15 +216,18 @@ Step exchange_step(const Tensors& outputs, const Tensors& inputs, Ranks ranks, c
   check_list(inputs, inputs.front(), ranks, name);
   check_list(outputs, inputs.front(), ranks, name);
   check_like(outputs[ranks.rank], inputs[ranks.rank], inputs[ranks.rank].numel(), name);
-  auto buffers = readable_all(inputs);
-  auto results = writable_all(outputs);
+  const Block from(readable_all(inputs));
+  const Block to(writable_all(outputs));
+  from.gather();
   return {
-      [buffers, results](const ccl::communicator& comm, Events& events) {
-        const Bytes from(buffers);
-        const Bytes to(results);
-        events.push_back(ccl::alltoallv(from.pointers, from.counts, to.pointers, to.counts, kByteType, comm));
+      [from, to](const ccl::communicator& comm, Events& events) {
+        events.push_back(ccl::alltoallv(
+            from.data(), Bytes(from.parts).counts, to.data(), Bytes(to.parts).counts, kByteType, comm));
       },
-      [outputs, results] { write_back_all(outputs, results); }};
+      [outputs, to] {
+        to.scatter();
+        write_back_all(outputs, to.parts);
+      }};
 }
 
 } // namespace ccl_backend

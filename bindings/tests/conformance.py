@@ -1,0 +1,141 @@
+"""torch's own suite for backends, run with one backend: what passes, fails and is skipped, as JSON.
+
+    python conformance.py --backend ccl [--ranks 3] [--only PATTERN] [--seconds N] [--output FILE]
+
+The tests fork their ranks from this process, so torch is imported once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+import types
+import unittest
+from pathlib import Path
+from typing import Any
+
+RANK_SECONDS = 40
+
+
+def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
+    """The suite's test case for this backend. The suite reads its settings when it is imported."""
+    os.environ["BACKEND"] = backend
+    os.environ["WORLD_SIZE"] = str(ranks)
+    os.environ["TEMP_DIR"] = tempfile.mkdtemp()
+    if importlib.util.find_spec("expecttest") is None:
+        # torch's helpers derive their test case from it; nothing that runs here uses what it adds.
+        stand_in = types.ModuleType("expecttest")
+        vars(stand_in)["TestCase"] = unittest.TestCase
+        sys.modules["expecttest"] = stand_in
+    import torch
+
+    torch.set_num_threads(1)
+    from torch.testing._internal import common_distributed
+
+    if backend == "ccl":
+        import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
+
+        for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
+            common_distributed.DistTestCases.backend_feature[feature].add(backend)
+    common_distributed.TIMEOUT_DEFAULT = RANK_SECONDS
+    suite = load_suite()
+    suite.default_pg_timeout = RANK_SECONDS // 2
+    for profiled in (suite.PROFILING_SUPPORTED_BACKENDS, suite.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
+        if backend not in profiled:
+            profiled.append(backend)
+
+    test_case: Any = suite.TestDistBackend
+    tests: Any = suite.DistributedTest._DistTestBase
+
+    class Conformance(test_case, tests):  # type: ignore[misc]
+        def setUp(self) -> None:
+            super().setUp()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+        @classmethod
+        def _run(cls, rank: int, *arguments: Any, **options: Any) -> None:
+            for name, value in transport(rank, ranks).items():
+                os.environ.setdefault(name, value)
+            super()._run(rank, *arguments, **options)
+
+    return Conformance
+
+
+def load_suite() -> Any:
+    """The suite, where tests that name gloo for what a CPU backend does are for ccl as well."""
+    name = "torch.testing._internal.distributed.distributed_test"
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"this torch has no {name}")
+    text = Path(spec.origin).read_text()
+    text = text.replace('{"gloo"}', '{"gloo", "ccl"}')
+    text = text.replace('BACKEND == "gloo"', 'BACKEND in ("gloo", "ccl")')
+    text = text.replace('BACKEND != "gloo"', 'BACKEND not in ("gloo", "ccl")')
+    suite = importlib.util.module_from_spec(spec)
+    sys.modules[name] = suite
+    exec(compile(text, spec.origin, "exec"), suite.__dict__)  # noqa: S102  torch's own module
+    return suite
+
+
+def transport(rank: int, ranks: int) -> dict[str, str]:
+    """oneCCL's variables for ranks of one host."""
+    return {
+        "CCL_PROCESS_LAUNCHER": "none",
+        "CCL_LOCAL_RANK": str(rank),
+        "CCL_LOCAL_SIZE": str(ranks),
+        "CCL_ATL_TRANSPORT": "ofi",
+        "CCL_ATL_SHM": "1",
+        "FI_PROVIDER": "tcp,shm",
+        "CCL_WORKER_OFFLOAD": "0",
+    }
+
+
+def run_one(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
+    begin = time.monotonic()
+    result = unittest.TextTestRunner(stream=io.StringIO(), verbosity=0).run(unittest.TestSuite([case(name)]))
+    status, reason = "passed", ""
+    if result.skipped:
+        status, reason = "skipped", result.skipped[0][1]
+    elif result.failures or result.errors:
+        status, reason = "failed", (result.failures + result.errors)[0][1].strip()[-3000:]
+    return {"test": name, "status": status, "reason": reason, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--only", default="", help="a regular expression that a test's name has to contain")
+    parser.add_argument("--seconds", type=float, default=3600, help="start no test after this time")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    case = prepare(arguments.backend, arguments.ranks)
+    names = [
+        name for name in unittest.defaultTestLoader.getTestCaseNames(case) if re.search(arguments.only, name)
+    ]
+    begin = time.monotonic()
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        if time.monotonic() - begin > arguments.seconds:
+            print(f"stopped after {len(rows)} of {len(names)} tests", file=sys.stderr)
+            break
+        rows.append(run_one(case, name))
+        row = rows[-1]
+        last_line = row["reason"].splitlines()[-1] if row["reason"] else ""
+        print(row["status"], row["test"], row["seconds"], last_line[:200], file=sys.stderr, flush=True)
+        if arguments.output:
+            arguments.output.write_text(json.dumps(rows, indent=1))
+    statuses = [row["status"] for row in rows]
+    print(json.dumps({status: statuses.count(status) for status in ("passed", "failed", "skipped")}))
+    return 1 if "failed" in statuses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
