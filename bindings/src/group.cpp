@@ -97,7 +97,7 @@ std::unique_ptr<ccl::communicator> Group::connect(Clock::time_point deadline) {
   auto exchange = std::make_shared<StoreExchange>(options.store, deadline);
   const std::function<Made()> make = [exchange, size, rank] {
     const auto guard = Engine::instance().lock();
-    ccl::init();
+    initialize_library();
     auto made = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
     exchange->close();
     return made;

@@ -1,0 +1,252 @@
+"""One rank of a check of every collective, type, operation and shape against a computed reference.
+
+    torchrun --nproc-per-node N collectives.py [--backend ccl]
+
+Every rank knows what all ranks contribute, since the inputs come from seeds. Prints one line or raises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import operator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+COMPLEX = (torch.complex64, torch.complex128)
+TYPES = (*FLOATS, *INTEGERS, torch.bool, *COMPLEX)
+ReduceOp = dist.ReduceOp
+Reducer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+ARITHMETIC: dict[Any, Reducer] = {
+    ReduceOp.SUM: operator.add,
+    ReduceOp.PRODUCT: operator.mul,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+}
+BITWISE: dict[Any, Reducer] = {
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}
+LOGICAL: dict[Any, Reducer] = {
+    ReduceOp.SUM: torch.logical_or,
+    ReduceOp.MAX: torch.logical_or,
+    ReduceOp.PRODUCT: torch.logical_and,
+    ReduceOp.MIN: torch.logical_and,
+    **BITWISE,
+}
+
+
+def operations(dtype: torch.dtype) -> dict[Any, Reducer]:
+    if dtype == torch.bool:
+        return LOGICAL
+    if dtype in COMPLEX:
+        return {ReduceOp.SUM: operator.add}
+    return {**ARITHMETIC, **BITWISE} if dtype in INTEGERS else ARITHMETIC
+
+
+def make(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """Small whole numbers: exact in every type, whatever the order of the additions."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 3, shape, generator=generator).to(dtype)
+
+
+def layouts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The same values, contiguous and, where there are two dimensions, not."""
+    yield tensor.clone()
+    if tensor.dim() == 2:
+        yield tensor.t().contiguous().t()
+        yield torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+class Check:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.count = 0
+
+    def equal(self, actual: torch.Tensor, expected: torch.Tensor, *what: object) -> None:
+        self.count += 1
+        if actual.dtype != expected.dtype or not torch.equal(actual, expected):
+            raise AssertionError(f"rank {self.rank} of {self.size}: {what}: found {actual}, expected {expected}")
+
+    def inputs(self, dtype: torch.dtype, shape: tuple[int, ...]) -> list[torch.Tensor]:
+        return [make(dtype, shape, seed=rank + 1) for rank in range(self.size)]
+
+    def reductions(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        parts = self.inputs(dtype, shape)
+        for op, reducer in operations(dtype).items():
+            expected = reduce(reducer, parts)
+            for tensor in layouts(parts[self.rank]):
+                dist.all_reduce(tensor, op, group=self.group)
+                self.equal(tensor, expected, "all_reduce", dtype, shape, op)
+            for root in range(self.size):
+                tensor = parts[self.rank].clone()
+                dist.reduce(tensor, op=op, group=self.group, group_dst=root)
+                wanted = expected if root == self.rank else parts[self.rank]
+                self.equal(tensor, wanted, "reduce", dtype, shape, op)
+        if dtype in FLOATS:
+            tensor = parts[self.rank].clone()
+            dist.all_reduce(tensor, ReduceOp.AVG, group=self.group)
+            self.equal(tensor, reduce(operator.add, parts) / self.size, "average", dtype, shape)
+
+    def scattered_reductions(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        parts = [make(dtype, (self.size, *shape), seed=rank + 1) for rank in range(self.size)]
+        for op, reducer in operations(dtype).items():
+            expected = reduce(reducer, parts)[self.rank]
+            output = torch.empty(shape, dtype=dtype)
+            dist.reduce_scatter_tensor(output, parts[self.rank].flatten(0, 1), op, group=self.group)
+            self.equal(output, expected, "reduce_scatter_tensor", dtype, shape, op)
+            output = torch.empty(shape, dtype=dtype)
+            dist.reduce_scatter(output, list(parts[self.rank]), op, group=self.group)
+            self.equal(output, expected, "reduce_scatter", dtype, shape, op)
+
+    def uneven_reduce_scatter(self) -> None:
+        ranks = range(self.size)
+        lists = [[make(torch.float32, (to + 1,), seed=me * 10 + to) for to in ranks] for me in ranks]
+        output = torch.empty(self.rank + 1)
+        dist.reduce_scatter(output, lists[self.rank], group=self.group)
+        expected = reduce(operator.add, [parts[self.rank] for parts in lists])
+        self.equal(output, expected, "uneven reduce_scatter")
+
+    def moves(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        parts = self.inputs(dtype, shape)
+        mine = parts[self.rank]
+        for root in range(self.size):
+            for tensor in layouts(mine):
+                dist.broadcast(tensor, group=self.group, group_src=root)
+                self.equal(tensor, parts[root], "broadcast", dtype, shape)
+        for tensor in layouts(mine):
+            outputs = [torch.empty_like(tensor) for _ in parts]
+            dist.all_gather(outputs, tensor, group=self.group)
+            for output, expected in zip(outputs, parts, strict=True):
+                self.equal(output, expected, "all_gather", dtype, shape)
+        for root in range(self.size):
+            outputs = [torch.empty_like(mine) for _ in parts]
+            dist.gather(mine, outputs if root == self.rank else None, group=self.group, group_dst=root)
+            for output, expected in zip(outputs, parts if root == self.rank else [], strict=False):
+                self.equal(output, expected, "gather", dtype, shape)
+            output = torch.empty_like(mine)
+            dist.scatter(output, parts if root == self.rank else None, group=self.group, group_src=root)
+            self.equal(output, parts[self.rank], "scatter", dtype, shape)
+        joined = torch.empty((self.size, *shape), dtype=dtype)
+        dist.all_gather_into_tensor(joined.flatten(0, 1) if shape else joined, mine, group=self.group)
+        self.equal(joined, torch.stack(parts), "all_gather_into_tensor", dtype, shape)
+        outputs = [torch.empty_like(mine) for _ in parts]
+        dist.all_to_all(outputs, [mine.clone() for _ in parts], group=self.group)
+        for output, expected in zip(outputs, parts, strict=True):
+            self.equal(output, expected, "all_to_all", dtype, shape)
+
+    def uneven_moves(self) -> None:
+        def rows(source: int, target: int) -> torch.Tensor:
+            return make(torch.float32, ((source + 2 * target) % 4, 3), seed=source * 10 + target)
+
+        sent = [rows(self.rank, target) for target in range(self.size)]
+        expected = [rows(source, self.rank) for source in range(self.size)]
+        output = torch.empty(sum(map(len, expected)), 3)
+        sizes = [len(part) for part in expected], [len(part) for part in sent]
+        dist.all_to_all_single(output, torch.cat(sent), *sizes, group=self.group)
+        self.equal(output, torch.cat(expected), "uneven all_to_all_single")
+        outputs = [torch.empty_like(part) for part in expected]
+        dist.all_to_all(outputs, sent, group=self.group)
+        self.equal(torch.cat(outputs), torch.cat(expected), "uneven all_to_all")
+        shapes = [(rank, 2) for rank in range(self.size)]
+        outputs = [torch.empty(shape) for shape in shapes]
+        dist.all_gather(outputs, make(torch.float32, shapes[self.rank], seed=self.rank), group=self.group)
+        for rank, found in enumerate(outputs):
+            self.equal(found, make(torch.float32, shapes[rank], seed=rank), "uneven all_gather")
+
+    def messages(self) -> None:
+        """Tags out of order, no elements, any source."""
+        if self.rank == 0:
+            for other in range(1, self.size):
+                works = [
+                    dist.isend(make(torch.int64, (5 * tag,), seed=tag), group=self.group, group_dst=other, tag=tag)
+                    for tag in range(4)
+                ]
+                for work in filter(None, works):
+                    work.wait()
+        else:
+            for tag in (2, 0, 3, 1):
+                output = torch.empty(5 * tag, dtype=torch.int64)
+                dist.recv(output, group=self.group, group_src=0, tag=tag)
+                self.equal(output, make(torch.int64, (5 * tag,), seed=tag), "recv", tag)
+        dist.barrier(group=self.group)
+        if self.rank == 0:
+            seen = set()
+            for _ in range(self.size - 1):
+                output = torch.empty(1, dtype=torch.int64)
+                source = dist.recv(output, group=self.group)
+                self.equal(output, torch.tensor([source]), "recv from any source")
+                seen.add(source)
+            if len(seen) != self.size - 1:
+                raise AssertionError(f"messages from ranks {seen} only")
+        else:
+            dist.send(torch.tensor([dist.get_rank()]), group=self.group, group_dst=0)
+
+    def coalesced(self) -> None:
+        tensors = [torch.full((n,), self.rank + 1.0) for n in (1, 4, 0, 3)]
+        total = self.size * (self.size + 1) / 2
+        with dist._coalescing_manager(self.group):
+            for tensor in tensors:
+                dist.all_reduce(tensor, group=self.group)
+        for tensor in tensors:
+            self.equal(tensor, torch.full_like(tensor, total), "all_reduce_coalesced")
+
+    def asynchronous(self) -> None:
+        tensors = [torch.full((1000,), float(self.rank + i)) for i in range(8)]
+        works = [dist.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors]
+        for i, work in reversed(list(enumerate(filter(None, works)))):
+            values = work.get_future().then(lambda future: future.value()[0] * 2).wait()
+            expected = torch.full((1000,), float(sum(rank + i for rank in range(self.size))))
+            self.equal(tensors[i], expected, "asynchronous all_reduce")
+            self.equal(values, expected * 2, "future")
+
+    def run(self) -> None:
+        for dtype in TYPES:
+            for shape in ((), (7,), (5, 3), (0,), (1025,)):
+                self.reductions(dtype, shape)
+                self.moves(dtype, shape)
+            self.scattered_reductions(dtype, (6, 2))
+        self.uneven_reduce_scatter()
+        self.uneven_moves()
+        self.messages()
+        self.coalesced()
+        self.asynchronous()
+        dist.barrier(group=self.group)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", default="ccl")
+    backend = parser.parse_args().backend
+    if backend == "ccl":
+        import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=timedelta(seconds=60))
+    check = Check()
+    check.run()
+    count = check.count
+    size = dist.get_world_size()
+    if size > 2:  # every pair, then all in another order of ranks' first calls
+        for first in range(size):
+            pair = dist.new_group([first, (first + 1) % size])
+            if dist.get_rank() in (first, (first + 1) % size):
+                check = Check(pair)
+                check.reductions(torch.float32, (5, 3))
+                count += check.count
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(f"{backend}: {count} results of {size} ranks are right", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
