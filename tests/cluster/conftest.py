@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.signals import as_at_a_terminal
 from tooling.compose import PROJECT_PREFIX
 from tooling.paths import ROOT
 
@@ -37,11 +37,6 @@ def _listed(*arguments: str) -> list[str]:
     ).stdout.split()
 
 
-def _as_at_a_terminal() -> None:
-    """A shell starts its background jobs with SIGINT ignored, and everything below them inherits that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 class Running:
     """A `./inv up` in the background, its output in a file."""
 
@@ -53,7 +48,7 @@ class Running:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                preexec_fn=_as_at_a_terminal,
+                preexec_fn=as_at_a_terminal,
             )
 
     def output(self) -> str:

@@ -13,6 +13,7 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
+from tests.signals import as_at_a_terminal
 from tooling.errors import UsageError
 from tooling.paths import ROOT
 from tooling.program import TaskProgram, remainder_argv
@@ -129,7 +130,14 @@ runpy.run_module("tooling", run_name="__main__")
 )
 def test_a_signal_lets_the_task_tear_down_and_gives_no_traceback(number: signal.Signals) -> None:
     argv = [sys.executable, "-c", SLEEPER, "sleep"]
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=as_at_a_terminal,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         os.kill(process.pid, number)

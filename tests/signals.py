@@ -1,0 +1,11 @@
+"""Signals as a process at a terminal has them, whoever started the tests."""
+
+from __future__ import annotations
+
+import signal
+
+
+def as_at_a_terminal() -> None:
+    """For Popen's preexec_fn. A shell starts background jobs deaf to SIGINT, nohup to SIGHUP; children inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
