@@ -6,6 +6,6 @@ import signal
 
 
 def as_at_a_terminal() -> None:
-    """For Popen's preexec_fn. A shell starts background jobs deaf to SIGINT, nohup to SIGHUP; children inherit it."""
+    """For Popen: a shell starts background jobs deaf to SIGINT, nohup to SIGHUP, and children inherit it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
