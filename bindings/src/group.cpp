@@ -1,6 +1,7 @@
 #include "group.hpp"
 
 #include "engine.hpp"
+#include "initialize.hpp"
 #include "rendezvous.hpp"
 
 #include <c10/util/Exception.h>

@@ -80,7 +80,7 @@ def load_suite() -> Any:
     text = text.replace('BACKEND != "gloo"', 'BACKEND not in ("gloo", "ccl")')
     suite = importlib.util.module_from_spec(spec)
     sys.modules[name] = suite
-    exec(compile(text, spec.origin, "exec"), suite.__dict__)  # noqa: S102  torch's own module
+    exec(compile(text, spec.origin, "exec", dont_inherit=True), suite.__dict__)  # noqa: S102  torch's own module
     return suite
 
 
