@@ -88,6 +88,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path) -> Path:
         *(f"-isystem{torch_root / part}" for part in ("include", "include/torch/csrc/api/include")),
         f"-isystem{sysconfig.get_path('include')}",
         f"-ffile-prefix-map={HERE}=bindings",
+        f"-ffile-prefix-map={torch_root}=torch",
     ]
     common = ["g++", *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *include]
     header = scratch / "precompiled.hpp"

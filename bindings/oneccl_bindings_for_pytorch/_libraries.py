@@ -1,4 +1,4 @@
-"""What has to be in place before oneCCL is loaded: libfabric and its providers, which it opens by name.
+"""What has to be in place before oneCCL is loaded: hwloc, and libfabric with its providers, opened by name.
 
 Torch-free. Every function raises ImportError with one line that says what is missing and what to do.
 """
@@ -13,31 +13,41 @@ from pathlib import Path
 from oneccl_bindings_for_pytorch import _shm
 
 FABRIC = "libfabric.so.1"
+HWLOC = "libhwloc.so.15"
+IMPI = "impi-rt<2021.19"  # later ones leave libfabric out
 PROVIDERS_VARIABLE = "FI_PROVIDER_PATH"
 SHM_PROVIDER = "libshm-fi.so"
 
 
 def preload() -> None:
-    """Load libfabric and say where its providers are, where the user did not."""
-    directory = Path(sys.prefix) / "lib"
-    os.environ.setdefault(PROVIDERS_VARIABLE, str(directory))
-    candidates = [str(directory / FABRIC), FABRIC]
+    """Load the libraries, and say where libfabric's providers are where the user did not."""
+    _load(HWLOC, "tcmlib")
+    os.environ.setdefault(PROVIDERS_VARIABLE, str(_directory()))
     if os.environ.get("CCL_OFI_LIBRARY_PATH"):
-        return  # the user says which one oneCCL opens
-    for candidate in candidates:
+        return  # the user says which libfabric oneCCL opens
+    # oneCCL opens it by its bare name and then gets this one; the providers take their symbols from it.
+    _load(FABRIC, IMPI)
+    _check_providers()
+    for directory in _provider_directories():
+        if (directory / SHM_PROVIDER).is_file():
+            _shm.prepare(directory / SHM_PROVIDER)
+            break
+
+
+def _directory() -> Path:
+    return Path(sys.prefix) / "lib"
+
+
+def _load(name: str, distribution: str) -> None:
+    for candidate in (str(_directory() / name), name):
         try:
-            # oneCCL opens it by its bare name and then gets this one; the providers take their symbols from it.
             ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-        _check_providers()
-        for directory in _provider_directories():
-            if (directory / SHM_PROVIDER).is_file():
-                _shm.prepare(directory / SHM_PROVIDER)
-                break
         return
     raise ImportError(
-        f"ccl needs {FABRIC}, found it neither in {directory} nor on the loader's path: pip install impi-rt"
+        f"ccl needs {name}, found it neither in {_directory()} nor on the loader's path: "
+        f"pip install '{distribution}'"
     )
 
 
@@ -49,5 +59,5 @@ def _check_providers() -> None:
     if not any(path.is_file() or any(path.glob("*-fi.so")) for path in _provider_directories()):
         raise ImportError(
             f"{PROVIDERS_VARIABLE} is {os.environ[PROVIDERS_VARIABLE]!r}, expected a directory with libfabric's "
-            "providers (libtcp-fi.so and others): unset it, or pip install impi-rt"
+            "providers (libtcp-fi.so and others): unset it, or pip install '{IMPI}'"
         )
