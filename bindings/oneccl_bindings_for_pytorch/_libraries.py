@@ -59,5 +59,5 @@ def _check_providers() -> None:
     if not any(path.is_file() or any(path.glob("*-fi.so")) for path in _provider_directories()):
         raise ImportError(
             f"{PROVIDERS_VARIABLE} is {os.environ[PROVIDERS_VARIABLE]!r}, expected a directory with libfabric's "
-            "providers (libtcp-fi.so and others): unset it, or pip install '{IMPI}'"
+            f"providers (libtcp-fi.so and others): unset it, or pip install '{IMPI}'"
         )
