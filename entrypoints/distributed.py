@@ -15,7 +15,7 @@ from typing import Callable
 
 import torch.distributed as dist
 
-from entrypoints import network
+from entrypoints import ccl, network
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import USAGE_EXIT_CODE, UsageError
 from entrypoints.launchers import TORCHRUN
@@ -31,14 +31,21 @@ def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) 
     os.environ["GLOO_SOCKET_IFNAME"] = network.choose(environment, wanted, deadline_seconds)
 
 
+def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
+    interface = network.choose(environment, os.environ.get("GLOO_SOCKET_IFNAME", ""), deadline_seconds)
+    ccl.prepare(os.environ, ccl.variables(environment, interface, worker_cores=()))
+    ccl.load()
+
+
 # What a backend needs before its group is made, by its name on the command line.
-BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"gloo": _prepare_gloo}
+BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": _prepare_ccl, "gloo": _prepare_gloo}
 
 
 def check_backend(name: str) -> str:
     """`name`, or UsageError where this image has no such backend."""
-    if name not in BACKENDS:
-        raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(BACKENDS)}")
+    known = [backend for backend in BACKENDS if backend != "ccl" or ccl.installed()]
+    if name not in known:
+        raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
     return name
 
 

@@ -25,7 +25,10 @@ from tooling.paths import CACHE, IMAGES, ROOT
 from tooling.pins import VERSIONS_FILE, Pin
 
 ENTRYPOINTS = ROOT / "entrypoints"
+BINDINGS = ROOT / "bindings"
 LABEL = "cpu-train-stack"
+# The distribution that bindings/ makes.
+BACKEND = "oneccl-bind-pt"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
 
 Say = Callable[[str], None]
@@ -53,6 +56,7 @@ def build(pin: Pin, say: Say) -> Image:
         return Image(pin.image, present[0], present[2], built=False, seconds=0.0)
     folder = wheels.fetch(pin, say)
     versions = {name: wheel.version for name, wheel in lock.items()}
+    versions[BACKEND] = pin.packages["torch"].partition("+")[0]  # it has the version of its torch
     say(f"building {pin.image}")
     _buildx(pin, build_argv(pin, ground, folder, labels(pin, ground, versions, inputs)), say)
     made = inspect(pin.image)
@@ -68,12 +72,15 @@ def build_argv(pin: Pin, ground: Base, wheel_folder: Path, image_labels: Mapping
     arguments = {
         "BASE": ground.reference,
         "TCMALLOC_PACKAGE": pin.tcmalloc_package,
+        "PYTHON": pin.python,
         "LOCK": locks.path_of(pin).name,
+        "BUILD_LOCK": locks.build_path_of(pin).name,
         "PIN": pin.name,
     }
     # The builder that is part of the engine, called as the context: only it sees the engine's own images.
     argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", pin.image]
-    argv += ["--build-context", f"wheels={wheel_folder}", "--build-context", f"entrypoints={ENTRYPOINTS}"]
+    for name, folder in {"wheels": wheel_folder, "entrypoints": ENTRYPOINTS, "bindings": BINDINGS}.items():
+        argv += ["--build-context", f"{name}={folder}"]
     for name, value in arguments.items():
         argv += ["--build-arg", f"{name}={value}"]
     for name, value in image_labels.items():
@@ -98,6 +105,7 @@ def labels(pin: Pin, ground: Base, versions: Mapping[str, str], inputs: str) -> 
         f"{LABEL}.base-source": ground.source,
         f"{LABEL}.debian": str(pin.debian.number),
         f"{LABEL}.python": pin.python,
+        f"{LABEL}.oneccl": pin.build_packages["oneccl-devel"],
         f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
         INPUTS_LABEL: inputs,
     }
@@ -111,9 +119,24 @@ def project_version() -> str:
 def inputs_sha256(pin: Pin, ground: Base) -> str:
     """The sum of everything that decides what is in the image: pin, base, lock, recipe and run-side package."""
     total = hashlib.sha256()
-    facts = [pin.name, pin.python, pin.tcmalloc_package, *pin.requirements, ground.digest, project_version()]
+    facts = [
+        pin.name,
+        pin.python,
+        pin.tcmalloc_package,
+        *pin.requirements,
+        *pin.build_requirements,
+        ground.digest,
+        project_version(),
+    ]
     total.update("\n".join(facts).encode())
-    for path in [locks.path_of(pin), *_files(IMAGES), *_files(ENTRYPOINTS)]:
+    recipe = [
+        locks.path_of(pin),
+        locks.build_path_of(pin),
+        *_files(IMAGES),
+        *_files(ENTRYPOINTS),
+        *_files(BINDINGS),
+    ]
+    for path in recipe:
         total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()

@@ -18,7 +18,7 @@ def row(pin: Pin) -> dict[str, str | None]:
         "pin": pin.name,
         "torch": pin.packages["torch"],
         "ipex": pin.packages.get("intel-extension-for-pytorch"),
-        "ccl": pin.packages.get("oneccl-bind-pt"),
+        "ccl": f"bindings, oneCCL {pin.build_packages['oneccl-devel']}",
         "transformers": pin.packages["transformers"],
         "python": pin.python,
         "debian": str(pin.debian.number),

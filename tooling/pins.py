@@ -38,7 +38,7 @@ DEBIAN_RELEASES = {
     13: DebianRelease(13, "trixie", "3.13", 41),
 }
 
-PIN_KEYS = ("debian", "base", "python", "index", "tcmalloc_package", "packages")
+PIN_KEYS = ("debian", "base", "python", "index", "tcmalloc_package", "packages", "build_packages")
 REQUIRED_PACKAGES = (
     "torch",
     "transformers",
@@ -53,6 +53,7 @@ REQUIRED_PACKAGES = (
     "tensorboard",
     "psutil",
 )
+BUILD_PACKAGES = ("oneccl-devel",)
 OPTIONAL_PACKAGES = ("intel-extension-for-pytorch", "oneccl-bind-pt", "protobuf", "sentencepiece")
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
@@ -64,7 +65,10 @@ _APT_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+")
 
 @dataclass(frozen=True)
 class Pin:
-    """One row of the matrix. `index` is a URL; `packages` maps a distribution's name to its exact version."""
+    """One row of the matrix. `index` is a URL; `packages` maps a distribution's name to its exact version.
+
+    `build_packages` are what the ccl backend is compiled from: fetched like the others, but not installed.
+    """
 
     name: str
     debian: DebianRelease
@@ -73,11 +77,17 @@ class Pin:
     index: str
     tcmalloc_package: str
     packages: Mapping[str, str]
+    build_packages: Mapping[str, str]
 
     @property
     def requirements(self) -> tuple[str, ...]:
         """The row's own packages as pip requirements, sorted by name."""
-        return tuple(f"{name}=={version}" for name, version in sorted(self.packages.items()))
+        return _requirements(self.packages)
+
+    @property
+    def build_requirements(self) -> tuple[str, ...]:
+        """The same for `build_packages`."""
+        return _requirements(self.build_packages)
 
     @property
     def image(self) -> str:
@@ -132,10 +142,8 @@ def _pin(where: str, name: str, row: Any, indexes: dict[str, Any]) -> Pin:
             "change one of the two"
         )
     _check_choice(where, "index", row["index"], tuple(indexes))
-    packages = _table(where, "packages", row["packages"])
-    _check_keys(f"{where}, packages", packages, required=REQUIRED_PACKAGES, optional=OPTIONAL_PACKAGES)
-    for package, version in packages.items():
-        _check_format(f"{where}, packages", package, version, _VERSION, "an exact version such as 2.13.0+cpu")
+    packages = _packages(where, "packages", row, REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
+    build_packages = _packages(where, "build_packages", row, BUILD_PACKAGES, ())
     _check_format(where, "base", row["base"], _BASE, "an image reference with its digest, name@sha256:…")
     _check_format(where, "tcmalloc_package", row["tcmalloc_package"], _APT_PACKAGE, "an apt package's name")
     return Pin(
@@ -145,8 +153,23 @@ def _pin(where: str, name: str, row: Any, indexes: dict[str, Any]) -> Pin:
         python=row["python"],
         index=indexes[row["index"]],
         tcmalloc_package=row["tcmalloc_package"],
-        packages=MappingProxyType(dict(packages)),
+        packages=packages,
+        build_packages=build_packages,
     )
+
+
+def _packages(
+    where: str, key: str, row: dict[str, Any], required: tuple[str, ...], optional: tuple[str, ...]
+) -> Mapping[str, str]:
+    packages = _table(where, key, row[key])
+    _check_keys(f"{where}, {key}", packages, required, optional)
+    for package, version in packages.items():
+        _check_format(f"{where}, {key}", package, version, _VERSION, "an exact version such as 2.13.0+cpu")
+    return MappingProxyType(dict(packages))
+
+
+def _requirements(packages: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}=={version}" for name, version in sorted(packages.items()))
 
 
 def _table(where: str, key: str, value: Any) -> dict[str, Any]:

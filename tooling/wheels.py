@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 def fetch(pin: Pin, say: Say, folder: Path | None = None) -> Path:
     """Makes the pin's wheel folder complete and returns it. Raises UsageError with the cause in one line."""
     folder = folder or WHEELS / pin.name
-    locked = locks.read(pin)
+    locked = {**locks.read(pin), **locks.read_build(pin)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = folder.parent / f".{folder.name}.lock"

@@ -195,7 +195,7 @@ def test_files_in_the_current_folder_do_not_hide_libraries(run: Run, name: str) 
 
 
 def test_a_backend_that_is_not_there_is_one_line_with_the_choices(run: Run) -> None:
-    assert "'smoke' is not in this image, expected one of: gloo" in usage_line(
+    assert "'smoke' is not in this image, expected one of: ccl, gloo" in usage_line(
         run("run", "--backend", "smoke", "/scripts/see.py")
     )
 

@@ -21,7 +21,7 @@ GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of everything that an image is made from, which a test may change."""
-    for folder in ("images", "entrypoints"):
+    for folder in ("images", "entrypoints", "bindings"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     for file in ("pyproject.toml", "README.md"):
         if (ROOT / file).exists():
@@ -29,6 +29,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(images, "ROOT", tmp_path)
     monkeypatch.setattr(images, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(images, "ENTRYPOINTS", tmp_path / "entrypoints")
+    monkeypatch.setattr(images, "BINDINGS", tmp_path / "bindings")
     monkeypatch.setattr(images, "VERSIONS_FILE", tmp_path / "images" / "versions.toml")
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "images" / "locks")
     return tmp_path
@@ -61,6 +62,8 @@ def flip_mode(path: str) -> Callable[[Path], object]:
         pytest.param(append("images/scripts/trim.py"), id="script"),
         pytest.param(flip_mode("images/scripts/install-system"), id="mode-of-a-script"),
         pytest.param(append("images/locks/2.13.txt"), id="lock"),
+        pytest.param(append("images/locks/2.13-build.txt"), id="build-lock"),
+        pytest.param(append("bindings/src/module.cpp"), id="bindings"),
         pytest.param(
             lambda checkout: (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n'), id="version"
         ),
@@ -122,11 +125,14 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
     assert words_after(argv, "--build-context") == [
         f"wheels={tmp_path / 'wheels'}",
         f"entrypoints={ROOT / 'entrypoints'}",
+        f"bindings={ROOT / 'bindings'}",
     ]
     assert dict(word.split("=", 1) for word in words_after(argv, "--build-arg")) == {
         "BASE": "some-base:tag",
         "TCMALLOC_PACKAGE": "libtcmalloc-minimal4",
+        "PYTHON": "3.11",
         "LOCK": "2.13.txt",
+        "BUILD_LOCK": "2.13-build.txt",
         "PIN": "2.13",
     }
     assert dict(word.split("=", 1) for word in words_after(argv, "--label")) == made

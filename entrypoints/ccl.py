@@ -1,0 +1,61 @@
+"""What oneCCL needs to know before its first group: who is local, which interface, which transport.
+
+Every variable is one of oneCCL's or libfabric's own; one that the user has set stays as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, MutableMapping
+
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+
+PACKAGE = "oneccl_bindings_for_pytorch"
+
+
+def variables(
+    environment: DistributedEnvironment, interface: str, worker_cores: tuple[int, ...]
+) -> dict[str, str]:
+    """oneCCL's variables for one rank. `worker_cores`: CPU numbers that nothing else computes on.
+
+    Without such cores there is no worker thread: one that shares its core with compute threads costs a
+    thousandfold in latency, so whoever waits for a collective moves it on.
+    """
+    several_local = environment.local_world_size > 1
+    chosen = {
+        # Rank and size come from us, not from the variables of a launcher that oneCCL would look for.
+        "CCL_PROCESS_LAUNCHER": "none",
+        "CCL_LOCAL_RANK": str(environment.local_rank),
+        "CCL_LOCAL_SIZE": str(environment.local_world_size),
+        "CCL_ATL_TRANSPORT": "ofi",
+        "CCL_ATL_SHM": "1" if several_local else "0",
+        "FI_PROVIDER": "tcp,shm" if several_local else "tcp",
+        "FI_TCP_IFACE": interface,
+        "CCL_WORKER_OFFLOAD": "1" if worker_cores else "0",
+        # Its warnings are about what is chosen here on purpose.
+        "CCL_LOG_LEVEL": "error",
+    }
+    if worker_cores:
+        chosen["CCL_WORKER_COUNT"] = str(len(worker_cores))
+        chosen["CCL_WORKER_AFFINITY"] = ",".join(map(str, worker_cores))
+    return chosen
+
+
+def prepare(environ: MutableMapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Sets what the user has not set."""
+    for name, value in wanted.items():
+        environ.setdefault(name, value)
+
+
+def installed() -> bool:
+    """Whether this image has the backend."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def load() -> None:
+    """Registers the backend with torch. Raises UsageError with the package's own line if it cannot be loaded."""
+    try:
+        __import__(PACKAGE)
+    except ImportError as error:
+        raise UsageError(f"backend 'ccl' cannot be loaded: {error}; --backend gloo does without it") from error

@@ -1,0 +1,126 @@
+"""The ccl backend in the image: every collective against a reference, training as with gloo, every launcher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.containers import RunInImage
+from tooling.paths import ROOT
+
+CHECKS = ("--volume", f"{ROOT / 'bindings' / 'tests'}:/checks:ro", "--shm-size", "1g")
+
+SAY = """
+import json, os, torch, torch.distributed as dist
+number = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(number)
+print(json.dumps({"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": number.item(),
+                  "variables": {name: value for name, value in os.environ.items() if name[:3] in ("CCL", "FI_")}})
+      + "\\n", end="", flush=True)
+"""
+
+DIE = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.barrier()
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(1)
+dist.all_reduce(torch.ones(1000))
+"""
+
+ANOTHER_ORDER = """
+import torch, torch.distributed as dist
+dist.barrier()
+try:
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1000))
+    else:
+        dist.broadcast(torch.ones(5), 0)
+        dist.barrier()
+except RuntimeError as error:
+    print(f"rank {dist.get_rank()}: {error}".replace("\\n", " ") + "\\n", end="", flush=True)
+raise SystemExit(4)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    return tmp_path / "script.py"
+
+
+def mounted(script: Path) -> tuple[str, ...]:
+    return ("--volume", f"{script.parent}:/scripts:ro", "--shm-size", "1g")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_collective_gives_what_it_should(run_in_image: RunInImage, ranks: int) -> None:
+    command = ("launch", f"--nproc-per-node={ranks}", "--", "run", "--backend", "ccl", "/checks/collectives.py")
+    done = run_in_image(*command, docker_args=CHECKS, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"results of {ranks} ranks are right" in done.stdout
+
+
+def test_ddp_its_hooks_and_fsdp_train_as_with_gloo(run_in_image: RunInImage) -> None:
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/checks/training.py")
+    done = run_in_image(*command, docker_args=CHECKS, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("ddp", "ddp_bf16", "ddp_hook", "fsdp"):
+        assert f"\n{name}: " in "\n" + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [
+        ((), 1),
+        (("launch", "--nproc-per-node=2", "--"), 2),
+        (("torchrun", "--nproc-per-node=2", "--no-python", "entrypoint"), 2),
+        (("mpirun", "-n", "2", "entrypoint"), 2),
+    ],
+    ids=["alone", "launch", "torchrun", "mpirun"],
+)
+def test_ranks_of_every_launcher_meet_and_standard_output_is_theirs(
+    run_in_image: RunInImage, script: Path, launcher: tuple[str, ...], ranks: int
+) -> None:
+    script.write_text(SAY)
+    done = run_in_image(*launcher, "run", "--backend", "ccl", "/scripts/script.py", docker_args=mounted(script))
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(rank["rank"] for rank in said) == list(range(ranks))
+    for rank in said:
+        assert (rank["backend"], rank["sum"]) == ("ccl", sum(range(1, ranks + 1)))
+        assert rank["variables"]["FI_PROVIDER"] == ("tcp,shm" if ranks > 1 else "tcp")
+
+
+def test_a_users_own_variable_stays(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text(SAY)
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/scripts/script.py")
+    own = {"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}
+    done = run_in_image(*command, env=own, docker_args=mounted(script))
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        assert own.items() <= json.loads(line)["variables"].items()
+
+
+def test_a_killed_rank_ends_the_job_and_leaves_nothing_in_shared_memory(
+    run_in_image: RunInImage, script: Path
+) -> None:
+    script.write_text(DIE)
+    job = "entrypoint launch --nproc-per-node=2 -- run --backend ccl --timeout 20 /scripts/script.py"
+    done = run_in_image("sh", "-c", f"{job}; echo code $?; ls -A /dev/shm", docker_args=mounted(script))
+    assert "code 137" in done.stdout, done.stdout + done.stderr
+    assert "rank 1 (local 1, node 0) was killed by SIGKILL" in done.stderr
+    left = [name for name in done.stdout.splitlines() if name != "code 137"]
+    assert [name for name in left if not name.startswith("__KMP_REGISTERED_LIB")] == []
+
+
+def test_ranks_that_call_in_another_order_are_told_so(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text(ANOTHER_ORDER)
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "--timeout", "5")
+    done = run_in_image(*command, "/scripts/script.py", docker_args=mounted(script))
+    assert done.returncode == 4, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0:")]
+    assert "all_reduce" in line
+    assert "rank 1" in line
