@@ -36,6 +36,7 @@ from oneccl_bindings_for_pytorch._backend import create  # noqa: E402  after the
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
+    covers_all = not options.global_ranks_in_group or options.group_size == torch.distributed.get_world_size()
     first = _shm.next_number()
     backend = create(
         store=options.store,
@@ -43,10 +44,10 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
         size=options.group_size,
         timeout=options.timeout,
         name=options.group_id,
+        # Empty for the default group, which has all ranks; so may another one.
+        global_ranks=[] if covers_all else list(options.global_ranks_in_group),
     )
-    # After a group of some ranks, a later one still looks for the files of ranks that it meets for the first time.
-    is_default_group = not options.global_ranks_in_group
-    _shm.made(range(first, _shm.next_number()), opened_by_all=is_default_group)
+    _shm.made(range(first, _shm.next_number()), opened_by_all=covers_all)
     return backend
 
 

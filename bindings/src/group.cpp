@@ -2,6 +2,7 @@
 
 #include "engine.hpp"
 #include "initialize.hpp"
+#include "reach.hpp"
 #include "rendezvous.hpp"
 
 #include <c10/util/Exception.h>
@@ -66,8 +67,10 @@ std::string Started::describe() const {
 
 Group::Group(GroupOptions given) : options(std::move(given)), process(getpid()) {
   const auto deadline = Clock::now() + options.timeout;
+  check_reach(options.global_ranks, where());
   join(deadline);
   communicator_ = connect(deadline);
+  communicator_made(options.global_ranks);
   mailbox_ = std::make_unique<Mailbox>(*communicator_, options.size);
 }
 
@@ -127,6 +130,7 @@ Group::~Group() {
   try {
     const auto guard = Engine::instance().lock();
     communicator_.reset();
+    communicator_gone();
   } catch (const std::exception& error) {
     TORCH_WARN("ccl: leaving ", where(), ": ", error.what());
   }

@@ -36,6 +36,7 @@ struct GroupOptions {
   int size;
   Milliseconds timeout;
   std::string name;
+  std::vector<int64_t> global_ranks; // empty: all ranks of the job
 };
 
 class Group {

@@ -2,6 +2,7 @@
 #include "process_group.hpp"
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -13,8 +14,9 @@ c10::intrusive_ptr<c10d::Backend> create(
     int rank,
     int size,
     std::chrono::milliseconds timeout,
-    const std::string& name) {
-  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name});
+    const std::string& name,
+    const std::vector<int64_t>& global_ranks) {
+  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, global_ranks});
 }
 
 } // namespace
@@ -30,5 +32,6 @@ PYBIND11_MODULE(_backend, module) {
       pybind11::arg("rank"),
       pybind11::arg("size"),
       pybind11::arg("timeout"),
-      pybind11::arg("name"));
+      pybind11::arg("name"),
+      pybind11::arg("global_ranks"));
 }
