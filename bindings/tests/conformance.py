@@ -117,9 +117,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     case = prepare(arguments.backend, arguments.ranks)
-    names = [
-        name for name in unittest.defaultTestLoader.getTestCaseNames(case) if re.search(arguments.only, name)
-    ]
+    names = [name for name in unittest.defaultTestLoader.getTestCaseNames(case) if re.search(arguments.only, name)]
     begin = time.monotonic()
     rows: list[dict[str, Any]] = []
     for name in names:
