@@ -44,11 +44,14 @@ def lock(_c: Context, pin: str | None = None) -> None:
         "pin": "a row of ./inv matrix; the default pin needs no flag",
         "nodes": "containers to start",
         "ranks-per-node": "training processes in each",
+        "backend": "the process group: gloo or ccl",
     },
 )
-def demo(_c: Context, pin: str | None = None, nodes: int = 2, ranks_per_node: int = 1) -> None:
+def demo(
+    _c: Context, pin: str | None = None, nodes: int = 2, ranks_per_node: int = 1, backend: str = "gloo"
+) -> None:
     """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
-    demonstration.run(pin, nodes, ranks_per_node, say)
+    demonstration.run(pin, nodes, ranks_per_node, backend, say)
 
 
 @task(

@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn, Protocol
 
 from entrypoints import failure, preload, rank, script
-from entrypoints.distributed import agree, initialize
+from entrypoints.distributed import agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 
@@ -43,8 +43,9 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment) -> 
     problem: UsageError | None = None
     try:
         job = prepare(command, argv)
+        check_backend(job.backend)
     except UsageError as error:
-        problem = error
+        job, problem = None, error
     if environment.world_size == 1 and problem:
         raise problem
     backend, timeout = (job.backend, job.timeout_seconds) if job else ("gloo", _USAGE_SECONDS)

@@ -48,7 +48,7 @@ class Verdict:
         return not self.problems
 
 
-def run(pin_name: str | None, node_count: int, ranks_per_node: int, say: Say) -> None:
+def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str, say: Say) -> None:
     """Builds, trains on a cluster, prints a summary, writes .cache/demo/result.json.
 
     Raises Exit with the cluster's code if a rank failed, with 1 if the model did not learn.
@@ -72,7 +72,7 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, say: Say) ->
         image=pin.image,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
-        command=train_command(batch, train.name, test.name),
+        command=train_command(batch, backend, train.name, test.name),
         mounts=(
             Mount(model, "/model"),
             Mount(FOLDER / "data", "/data"),
@@ -95,25 +95,35 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, say: Say) ->
         "train": round(train_seconds, 1),
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    verdict = judge(result, node_count * ranks_per_node)
+    verdict = judge(result, node_count * ranks_per_node, backend)
     summarize(result, verdict)
     if not verdict.passed:
         raise Exit("the demo failed: " + "; ".join(verdict.problems), code=1)
 
 
-def train_command(batch: int, train_file: str, validation_file: str) -> tuple[str, ...]:
+def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
     """The image's own trainer on the mounted model and data."""
     command = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}"]
     command += [f"--validation_file=/data/{validation_file}", "--output_dir=/output", "--overwrite_output_dir"]
-    command += ["--bf16", "--eval_on_start", "--do_train", "--do_eval", f"--per_device_train_batch_size={batch}"]
+    command += [
+        f"--backend={backend}",
+        "--bf16",
+        "--eval_on_start",
+        "--do_train",
+        "--do_eval",
+        f"--per_device_train_batch_size={batch}",
+    ]
+    command += [f"--backend={backend}"]
     return (*command, *(f"--{name}={value}" for name, value in HYPERPARAMETERS.items()))
 
 
-def judge(result: dict[str, Any], world_size: int) -> Verdict:
+def judge(result: dict[str, Any], world_size: int, backend: str) -> Verdict:
     """What a result must say: every rank took part, in bf16, the loss fell and the metric rose clearly."""
     problems = []
     if result["world_size"] != world_size:
         problems.append(f"{result['world_size']} ranks trained together, expected {world_size}")
+    if result["backend"] != backend:
+        problems.append(f"the process group was {result['backend']}, expected {backend}")
     if not result["bf16"]:
         problems.append("it did not run in bf16")
     if not result["train_loss_last"] < result["train_loss_first"]:

@@ -46,6 +46,12 @@ def test_a_usage_error_in_the_nodes_is_one_line_and_exit_code_2(image: str) -> N
     assert "Traceback" not in result.stdout + result.stderr
 
 
+def test_a_backend_that_is_not_there_is_said_once(image: str) -> None:
+    result = inv("demo", "--backend=smoke")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stdout.count("backend 'smoke' is not in this image") == 1, result.stdout
+
+
 def test_ctrl_c_takes_the_cluster_away(scripts: Path, start: Callable[..., Running]) -> None:
     (scripts / "job.py").write_text(SLEEP)
     running = start("interrupted", "--nodes=2", f"--data={scripts}", "--", "run", "/data/job.py")

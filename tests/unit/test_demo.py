@@ -12,6 +12,7 @@ from tooling import demo, demo_data
 
 RESULT: dict[str, Any] = {
     "world_size": 2,
+    "backend": "gloo",
     "bf16": True,
     "train_loss_first": 2.0,
     "train_loss_last": 0.4,
@@ -22,7 +23,7 @@ RESULT: dict[str, Any] = {
 
 
 def test_a_model_that_learned_passes() -> None:
-    assert demo.judge(RESULT, world_size=2).passed
+    assert demo.judge(RESULT, world_size=2, backend="gloo").passed
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,14 @@ def test_a_model_that_learned_passes() -> None:
         ({"metric_after": 0.4}, "accuracy went from 0.130 to 0.400"),
         ({"train_loss_last": 2.1}, "the loss went from 2.000 to 2.100"),
         ({"world_size": 1}, "1 ranks trained together, expected 2"),
+        ({"backend": "ccl"}, "the process group was ccl, expected gloo"),
         ({"bf16": False}, "it did not run in bf16"),
         ({"metric_after": float("nan")}, "accuracy went"),
     ],
-    ids=["did not learn", "loss rose", "did not distribute", "fp32", "not a number"],
+    ids=["did not learn", "loss rose", "did not distribute", "another backend", "fp32", "not a number"],
 )
 def test_a_demo_that_proves_less_than_it_should_fails(changes: dict[str, Any], problem: str) -> None:
-    verdict = demo.judge({**RESULT, **changes}, world_size=2)
+    verdict = demo.judge({**RESULT, **changes}, world_size=2, backend="gloo")
     assert not verdict.passed
     assert any(text.startswith(problem) for text in verdict.problems), verdict.problems
 
