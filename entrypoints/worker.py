@@ -5,6 +5,7 @@ Started by `entrypoints.rank` only, with its variables set.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import NoReturn, Protocol
@@ -58,6 +59,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment) -> 
 
 
 def main() -> NoReturn:
+    _whole_lines()
     environment, preloaded = rank.take_back(os.environ)
     for warning in preload.verify(preloaded):
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
@@ -78,6 +80,13 @@ def main() -> NoReturn:
     if code:
         failure.leave(code)
     failure.finish()
+
+
+def _whole_lines() -> None:
+    """Write each line at once: unbuffered, print writes its line's end by itself, between other ranks' lines."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -333,3 +333,11 @@ def test_the_masters_own_name_is_refused_where_etc_hosts_makes_it_loopback(run: 
         )
     )
     assert "MASTER_ADDR 'node-a' is 127.0.1.1" in line
+
+
+def test_lines_of_ranks_that_print_at_once_stay_whole(run: Run) -> None:
+    code = "for number in range(300): print('one line of one rank')"
+    job = f'echo "{code}" >/tmp/lines.py && exec entrypoint launch --nproc-per-node 2 -- run /tmp/lines.py'
+    done = run("sh", "-c", job)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["one line of one rank"] * 600
