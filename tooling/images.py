@@ -134,7 +134,9 @@ def inputs_sha256(pin: Pin, ground: Base) -> str:
         locks.build_path_of(pin),
         *_files(IMAGES),
         *_files(ENTRYPOINTS),
-        *_files(BINDINGS),
+        BINDINGS / "build.py",
+        *_files(BINDINGS / "oneccl_bindings_for_pytorch"),
+        *_files(BINDINGS / "src"),
     ]
     for path in recipe:
         total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())

@@ -28,10 +28,8 @@ def preload() -> None:
     # oneCCL opens it by its bare name and then gets this one; the providers take their symbols from it.
     _load(FABRIC, IMPI)
     _check_providers()
-    for directory in _provider_directories():
-        if (directory / SHM_PROVIDER).is_file():
-            _shm.prepare(directory / SHM_PROVIDER)
-            break
+    if provider := _load_shm_provider():
+        _shm.prepare(provider)
 
 
 def _directory() -> Path:
@@ -53,6 +51,26 @@ def _load(name: str, distribution: str) -> None:
 
 def _provider_directories() -> list[Path]:
     return [Path(part.lstrip("@+")) for part in os.environ[PROVIDERS_VARIABLE].split(":") if part]
+
+
+def _load_shm_provider() -> ctypes.CDLL | None:
+    """None where it is not and is not asked for. libfabric passes over it without a word, and oneCCL uses tcp."""
+    wanted = os.environ.get("CCL_ATL_SHM", "0") != "0"
+    problem = f"it is not in {os.environ[PROVIDERS_VARIABLE]}"
+    for directory in _provider_directories():
+        if (directory / SHM_PROVIDER).is_file():
+            try:
+                return ctypes.CDLL(str(directory / SHM_PROVIDER))
+            except OSError as error:
+                problem = str(error)
+                break
+    if wanted:
+        raise ImportError(
+            f"CCL_ATL_SHM is {os.environ['CCL_ATL_SHM']!r}, but libfabric's {SHM_PROVIDER} cannot be loaded: "
+            f"{problem}; install what it needs (libatomic.so.1 is Debian's libatomic1), or set CCL_ATL_SHM=0 and "
+            "FI_PROVIDER=tcp"
+        )
+    return None
 
 
 def _check_providers() -> None:

@@ -24,12 +24,12 @@ _counter = ctypes.c_int(0)
 _made: set[Path] = set()
 
 
-def prepare(provider: Path) -> None:
+def prepare(provider: ctypes.CDLL) -> None:
     """Start the NUMBER of this process at random, and remove what dead processes of this user left long ago."""
     global _counter
     try:
-        _counter = ctypes.c_int.in_dll(ctypes.CDLL(str(provider)), COUNTER)
-    except (OSError, ValueError):
+        _counter = ctypes.c_int.in_dll(provider, COUNTER)
+    except ValueError:
         return  # a provider that hides its counter: its names stay what they are
     if _counter.value == 0:
         _counter.value = secrets.randbelow(2**30) + 1

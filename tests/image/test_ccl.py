@@ -16,7 +16,9 @@ SAY = """
 import json, os, torch, torch.distributed as dist
 number = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(number)
+mapped = {line.split(maxsplit=5)[-1].strip() for line in open("/proc/self/maps")}
 print(json.dumps({"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": number.item(),
+                  "in_shared_memory": sum(name.startswith("/dev/shm/") and "KMP" not in name for name in mapped),
                   "variables": {name: value for name, value in os.environ.items() if name[:3] in ("CCL", "FI_")}})
       + "\\n", end="", flush=True)
 """
@@ -92,6 +94,7 @@ def test_ranks_of_every_launcher_meet_and_standard_output_is_theirs(
     for rank in said:
         assert (rank["backend"], rank["sum"]) == ("ccl", sum(range(1, ranks + 1)))
         assert rank["variables"]["FI_PROVIDER"] == ("tcp,shm" if ranks > 1 else "tcp")
+        assert rank["in_shared_memory"] == (ranks if ranks > 1 else 0)  # its own file and each peer's
 
 
 def test_a_users_own_variable_stays(run_in_image: RunInImage, script: Path) -> None:

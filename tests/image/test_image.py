@@ -24,7 +24,6 @@ SIZE_LIMIT_BYTES = 1.9e9
 # Libraries of network hardware and of accelerators: they come with the cluster's drivers, if at all, and only a
 # provider that was chosen by name opens them.
 OF_THE_CLUSTER = {
-    "libatomic.so.1",
     "libefa.so.1",
     "libibverbs.so.1",
     "libnuma.so.1",

@@ -64,6 +64,7 @@ def flip_mode(path: str) -> Callable[[Path], object]:
         pytest.param(append("images/locks/2.13.txt"), id="lock"),
         pytest.param(append("images/locks/2.13-build.txt"), id="build-lock"),
         pytest.param(append("bindings/src/module.cpp"), id="bindings"),
+        pytest.param(append("bindings/oneccl_bindings_for_pytorch/_shm.py"), id="package-of-the-bindings"),
         pytest.param(
             lambda checkout: (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n'), id="version"
         ),
@@ -83,6 +84,8 @@ def test_an_image_is_made_again_when_one_of_its_inputs_changes(
         pytest.param(append("README.md"), id="readme"),
         pytest.param(append("tests/unit/test_images.py"), id="tests"),
         pytest.param(append("tooling/images.py"), id="tooling"),
+        pytest.param(append("bindings/tests/collectives.py"), id="checks-of-the-bindings"),
+        pytest.param(append("bindings/README.md"), id="readme-of-the-bindings"),
         pytest.param(append("images/versions.toml"), id="another-row"),
         pytest.param(append("images/locks/2.8.txt"), id="another-pins-lock"),
         pytest.param(append("entrypoints/__pycache__/errors.cpython-311.pyc"), id="bytecode"),
