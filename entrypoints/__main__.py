@@ -13,13 +13,14 @@ usage: entrypoint COMMAND ...
 
   train ...                             fine-tune a Hugging Face model in bf16, as one rank
   run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified, as one rank
+  bench collectives ...                 measure the process group beside what limits it, as one rank
   launch [options] -- COMMAND ...       start several ranks of COMMAND on this node
   plan [--json]                         what a rank gets: cores, threads, variables, preloads, and why
 
-train and run are one rank's work under mpirun, torchrun, srun and launch, or alone. Anything else is run as
-it is. Each command has its own --help.
+train, run and bench are one rank's work under mpirun, torchrun, srun and launch, or alone. Anything else is
+run as it is. Each command has its own --help.
 """
-RANK_COMMANDS = ("train", "run")
+RANK_COMMANDS = ("train", "run", "bench")
 
 
 def main(argv: list[str]) -> int:

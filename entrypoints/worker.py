@@ -20,7 +20,7 @@ _USAGE_SECONDS = 30.0
 
 
 class Job(Protocol):
-    """What `prepare` of the trainer and of the script runner return."""
+    """What `prepare` of the trainer, of the script runner and of bench return."""
 
     @property
     def backend(self) -> str: ...
@@ -33,6 +33,10 @@ def prepare(command: str, argv: list[str]) -> Job:
     """Parse the command's own arguments. Raises UsageError; starts nothing."""
     if command == "run":
         return script.prepare(argv)
+    if command == "bench":
+        from entrypoints.bench import arguments
+
+        return arguments.prepare(argv)
     from entrypoints.train import main as train  # imports transformers: seconds
 
     return train.prepare(argv)

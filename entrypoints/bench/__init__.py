@@ -1,0 +1,1 @@
+"""`bench ...`: measures what a job's speed depends on, as one rank."""

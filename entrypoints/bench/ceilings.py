@@ -1,0 +1,93 @@
+"""Measures what limits a collective, in blocks between the rows, so that they see the machine as the rows do."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch.distributed as dist
+
+from entrypoints import network
+from entrypoints.bench import stream
+from entrypoints.bench.bounds import MEMORY_COPY, TCP_BOTH_WAYS, TCP_ONE_WAY
+from entrypoints.bench.cases import BLOCK_SECONDS
+from entrypoints.bench.copying import COPY_BYTES, Copier
+from entrypoints.environment import DistributedEnvironment
+
+BLOCKS = 3
+_FIRST_BYTES = 4 << 20
+_LARGEST_BYTES = 1 << 30
+
+
+class Ceilings:
+    """Blocks of each ceiling so far, in GB/s, the same on every rank: `samples`.
+
+    Every method is a collective. Rank 0 and the first rank of another node, where there is one, hold a TCP stream.
+    """
+
+    def __init__(self, environment: DistributedEnvironment, nodes_of_ranks: list[int]) -> None:
+        self._copier = Copier()
+        self._copies = 1
+        others = [rank for rank, node in enumerate(nodes_of_ranks) if node != nodes_of_ranks[0]]
+        self._rank = environment.rank
+        self._stream = _open(environment, others[0]) if others else None
+        self._bytes = _FIRST_BYTES
+        self._blocks: dict[str, Callable[[], float]] = {MEMORY_COPY: self._copy}
+        # How much to move in a block, learnt once.
+        self._copies = max(1, min(100, round(BLOCK_SECONDS * self._copy() * 1e9 / COPY_BYTES)))
+        if others:
+            self._blocks.update({TCP_ONE_WAY: self._one_way, TCP_BOTH_WAYS: self._both_ways})
+            self._bytes = max(_FIRST_BYTES, min(_LARGEST_BYTES, int(BLOCK_SECONDS * self._both_ways() * 1e9)))
+        self.samples: dict[str, list[float]] = {name: [] for name in self._blocks}
+
+    def sample(self) -> None:
+        """BLOCKS more blocks of each."""
+        for _ in range(BLOCKS):
+            for name, block in self._blocks.items():
+                self.samples[name].append(block())
+
+    def close(self) -> None:
+        if self._stream:
+            self._stream.close()
+
+    def _copy(self) -> float:
+        """GB/s of the slowest rank, all copying at once."""
+        dist.barrier()
+        return self._copies * COPY_BYTES / slowest(self._copier.copy(self._copies)) / 1e9
+
+    def _one_way(self) -> float:
+        """GB/s from rank 0 to its peer."""
+        return self._transfer(sends=self._rank == 0, receives=self._rank != 0)
+
+    def _both_ways(self) -> float:
+        """GB/s each way, both at once."""
+        return self._transfer(sends=True, receives=True)
+
+    def _transfer(self, sends: bool, receives: bool) -> float:
+        dist.barrier()
+        seconds = 0.0
+        if self._stream:
+            seconds = self._stream.transfer(sends * self._bytes, receives * self._bytes)
+        return self._bytes / slowest(seconds) / 1e9
+
+
+def everyone(value: Any) -> list[Any]:
+    """Every rank's value, by rank."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def slowest(seconds: float) -> float:
+    """The longest of all ranks."""
+    return float(max(everyone(seconds)))
+
+
+def _open(environment: DistributedEnvironment, peer: int) -> stream.Stream | None:
+    """The stream between rank 0 and `peer`; None on the other ranks. A collective."""
+    listener = None
+    if environment.rank == 0:
+        listener = stream.listen(network.source_address(network.resolve(environment.master_addr)))
+    address = everyone(listener.getsockname() if listener else None)[0]
+    if listener:
+        return stream.accept(listener)
+    return stream.connect(address[0], address[1]) if environment.rank == peer else None

@@ -1,0 +1,103 @@
+"""`bench collectives`: latency and bandwidth of the process group's collectives, beside what limits them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from entrypoints.bench import calls, report
+from entrypoints.bench.cases import Case
+from entrypoints.bench.ceilings import Ceilings, everyone
+from entrypoints.bench.measure import Timing, measure
+from entrypoints.distributed import BACKENDS, JOIN_SECONDS
+from entrypoints.environment import DistributedEnvironment
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """What was asked for. `backend`: of the default group, which the worker makes; `others` are made here."""
+
+    cases: tuple[Case, ...]
+    backend: str
+    others: tuple[str, ...]
+    row_seconds: float
+    timeout_seconds: float
+    as_json: bool
+    output: Path | None
+
+    def run(self, environment: DistributedEnvironment) -> int:
+        """Measure; rank 0 prints the table or the document, and writes the file. A collective."""
+        torch.set_num_threads(1)  # threads that fill a tensor spin for a while beside the calls
+        nodes_of_ranks = everyone(environment.node_rank)
+        nodes = len(set(nodes_of_ranks))
+        ceilings = Ceilings(environment, nodes_of_ranks)
+        rows: list[dict[str, Any]] = []
+        with self._groups(environment) as groups:
+            for case in self.cases:
+                ceilings.sample()
+                call = calls.make(case, environment.world_size)
+                timings = measure(call, groups, self.row_seconds)
+                if environment.rank == 0:
+                    say(f"{case}: {_in_words(timings)}")
+                for name, timing in timings.items():
+                    row = report.row(
+                        case,
+                        call.bytes,
+                        str(dist.get_backend(groups[name])),
+                        environment.world_size,
+                        nodes,
+                        (timing.low, timing.median, timing.high),
+                    )
+                    rows.append({**row, "nodes": nodes, "calls": timing.calls, "repetitions": timing.blocks})
+        ceilings.sample()
+        ceilings.close()
+        if environment.rank == 0:
+            self._tell(report.document(rows, ceilings.samples, nodes, facts()))
+        return 0
+
+    @contextmanager
+    def _groups(self, environment: DistributedEnvironment) -> Iterator[dict[str, dist.ProcessGroup]]:
+        groups = {self.backend: dist.group.WORLD}
+        for name in self.others:
+            BACKENDS[name](environment, JOIN_SECONDS)
+            groups[name] = dist.new_group(backend=name, timeout=timedelta(seconds=self.timeout_seconds))
+        yield groups
+        for name in self.others:
+            dist.destroy_process_group(groups[name])
+
+    def _tell(self, document: dict[str, Any]) -> None:
+        text = json.dumps(document, indent=2)
+        if self.output:
+            unfinished = self.output.with_name(self.output.name + ".part")
+            unfinished.write_text(text + "\n", encoding="utf-8")
+            unfinished.replace(self.output)
+        print(text if self.as_json else report.table(document), flush=True)
+
+
+def say(line: str) -> None:
+    """To standard error: standard output is the document's."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def facts() -> dict[str, Any]:
+    """What the figures depend on beside the machine: versions and the variables of the transports."""
+    prefixes = ("CCL_", "FI_", "GLOO_")
+    return {
+        "pin": os.environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
+        "torch": str(torch.__version__),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},
+    }
+
+
+def _in_words(timings: dict[str, Timing]) -> str:
+    return ", ".join(f"{backend} {timing.median * 1e6:.1f} us" for backend, timing in timings.items())
