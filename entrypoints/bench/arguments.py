@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, TypeVar
@@ -47,10 +48,8 @@ def prepare(argv: Sequence[str]) -> Collectives:
     add("--json", action="store_true", help="one JSON document on standard output instead of a table")
     add("--output", type=Path, metavar="FILE", help="write the document to this file too")
     options = parser.parse_args(argv)
-    if options.output is not None and not options.output.absolute().parent.is_dir():
-        raise UsageError(
-            f"bench: --output {options.output}: its folder does not exist: create it, or name another"
-        )
+    if options.output is not None:
+        _check_output(options.output)
     backend, *others = [check_backend(options.backend)] if options.backend else backends()
     return Collectives(
         cases=tuple(cases.chosen(options.collectives, options.dtypes, options.sizes)),
@@ -66,6 +65,13 @@ def prepare(argv: Sequence[str]) -> Collectives:
 def backends() -> list[str]:
     """What this image has."""
     return [name for name in BACKENDS if name != "ccl" or ccl.installed()]
+
+
+def _check_output(file: Path) -> None:
+    """Before the measurement rather than after it."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"bench: --output {file}, expected a file in a folder that exists and may be written to")
 
 
 def _list(item: Callable[[str], _Item]) -> Callable[[str], list[_Item]]:
