@@ -1,10 +1,9 @@
 #include "engine.hpp"
 
-#include <c10/util/Exception.h>
+#include "errors.hpp"
+#include "patience.hpp"
 
 #include <pthread.h>
-#include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,73 +12,16 @@
 namespace ccl_backend {
 namespace {
 
-using std::chrono::microseconds;
-
-// A wait asks without a pause for this long, which covers small messages between ranks that are in step.
-constexpr microseconds kSpin{200};
-// Then it lets other threads run in between: until here, and longer for large tensors, which need the asking.
-constexpr microseconds kYield{20000};
-constexpr int64_t kYieldBytesPerMicrosecond = 100;
-// Then it sleeps, longer and longer.
-constexpr microseconds kFirstPause{20};
-constexpr microseconds kLongestPause{1000};
 // The engine's thread leaves the core to a computing caller for this long.
 constexpr microseconds kPauseWhileComputing{200};
 // Without operations for this long, the thread stops looking for them and has to be woken.
 constexpr microseconds kPark{50000};
-// The engine's thread looks this often for operations whose time is over.
+// The engine's thread looks this often for operations that will not complete.
 constexpr microseconds kLookAtClocks{20000};
 // Its patience is that for a tensor of this size, since it waits for several.
 constexpr int64_t kUnknownBytes = 32 << 20;
 // How often a long wait asks the store whether a peer has given up.
 constexpr std::chrono::seconds kAskStore{1};
-
-// The next pause of a wait that began at `begin`; zero: ask again at once.
-class Patience {
- public:
-  explicit Patience(int64_t bytes)
-      : begin_(Clock::now()), yield_(kYield + microseconds(bytes / kYieldBytesPerMicrosecond)) {}
-
-  void pause() {
-    const auto waited = Clock::now() - begin_;
-    if (waited < kSpin) {
-      __builtin_ia32_pause();
-    } else if (waited < yield_) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(pause_);
-      pause_ = std::min(pause_ * 5 / 4 + microseconds(1), kLongestPause);
-    }
-  }
-
- private:
-  Clock::time_point begin_;
-  microseconds yield_;
-  microseconds pause_ = kFirstPause;
-};
-
-clockid_t own_clock() {
-  clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
-  pthread_getcpuclockid(pthread_self(), &clock);
-  return clock;
-}
-
-// Has the thread of this clock used the processor since the last call?
-class Activity {
- public:
-  bool active(clockid_t clock) {
-    timespec now{};
-    if (clock_gettime(clock, &now) != 0) {
-      return false; // the thread has ended
-    }
-    const bool moved = now.tv_sec != last_.tv_sec || now.tv_nsec != last_.tv_nsec;
-    last_ = now;
-    return moved;
-  }
-
- private:
-  timespec last_{};
-};
 
 } // namespace
 
@@ -97,6 +39,7 @@ Engine::Engine() : caller_clock_(own_clock()) {
 
 void Engine::stop() {
   stopping_ = true;
+  Lifeline::leave_all();
   {
     std::lock_guard<std::mutex> guard(park_mutex_);
     parked_ = false;
@@ -176,43 +119,57 @@ bool Engine::poll() {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& caught) {
-      reason = caught.what();
+      reason = message_of(caught);
     } catch (...) {
     }
     give_up(
         operation,
-        c10::str("ccl: ", operation->what().describe(), " failed on ", operation->group_->where(), ": ", reason));
+        c10::str("ccl: ", operation->what().describe(), " failed on ", operation->group_->where(), ": ", reason),
+        true);
   }
   return true;
 }
 
-void Engine::give_up(const OperationPtr& operation, const std::string& message) {
+void Engine::give_up(const OperationPtr& operation, const std::string& message, bool compare) {
   // Calls from now on fail at once; to hear the peers may take some seconds.
   const auto& group = operation->group_;
-  const bool is_first = group->mark_broken(message);
-  const auto text = is_first ? c10::str(message, "; ", group->compare_with_peers(group))
-                             : c10::str(message, " (before: ", group->reason(), ")");
+  auto text = message;
+  if (!group->mark_broken(message)) {
+    text = c10::str(message, " (before: ", group->reason(), ")");
+  } else if (compare) {
+    text = c10::str(message, "; ", group->compare_with_peers(group));
+  }
   new OperationPtr(operation); // for ever: oneCCL may still write to its tensors
   operation->fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, text)));
 }
 
-void Engine::fail_late() {
+void Engine::fail_hopeless() {
   const auto now = Clock::now();
-  std::vector<OperationPtr> late;
+  std::vector<std::pair<OperationPtr, std::string>> hopeless;
   std::vector<OperationPtr> broken;
   {
     const auto guard = lock();
-    late = take([&](Operation& operation) { return now >= operation.started_ + operation.timeout_; });
+    take([&](Operation& operation) {
+      auto reason = operation.why_never(now);
+      if (reason.empty()) {
+        return false;
+      }
+      hopeless.emplace_back(OperationPtr::reclaim_copy(&operation), std::move(reason));
+      return true;
+    });
     broken = take([&](Operation& operation) {
-      const auto same = [&](const OperationPtr& other) { return other->group_ == operation.group_; };
-      return operation.group_->is_broken() || std::any_of(late.begin(), late.end(), same);
+      const auto same = [&](const auto& other) { return other.first->group_ == operation.group_; };
+      return operation.group_->is_broken() || std::any_of(hopeless.begin(), hopeless.end(), same);
     });
   }
-  for (const auto& operation : late) {
-    give_up(operation, operation->timeout_message());
+  for (const auto& [operation, reason] : hopeless) {
+    const bool compare = now >= operation->started_ + operation->timeout_;
+    const auto what = operation->what().describe();
+    give_up(operation, c10::str("ccl: ", what, " ", reason, ", ", operation->group_->where()), compare);
   }
   for (const auto& operation : broken) {
-    give_up(operation, c10::str("ccl: ", operation->what().describe(), " was given up on ", operation->group_->where()));
+    const auto what = operation->what().describe();
+    give_up(operation, c10::str("ccl: ", what, " was given up on ", operation->group_->where()), true);
   }
 }
 
@@ -276,7 +233,7 @@ void Engine::run() {
     }
     idle_since = Clock::now();
     if (idle_since >= look_at_clocks) {
-      fail_late();
+      fail_hopeless();
       look_at_clocks = idle_since + kLookAtClocks;
     }
     if (submissions_.load(std::memory_order_relaxed) != submissions) {

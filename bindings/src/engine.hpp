@@ -42,13 +42,14 @@ class Engine {
 
  private:
   Engine();
-  // Asks while nobody waits, and fails operations whose time is over.
+  // Asks while nobody waits, and fails operations that will not complete.
   void run();
   // Asks the store about long waits; a thread of its own, since the store may block.
   void watch();
   void stop();
-  void fail_late();
-  void give_up(const OperationPtr& operation, const std::string& message);
+  void fail_hopeless();
+  // `compare`: adds to the message what each rank is at.
+  void give_up(const OperationPtr& operation, const std::string& message, bool compare);
   std::vector<OperationPtr> take(const std::function<bool(Operation&)>& wanted);
 
   std::timed_mutex mutex_;

@@ -1,11 +1,10 @@
 #include "group.hpp"
 
 #include "engine.hpp"
+#include "errors.hpp"
 #include "initialize.hpp"
 #include "reach.hpp"
 #include "rendezvous.hpp"
-
-#include <c10/util/Exception.h>
 
 #include <future>
 #include <sstream>
@@ -18,6 +17,12 @@ namespace {
 // How long a rank that gives up waits for what the others say: they look every second.
 constexpr std::chrono::seconds kHearOut{3};
 constexpr Milliseconds kLookAgain{50};
+// What a rank has sent before it ended may still be on its way for this long. A rank that left in order may have
+// completed a large collective that others are still at.
+constexpr std::chrono::seconds kLastWords{2};
+constexpr std::chrono::seconds kLastWordsInOrder{30};
+// For the connections of the lifeline, once all ranks are there.
+constexpr std::chrono::seconds kTieLifeline{60};
 constexpr const char* kGaveUp = "ccl/gave-up";
 
 std::string joined_key(int rank) {
@@ -32,9 +37,11 @@ Milliseconds left_until(Clock::time_point deadline) {
   return std::max(Milliseconds(1), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
 }
 
-// Runs `body` in a thread of its own; false if it did not return in time, then it is left alone.
+// Runs `body` in a thread of its own; false if it did not return in time, then it is left alone, as it is where `look`,
+// which is called all the time, raises.
 template <typename Result>
-bool run_bounded(std::function<Result()> body, Milliseconds limit, Result& result) {
+bool run_bounded(
+    std::function<Result()> body, Milliseconds limit, Result& result, const std::function<void()>& look = [] {}) {
   auto promise = std::make_shared<std::promise<Result>>();
   auto future = promise->get_future();
   std::thread([promise, body = std::move(body)] {
@@ -44,8 +51,12 @@ bool run_bounded(std::function<Result()> body, Milliseconds limit, Result& resul
       promise->set_exception(std::current_exception());
     }
   }).detach();
-  if (future.wait_for(limit) != std::future_status::ready) {
-    return false;
+  const auto deadline = Clock::now() + limit;
+  while (future.wait_for(std::min(kLookAgain, left_until(deadline))) != std::future_status::ready) {
+    if (Clock::now() >= deadline) {
+      return false;
+    }
+    look();
   }
   result = future.get();
   return true;
@@ -69,6 +80,10 @@ Group::Group(GroupOptions given) : options(std::move(given)), process(getpid()) 
   const auto deadline = Clock::now() + options.timeout;
   check_reach(options.global_ranks, where());
   join(deadline);
+  if (options.size > 1) {
+    const auto limit = std::min(Clock::now() + kTieLifeline, deadline);
+    lifeline_ = std::make_unique<Lifeline>(*options.store, options.rank, options.size, limit);
+  }
   communicator_ = connect(deadline);
   communicator_made(options.global_ranks);
   mailbox_ = std::make_unique<Mailbox>(*communicator_, options.size);
@@ -106,14 +121,22 @@ std::unique_ptr<ccl::communicator> Group::connect(Clock::time_point deadline) {
     exchange->close();
     return made;
   };
+  const auto began = Clock::now();
+  const auto look = [&] {
+    const auto reason = why_never(began, false);
+    if (!reason.empty()) {
+      Engine::instance().mark_stuck();
+      C10_THROW_ERROR(DistBackendError, reason);
+    }
+  };
   Made made;
   try {
-    if (!run_bounded(make, left_until(deadline), made)) {
+    if (!run_bounded<Made>(make, left_until(deadline), made, look)) {
       Engine::instance().mark_stuck();
       C10_THROW_ERROR(DistBackendError, c10::str("no answer within ", options.timeout.count() / 1000.0, " s"));
     }
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(DistBackendError, c10::str("ccl: the ranks could not connect, ", where(), ": ", error.what()));
+    C10_THROW_ERROR(DistBackendError, c10::str("ccl: the ranks could not connect, ", where(), ": ", message_of(error)));
   }
   return std::make_unique<ccl::communicator>(std::move(*made));
 }
@@ -132,7 +155,7 @@ Group::~Group() {
     communicator_.reset();
     communicator_gone();
   } catch (const std::exception& error) {
-    TORCH_WARN("ccl: leaving ", where(), ": ", error.what());
+    TORCH_WARN("ccl: leaving ", where(), ": ", message_of(error));
   }
 }
 
@@ -160,6 +183,20 @@ void Group::require_usable(const char* operation) const {
     C10_THROW_ERROR(
         DistBackendError, c10::str("ccl: ", operation, " on a group that failed before, ", where(), ": ", reason()));
   }
+}
+
+std::string Group::why_never(Clock::time_point started, bool is_message) const {
+  const auto gone = lifeline_ ? lifeline_->departure() : std::nullopt;
+  if (!gone || (gone->is_orderly && is_message)) { // others may still exchange messages
+    return "";
+  }
+  const auto last_words = gone->is_orderly ? kLastWordsInOrder : kLastWords;
+  if (Clock::now() < std::max(gone->noticed, started) + last_words) {
+    return "";
+  }
+  const auto rank = options.global_ranks.empty() ? gone->rank : options.global_ranks[gone->rank];
+  return c10::str(
+      "rank ", rank, gone->is_orderly ? " has left the group" : " has ended, or its host cannot be reached any more");
 }
 
 void Group::started(const Started& what) {

@@ -1,6 +1,7 @@
 // One process group's communicator and what all its operations share.
 #pragma once
 
+#include "lifeline.hpp"
 #include "mailbox.hpp"
 
 #include <c10/core/ScalarType.h>
@@ -69,6 +70,10 @@ class Group {
   // Raises DistBackendError if the group is broken.
   void require_usable(const char* operation) const;
 
+  // Why an operation that started then can never complete: a rank is gone, and what it had sent before has had time
+  // to arrive. Empty: it may complete.
+  std::string why_never(Clock::time_point started, bool is_message) const;
+
   // Remembers what this rank started last, for the ranks that wait for it.
   void started(const Started& what);
 
@@ -89,6 +94,8 @@ class Group {
   std::string read_peers(c10d::Store& store);
   c10d::Store& private_store();
 
+  // Goes last: it tells the others that this rank has left. None where the rank is alone.
+  std::unique_ptr<Lifeline> lifeline_;
   std::unique_ptr<ccl::communicator> communicator_;
   std::unique_ptr<Mailbox> mailbox_;
   std::atomic<bool> broken_{false};

@@ -164,9 +164,13 @@ uint64_t Operation::getSequencenumber() const {
   return what_.sequence;
 }
 
-std::string Operation::timeout_message() const {
-  return c10::str(
-      "ccl: ", what_.describe(), " did not complete within its timeout of ", seconds(timeout_), ", ", group_->where());
+std::string Operation::why_never(Clock::time_point now) const {
+  if (now >= started_ + timeout_) {
+    return c10::str("did not complete within its timeout of ", seconds(timeout_));
+  }
+  const bool is_message = call_.advance != nullptr;
+  const auto reason = group_->why_never(started_, is_message);
+  return reason.empty() ? reason : c10::str("cannot complete: ", reason);
 }
 
 } // namespace ccl_backend

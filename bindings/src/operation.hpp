@@ -63,7 +63,8 @@ class Operation final : public c10d::Work {
   // Without it; exactly one of the two, once.
   void complete();
   void fail(std::exception_ptr error);
-  std::string timeout_message() const;
+  // Why it will not complete: its time is over, or a rank is gone. Empty: it may.
+  std::string why_never(Clock::time_point now) const;
 
   const std::shared_ptr<Group> group_;
   Call call_;

@@ -1,6 +1,7 @@
 #include "process_group.hpp"
 
 #include "engine.hpp"
+#include "errors.hpp"
 #include "types.hpp"
 
 namespace ccl_backend {
@@ -35,7 +36,7 @@ WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
   } catch (const std::exception& error) {
     // What oneCCL had begun is lost, so the ranks are out of step from here on.
     const auto message = c10::str(
-        "ccl: ", operation->what().describe(), " could not start on ", group->where(), ": ", error.what());
+        "ccl: ", operation->what().describe(), " could not start on ", group->where(), ": ", message_of(error));
     new OperationPtr(operation);
     group->mark_broken(message);
     C10_THROW_ERROR(DistBackendError, message);
