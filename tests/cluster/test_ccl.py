@@ -1,0 +1,23 @@
+"""The ccl backend between containers: every collective against a reference, with one and two ranks a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.conftest import inv
+from tooling.paths import ROOT
+
+CHECKS = ROOT / "bindings" / "tests"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks_per_node"), [(2, 1), (3, 1), (4, 1), (2, 2)], ids=["two", "three", "four", "two by two"]
+)
+def test_every_collective_gives_what_it_should_between_containers(
+    nodes: int, ranks_per_node: int, image: str
+) -> None:
+    cluster = ("--name=collectives", f"--nodes={nodes}", f"--ranks-per-node={ranks_per_node}", "--offline")
+    job = ("run", "--backend=ccl", "/data/collectives.py")
+    result = inv("up", *cluster, f"--data={CHECKS}", "--", *job)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"results of {nodes * ranks_per_node} ranks are right" in result.stdout

@@ -1,0 +1,165 @@
+"""`./inv conformance`: torch's own suite for backends, with ccl and with gloo in the image, beside each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from invoke.exceptions import Exit
+from rich.console import Console
+from rich.table import Table
+
+from tooling import container, engine, images, pins
+from tooling.errors import UsageError
+from tooling.paths import CACHE, ROOT
+
+BACKENDS = ("ccl", "gloo")
+CHECKS = ROOT / "bindings" / "tests"
+FOLDER = CACHE / "conformance"
+# Far more than the whole suite takes; a single test has a limit of its own in bindings/tests/conformance.py.
+LIMIT_SECONDS = 3600.0
+
+_MONITORED = "torch refuses monitored_barrier by name for every backend but gloo"
+# What passes with gloo and not with ccl, and why that stays.
+DIFFERENCES: Mapping[str, str] = {
+    "test_ddp_logging_data_cpu": 'DDP\'s log calls every backend that torch does not know "custom"',
+    "test_monitored_barrier_gloo": _MONITORED,
+    "test_monitored_barrier_gloo_rank_0_timeout": _MONITORED,
+    "test_monitored_barrier_gloo_subgroup": _MONITORED,
+    "test_sparse_all_reduce_sum": "ccl has no sparse tensors",
+}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One test: `passed`, `failed` or `skipped` with each backend.
+
+    `reason` is what was raised, or why it was skipped; `known` is DIFFERENCES' reason, empty where there is none.
+    """
+
+    test: str
+    ccl: str
+    gloo: str
+    reason: str
+    known: str
+
+    @property
+    def differs(self) -> bool:
+        """Does gloo pass what ccl does not?"""
+        return self.gloo == "passed" and self.ccl != "passed"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the suite says of both backends with this number of ranks on one host."""
+
+    ranks: int
+    image: str
+    date: str
+    seconds: dict[str, float]
+    rows: tuple[Row, ...]
+
+    def counts(self, backend: str) -> Counter[str]:
+        """How many tests passed, failed and were skipped."""
+        return Counter(getattr(row, backend) for row in self.rows)
+
+    def undocumented(self) -> list[Row]:
+        """The differences that DIFFERENCES does not have."""
+        return [row for row in self.rows if row.differs and not row.known]
+
+    def gone(self) -> list[str]:
+        """The differences of DIFFERENCES that were run and are none any more."""
+        return [row.test for row in self.rows if row.known and not row.differs]
+
+    def hung(self) -> list[Row]:
+        """The tests whose ranks had to be ended."""
+        return [row for row in self.rows if "terminated or timed out after" in row.reason]
+
+
+def compare(image: str, ranks: int, only: str, say: Say) -> Comparison:
+    """Runs the tests whose names contain the regular expression `only`, once with each backend."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    seconds = {}
+    for backend in BACKENDS:
+        started = time.monotonic()
+        found[backend] = {row["test"]: row for row in run_suite(image, backend, ranks, only)}
+        seconds[backend] = round(time.monotonic() - started, 1)
+        say(f"{backend}: {len(found[backend])} tests in {seconds[backend]:.0f} s")
+    rows = []
+    for test, ccl in found["ccl"].items():
+        gloo = found["gloo"][test]
+        reason = ccl["reason"] if ccl["status"] != "passed" else gloo["reason"]
+        rows.append(Row(test, ccl["status"], gloo["status"], reason, DIFFERENCES.get(test, "")))
+    return Comparison(ranks, image, time.strftime("%Y-%m-%d", time.gmtime()), seconds, tuple(rows))
+
+
+def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str, Any]]:
+    """The rows of bindings/tests/conformance.py; its progress is in .cache/conformance/BACKEND-RANKS.log."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    log = FOLDER / f"{backend}-{ranks}.log"
+    with log.open("wb") as stream:
+        done = container.run(
+            image,
+            ["python", "/checks/conformance.py", f"--backend={backend}", f"--ranks={ranks}", f"--only={only}"],
+            [f"--volume={CHECKS}:/checks:ro"],
+            subprocess.PIPE,
+            stream,
+            LIMIT_SECONDS,
+        )
+    try:
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        raise UsageError(f"the suite ended with code {done.returncode} and without a result: see {log}") from None
+    if not rows:
+        raise UsageError(f"no test's name contains {only!r}: {log.parent} has the names of earlier runs")
+    return rows
+
+
+def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) -> None:
+    """Compares, writes .cache/conformance/RANKS.json, prints. Raises Exit 1 for a difference without a reason."""
+    if ranks < 2:
+        raise UsageError(f"--ranks is {ranks}, expected 2 or more")
+    pin = pins.load().pin(pin_name)
+    engine.ensure(say)
+    image = images.build(pin, say)
+    say(f"running torch's suite with {ranks} ranks and each of {', '.join(BACKENDS)}: some minutes")
+    comparison = compare(image.tag, ranks, only, say)
+    document = json.dumps(asdict(comparison), indent=1)
+    result = FOLDER / f"{ranks}.json"
+    result.write_text(document + "\n", encoding="utf-8")
+    if as_json:
+        print(document)
+    else:
+        show(comparison, result)
+    undocumented = [row.test for row in comparison.undocumented()]
+    if undocumented:
+        raise Exit(f"gloo passes and ccl does not, without a known reason: {', '.join(undocumented)}", code=1)
+
+
+def show(comparison: Comparison, result: Path) -> None:
+    """Prints the counts and every test that only one of the two passes."""
+    console = Console()
+    counts = Table(title=f"torch's suite, {comparison.ranks} ranks, {comparison.date}", title_justify="left")
+    for column in ("backend", "passed", "failed", "skipped", "seconds"):
+        counts.add_column(column)
+    for backend in BACKENDS:
+        found = comparison.counts(backend)
+        cells = [str(found[status]) for status in ("passed", "failed", "skipped")]
+        counts.add_row(backend, *cells, f"{comparison.seconds[backend]:.0f}")
+    console.print(counts)
+    differences = Table(title="differences", title_justify="left")
+    for column in ("test", "ccl", "gloo", "reason"):
+        differences.add_column(column, overflow="fold")
+    for row in comparison.rows:
+        if row.ccl != row.gloo:
+            differences.add_row(row.test, row.ccl, row.gloo, row.known or row.reason)
+    console.print(differences)
+    console.print(f"every test: {result.relative_to(ROOT)}")

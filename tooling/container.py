@@ -1,0 +1,27 @@
+"""One command in one container of an image, and nothing left behind whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import IO
+
+PREFIX = "cts-once-"
+
+
+def run(
+    image: str,
+    command: Sequence[str],
+    docker_arguments: Sequence[str] = (),
+    stdout: IO[bytes] | int | None = None,
+    stderr: IO[bytes] | int | None = None,
+    limit_seconds: float | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """`docker run`, with /dev/shm of 1 GB. Raises subprocess.TimeoutExpired after the clean-up."""
+    name = f"{PREFIX}{os.getpid()}"
+    argv = ["docker", "run", "--rm", "--name", name, "--shm-size=1g", *docker_arguments, image, *command]
+    try:
+        return subprocess.run(argv, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
+    finally:  # ends at once where --rm has done it
+        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
