@@ -7,6 +7,7 @@ from functools import partial
 from invoke.context import Context
 from invoke.tasks import task as invoke_task
 
+from tooling import bench as measurements
 from tooling import demo as demonstration
 from tooling import engine, host_doctor, images, locks, matrix, pins, suite
 from tooling import up as clusters
@@ -44,14 +45,41 @@ def lock(_c: Context, pin: str | None = None) -> None:
         "pin": "a row of ./inv matrix; the default pin needs no flag",
         "nodes": "containers to start",
         "ranks-per-node": "training processes in each",
-        "backend": "the process group: gloo or ccl",
+        "backend": "the process group: ccl or gloo",
     },
 )
 def demo(
-    _c: Context, pin: str | None = None, nodes: int = 2, ranks_per_node: int = 1, backend: str = "gloo"
+    _c: Context, pin: str | None = None, nodes: int = 2, ranks_per_node: int = 1, backend: str = "ccl"
 ) -> None:
     """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
     demonstration.run(pin, nodes, ranks_per_node, backend, say)
+
+
+@task(
+    name="bench-collectives",
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "nodes": "containers with one rank each that are measured after the one container; 1: none",
+        "ranks": "ranks in the one container",
+        "sizes": "of the tensors, 4K,25M for example; default 4K to 100M, and more than all_reduce",
+        "seconds": "to measure each size, about",
+        "output": "folder for the JSON file and the PNG; default .cache/bench",
+        "json": "one JSON document on standard output instead of a table",
+    },
+)
+def bench_collectives(
+    _c: Context,
+    pin: str | None = None,
+    nodes: int = 2,
+    ranks: int = 2,
+    sizes: str | None = None,
+    seconds: float = 2.0,
+    output: str | None = None,
+    json: bool = False,
+) -> None:
+    """Measure the process group beside what limits it: ./inv bench collectives."""
+    options = measurements.options_of(sizes, seconds)
+    measurements.collectives(pin, nodes, ranks, options, output, json, say)
 
 
 @task(

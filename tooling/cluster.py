@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import yaml
 
@@ -43,8 +45,11 @@ class Outcome:
     seconds_to_start: float
 
 
-def run(spec: ClusterSpec, engine: Engine, say: Say) -> Outcome:
-    """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens."""
+def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
+    """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens.
+
+    The log goes to `shown`, standard output unless that is for something else.
+    """
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
         file = write(spec)
@@ -52,7 +57,9 @@ def run(spec: ClusterSpec, engine: Engine, say: Say) -> Outcome:
             started = time.monotonic()
             up(spec, file)
             seconds_to_start = time.monotonic() - started
-            with following(engine.endpoint, spec.project, folder_of(spec.name) / "log.txt"):
+            with following(
+                engine.endpoint, spec.project, folder_of(spec.name) / "log.txt", shown or sys.stdout.buffer
+            ):
                 exit_code = _wait(spec, engine, say)
             return Outcome(exit_code, seconds_to_start)
         finally:

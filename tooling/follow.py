@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ END_SECONDS = 10.0
 
 
 @contextmanager
-def following(endpoint: str, project: str, log: Path) -> Iterator[None]:
-    """Copies the output of the project's containers, from their start on, to standard output and to `log`."""
+def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
+    """Copies the output of the project's containers, from their start on, to `shown` and to the file `log`."""
     client = docker.DockerClient(base_url=endpoint, timeout=60)
     lock = threading.Lock()
     readers = []
@@ -29,7 +28,7 @@ def following(endpoint: str, project: str, log: Path) -> Iterator[None]:
         containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
         for container in containers:
             prefix = f"{container.labels[SERVICE_LABEL]} | ".encode()
-            arguments = (container, prefix, (sys.stdout.buffer, file), lock)
+            arguments = (container, prefix, (shown, file), lock)
             readers.append(threading.Thread(target=_copy, args=arguments, daemon=True))
         for reader in readers:
             reader.start()

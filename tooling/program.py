@@ -30,8 +30,21 @@ def remainder_argv(argv: Sequence[str] | None = None) -> list[str]:
     return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
 
 
+def join_names(argv: Sequence[str], tasks: Iterable[str]) -> list[str]:
+    """`bench collectives` is the task bench-collectives: two words that together name a task become one."""
+    own = list(argv[: argv.index("--")] if "--" in argv else argv)
+    names = set(tasks)
+    for place, pair in enumerate(itertools.pairwise(own)):
+        if "-".join(pair) in names:
+            return [*argv[:place], "-".join(pair), *argv[place + 2 :]]
+    return list(argv)
+
+
 def _nearest(word: str, choices: Iterable[str]) -> str:
-    match = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    choices = list(choices)
+    if longer := [choice.replace("-", " ", 1) for choice in choices if choice.startswith(f"{word}-")]:
+        return f", there is: {', '.join(longer)};"
+    match = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ";"
 
 
@@ -74,6 +87,11 @@ class TaskProgram(Program):
 
     def __init__(self, namespace: Collection) -> None:
         super().__init__(namespace=namespace, name="cpu-train-stack", binary="./inv", binary_names=["inv"])
+
+    def normalize_argv(self, argv: list[str] | None) -> None:
+        super().normalize_argv(argv)
+        if self.namespace is not None:
+            self.argv = join_names(self.argv, self.namespace.task_names)
 
     def parse_tasks(self) -> None:
         try:

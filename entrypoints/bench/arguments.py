@@ -46,7 +46,7 @@ def prepare(argv: Sequence[str]) -> Collectives:
     add("--timeout", type=positive_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS",
         help="for each collective (default: %(default)g)")  # fmt: skip
     add("--json", action="store_true", help="one JSON document on standard output instead of a table")
-    add("--output", type=Path, metavar="FILE", help="write the document to this file too")
+    add("--output", type=Path, metavar="FILE", help="write the document to this file, print nothing")
     options = parser.parse_args(argv)
     if options.output is not None:
         _check_output(options.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ class Collectives:
     output: Path | None
 
     def run(self, environment: DistributedEnvironment) -> int:
-        """Measure; rank 0 prints the table or the document, and writes the file. A collective."""
+        """Measure; rank 0 prints the table or the document, or writes the file. A collective."""
         torch.set_num_threads(1)  # threads that fill a tensor spin for a while beside the calls
         nodes_of_ranks = everyone(environment.node_rank)
         nodes = len(set(nodes_of_ranks))
@@ -77,11 +78,12 @@ class Collectives:
 
     def _tell(self, document: dict[str, Any]) -> None:
         text = json.dumps(document, indent=2)
-        if self.output:
-            unfinished = self.output.with_name(self.output.name + ".part")
-            unfinished.write_text(text + "\n", encoding="utf-8")
-            unfinished.replace(self.output)
-        print(text if self.as_json else report.table(document), flush=True)
+        if self.output is None:
+            print(text if self.as_json else report.table(document), flush=True)
+            return
+        unfinished = self.output.with_name(self.output.name + ".part")
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(self.output)
 
 
 def say(line: str) -> None:
@@ -90,13 +92,20 @@ def say(line: str) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """What the figures depend on beside the machine: versions and the variables of the transports."""
+    """What the figures depend on: processor, versions and the variables of the transports."""
     prefixes = ("CCL_", "FI_", "GLOO_")
     return {
         "pin": os.environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
         "torch": str(torch.__version__),
+        "cpu": cpu(),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},
     }
+
+
+def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name."""
+    found = re.search(r"^model name\s*:\s*(.*)$", cpuinfo.read_text(), flags=re.MULTILINE)
+    return found[1] if found else "unknown"
 
 
 def _in_words(timings: dict[str, Timing]) -> str:

@@ -48,10 +48,11 @@ def document(
 def _with_share(row: Mapping[str, Any], speeds: Mapping[str, float], nodes: int) -> dict[str, Any]:
     limit = bounds.limit(row["collective"], row["ranks"], nodes)
     if limit is None:
-        return {**row, "ceiling": None, "ceiling_share": None}
+        return {**row, "ceiling": None, "ceiling_factor": None, "ceiling_share": None}
     name, factor = limit
     share = bounds.share(row["algbw_gbytes_per_s"], row["bytes"], speeds[name], factor)
-    return {**row, "ceiling": name, "ceiling_share": None if share is None else round(share, 3)}
+    share = None if share is None else round(share, 3)
+    return {**row, "ceiling": name, "ceiling_factor": round(factor, 4), "ceiling_share": share}
 
 
 def table(document: Mapping[str, Any]) -> str:
