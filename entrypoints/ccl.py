@@ -6,12 +6,16 @@ Every variable is one of oneCCL's or libfabric's own; one that the user has set 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping, MutableMapping
 
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 
 PACKAGE = "oneccl_bindings_for_pytorch"
+# What libfabric's shared-memory provider reserves in /dev/shm for each process (libfabric of Intel MPI 2021.18).
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  the provider's own choice
+SHARED_MEMORY_BYTES = 64 << 20
 
 
 def variables(
@@ -46,6 +50,26 @@ def prepare(environ: MutableMapping[str, str], wanted: Mapping[str, str]) -> Non
     """Sets what the user has not set."""
     for name, value in wanted.items():
         environ.setdefault(name, value)
+
+
+def shared_memory_warning(
+    local_world_size: int, environ: Mapping[str, str], directory: str = SHARED_MEMORY
+) -> str | None:
+    """What is lost where the ranks of this node find too little room in `directory`; None where nothing is.
+
+    libfabric passes over its shared-memory provider then, without a word, and the ranks talk over tcp.
+    """
+    if local_world_size == 1 or environ.get("CCL_ATL_SHM", "0") == "0":
+        return None
+    space = os.statvfs(directory)
+    free, wanted = space.f_bavail * space.f_frsize, local_world_size * SHARED_MEMORY_BYTES
+    if free >= wanted:
+        return None
+    return (
+        f"{directory} has {free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} ranks: they "
+        "talk over tcp, with half the bandwidth of shared memory; give the container more "
+        "(docker run --shm-size 1g)"
+    )
 
 
 def installed() -> bool:

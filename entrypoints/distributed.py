@@ -20,7 +20,8 @@ from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import USAGE_EXIT_CODE, UsageError
 from entrypoints.launchers import TORCHRUN
 
-DEFAULT_BACKEND = "gloo"
+# An image without the ccl backend has torch's own.
+DEFAULT_BACKEND = "ccl" if ccl.installed() else "gloo"
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 # How long ranks wait for each other at the start. A collective may take longer than that, a start may not.
 JOIN_SECONDS = 300.0
@@ -32,8 +33,12 @@ def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) 
 
 
 def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
-    interface = network.choose(environment, os.environ.get("GLOO_SOCKET_IFNAME", ""), deadline_seconds)
+    _prepare_gloo(environment, deadline_seconds)  # the job may make groups of gloo beside this one
+    interface = os.environ["GLOO_SOCKET_IFNAME"]
     ccl.prepare(os.environ, ccl.variables(environment, interface, worker_cores=()))
+    warning = ccl.shared_memory_warning(environment.local_world_size, os.environ)
+    if warning and environment.local_rank == 0:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     ccl.load()
 
 

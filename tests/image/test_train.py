@@ -201,7 +201,7 @@ def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(
     done = two_ranks(**changes, **PARITY)
     assert done.returncode == 0, done.stderr
     found = result(output_folder / "run")
-    assert (found["world_size"], found["nodes"], found["backend"]) == (2, 1, "gloo")
+    assert (found["world_size"], found["nodes"], found["backend"]) == (2, 1, "ccl")
     assert found["pin"] is not None
     # The last batch of an epoch is filled up with rows from its beginning: compare the steps before it.
     assert found["steps"] == expected["steps"] == 2 * math.ceil(22 / 8)

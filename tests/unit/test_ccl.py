@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from entrypoints import ccl
@@ -62,3 +65,14 @@ def test_a_variable_that_the_user_has_set_stays() -> None:
     assert environ["FI_PROVIDER"] == "verbs"
     assert environ["CCL_LOG_LEVEL"] == "debug"
     assert environ["FI_TCP_IFACE"] == "eth0"
+
+
+def test_too_little_shared_memory_is_said_where_several_ranks_want_it(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    too_many = free // ccl.SHARED_MEMORY_BYTES + 1
+    shared = {"CCL_ATL_SHM": "1"}
+    assert ccl.shared_memory_warning(2, shared, str(tmp_path)) is None
+    assert ccl.shared_memory_warning(too_many, {"CCL_ATL_SHM": "0"}, str(tmp_path)) is None
+    warning = ccl.shared_memory_warning(too_many, shared, str(tmp_path))
+    assert warning is not None
+    assert f"expected {too_many * 64} MiB for {too_many} ranks" in warning
