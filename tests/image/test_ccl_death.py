@@ -52,7 +52,7 @@ def run_ranks(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) ->
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("all", 2), ("all", 4), ("message", 2), ("child", 2)])
+@pytest.mark.parametrize(("kind", "ranks"), [("all", 2), ("all", 3), ("message", 2), ("child", 2)])
 def test_every_rank_is_told_who_is_gone(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) -> None:
     output = run_ranks(run_in_image, scripts, kind, ranks)
     assert "end 1 137" in output
