@@ -1,67 +1,69 @@
-"""What one rank gets: cores, threads, variables, preloads, and why. Pure and torch-free."""
+"""What one rank gets of its node: cores, threads, memory, variables, preloads, and why. Pure and torch-free."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TypeVar
+import math
+from collections.abc import Mapping
 
+from entrypoints import communication, openmp, share
+from entrypoints.cpus import format_cpu_list
 from entrypoints.environment import DistributedEnvironment, variables
 from entrypoints.environment import warnings as environment_warnings
 from entrypoints.errors import UsageError
-from entrypoints.launchers import TORCHRUN
+from entrypoints.host import EMULATED, SUPPORTED_MACHINE, Topology
+from entrypoints.notes import Notes, count
+from entrypoints.openmp import LAUNCH_ROLE as LAUNCH_ROLE
 from entrypoints.preload import Preloads, compose
-from entrypoints.topology import EMULATED, Topology
+from entrypoints.rank_plan import MemoryPolicy, RankPlan
+from entrypoints.share import Share
 
-# The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
-LAUNCH_ROLE = "cpu-train-stack"
 # torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
 QUIET = "FATAL"
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class RankPlan:
-    """`cores`: CPU numbers that the rank is bound to. `environment`: every variable that will be set.
-
-    `preload`: the paths added to LD_PRELOAD. `ccl_worker_cores`: cores kept for communication threads; gloo
-    has none. Prints as JSON with `document`.
-    """
-
-    placement: DistributedEnvironment
-    cores: tuple[int, ...]
-    omp_num_threads: int
-    ccl_worker_cores: tuple[int, ...]
-    environment: Mapping[str, str]
-    preload: tuple[str, ...]
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-    def document(self) -> dict[str, object]:
-        fields = asdict(self)
-        return {**fields.pop("placement"), **fields}
+# The trainer's default for --dataloader_num_workers.
+DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"
+# Rows of text are put together in a few milliseconds a batch: one process is ahead, the other works.
+_MOST_DATALOADER_WORKERS = 2
 
 
 def plan(
-    environment: DistributedEnvironment, topology: Topology, user_environ: Mapping[str, str], preloads: Preloads
+    environment: DistributedEnvironment,
+    topology: Topology,
+    user_environ: Mapping[str, str],
+    preloads: Preloads,
+    backend: str,
 ) -> RankPlan:
     """Divide the allowed cores among the node's ranks and derive the rest. A user's own variable always wins.
 
-    Raises UsageError for a user's OMP_NUM_THREADS that is not a number of threads.
+    Raises UsageError for a user's variable that cannot be read, and for a machine that the stack is not made for.
     """
-    reasons: list[str] = []
-    warnings = environment_warnings(environment, user_environ)
-    cores = _share(environment, topology, reasons, warnings)
-    cpus = tuple(sorted(cpu for core in cores for cpu in core))
-    threads = _threads(environment, len(cores), user_environ, reasons, warnings)
+    if topology.machine != SUPPORTED_MACHINE:
+        raise UsageError(
+            f"this CPU is {topology.machine}, expected {SUPPORTED_MACHINE}: the stack's images, wheels and "
+            "preloads are made for x86-64 alone, and under emulation training takes many times longer"
+        )
+    notes = Notes(warnings=[*environment_warnings(environment, user_environ), *topology.warnings])
+    part = share.of_rank(environment, topology, notes)
+    own_threads = openmp.users_threads(environment, user_environ, notes)
+    fixed = int(own_threads.split(",")[0]) if own_threads else None
+    workers = communication.worker_cores(environment, part, backend, fixed, user_environ, notes)
+    computing = tuple(core for core in part.cores if not set(workers) & set(core.cpus)) or tuple(part.cores)
+    kept = len(part.cores) - len(computing)
+    threads = fixed or min(part.most_threads, len(computing))
+    openmp.explain_threads(own_threads, threads, part, kept, notes)
+    cpus = tuple(sorted(cpu for core in computing for cpu in core.cpus))
+    memory = _memory_policy(part, topology, notes)
+    _meeting(environment, topology, user_environ, notes)
+
     chosen = variables(environment)
-    chosen["OMP_NUM_THREADS"] = user_environ["OMP_NUM_THREADS"] if threads is None else str(threads)
-    if any("libiomp5" in path for path in preloads.paths):
-        _intel_openmp(chosen, user_environ, reasons)
+    chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
+    chosen.update(openmp.variables(part, len(computing), threads, user_environ, preloads, notes))
+    if backend == "ccl" and environment.world_size > 1:
+        chosen.update(communication.variables(workers, environment.local_world_size, user_environ))
+    loaders = _dataloader_workers(part, len(cpus), threads, user_environ, notes)
+    chosen[DATALOADER_WORKERS] = str(loaders)
     if "TORCH_CPP_LOG_LEVEL" not in user_environ:
         chosen["TORCH_CPP_LOG_LEVEL"] = QUIET
-        reasons.append(
+        notes.reasons.append(
             f"TORCH_CPP_LOG_LEVEL={QUIET}: torch's C++ errors arrive as exceptions, its log repeats them"
         )
     if preloads.paths:
@@ -70,101 +72,91 @@ def plan(
     return RankPlan(
         placement=environment,
         cores=cpus,
-        omp_num_threads=int(chosen["OMP_NUM_THREADS"].split(",")[0]),
-        ccl_worker_cores=(),
+        nodes=tuple(sorted({core.node for core in computing})),
+        omp_num_threads=threads,
+        ccl_worker_cores=workers,
+        memory_policy=memory,
+        dataloader_workers=loaders,
+        backend=backend,
+        bf16=topology.bf16,
         environment=chosen,
         preload=preloads.paths,
-        reasons=(*reasons, *preloads.reasons, f"bf16: {bf16}"),
-        warnings=(*warnings, *preloads.warnings),
+        reasons=(*notes.reasons, *preloads.reasons, f"bf16: {bf16}"),
+        warnings=(*notes.warnings, *preloads.warnings),
     )
 
 
-def divide(items: Sequence[_T], parts: int, index: int) -> Sequence[_T]:
-    """The `index`-th of `parts` contiguous shares of `items`, whose sizes differ by one at most."""
-    size, longer = divmod(len(items), parts)
-    start = index * size + min(index, longer)
-    return items[start : start + size + (index < longer)]
+def ranks_for(topology: Topology) -> int:
+    """The ranks that `launch --nproc-per-node auto` starts on this node: one for each NUMA node with allowed
+    cores, or each socket where nodes are not known; no more than the CPU quota fills, and one at least."""
+    places = len({(core.socket, core.node) for core in topology.cores})
+    if topology.quota is None:
+        return max(1, places)
+    cores_each = len(topology.cores) / max(1, places)
+    return max(1, min(places, math.ceil(topology.quota.cpus / cores_each), math.floor(topology.quota.cpus)))
 
 
-def _share(
-    environment: DistributedEnvironment, topology: Topology, reasons: list[str], warnings: list[str]
-) -> Sequence[tuple[int, ...]]:
-    """This rank's physical cores, each as its CPU numbers."""
-    cores, ranks = topology.cores, environment.local_world_size
-    allowed = topology.allowed
-    # torchrun binds nothing: what is bound then is the outer launcher's task, which its ranks share.
-    by_launcher = topology.launcher_cpus if environment.launcher != TORCHRUN.name else None
-    if by_launcher is not None and allowed < by_launcher:
-        reasons.append(f"{environment.launcher} has bound this rank to {len(cores)} cores already")
-        if ranks == 1:
-            warnings.append(
-                f"{environment.launcher} has bound the only rank of this node to {len(allowed)} of "
-                f"{len(by_launcher)} CPUs: to use them all, tell it not to bind (mpirun --bind-to none)"
-            )
-        return cores
-    if ranks == 1:
-        reasons.append(f"the only rank of this node may use all of its {len(cores)} cores")
-        return cores
-    if len(allowed) < ranks:
-        reasons.append(f"{ranks} ranks share {len(allowed)} CPUs")
-        warnings.append(
-            f"{ranks} ranks on this node, but only {len(allowed)} CPUs are allowed: they slow each other down; "
-            "start fewer ranks or allow more CPUs"
+def _meeting(
+    environment: DistributedEnvironment, topology: Topology, environ: Mapping[str, str], notes: Notes
+) -> None:
+    """Say over which interface the ranks meet; `network.choose` decides it when they do."""
+    own, route = environ.get("GLOO_SOCKET_IFNAME"), topology.route
+    if own:
+        notes.reasons.append(f"GLOO_SOCKET_IFNAME={own} is the user's own: the ranks talk over it")
+    elif route and environment.world_size > 1:
+        notes.reasons.append(
+            f"the ranks talk over {route.interface}: {route.source} is on the way to {route.master_addr}"
         )
-        return cores
-    if len(cores) < ranks:
-        cores = tuple((cpu,) for cpu in sorted(allowed))
-        reasons.append(f"{ranks} ranks on fewer physical cores: each gets hardware threads")
-    share = divide(cores, ranks, environment.local_rank)
-    reasons.append(f"share {environment.local_rank} of {ranks}: {len(share)} of the {len(cores)} allowed cores")
-    return share
 
 
-def _threads(
-    environment: DistributedEnvironment,
-    cores: int,
-    user_environ: Mapping[str, str],
-    reasons: list[str],
-    warnings: list[str],
-) -> int | None:
-    """OMP_NUM_THREADS, None where the user's own stays."""
-    own = user_environ.get("OMP_NUM_THREADS", "")
-    torchruns = (
-        own == "1"
-        and environment.launcher == TORCHRUN.name
-        and environment.local_world_size > 1
-        and user_environ.get("ROLE_NAME") != LAUNCH_ROLE
-    )
-    if own and not torchruns:
-        if not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", own):
+def _memory_policy(part: Share, topology: Topology, notes: Notes) -> MemoryPolicy:
+    """Near memory for a rank on one NUMA node, all of its nodes in turn for one that reaches over several."""
+    usable = {node.number for node in topology.nodes if node.allowed and node.memory_bytes and node.cpus}
+    if sum(node.memory_bytes > 0 for node in topology.nodes) < 2:
+        return MemoryPolicy()
+    nodes = tuple(sorted({core.node for core in part.cores} & usable))
+    if topology.memory_policy == "refused":
+        notes.reasons.append(
+            "no memory policy: this container forbids it (CAP_SYS_NICE allows it); pages come from the NUMA node "
+            "of the thread that touches them first, which for a rank on one node is the same"
+        )
+    elif topology.memory_policy != "default":
+        notes.reasons.append(f"the memory policy {topology.memory_policy!r} is set already (numactl) and stays")
+    elif part.shares_cores or not nodes:
+        notes.reasons.append(
+            "no memory policy: the threads move between NUMA nodes, and their memory comes with them"
+        )
+    elif len(nodes) == 1:
+        notes.reasons.append(
+            f"memory comes from NUMA node {nodes[0]} first; from others when it is full, rather than be killed"
+        )
+        return MemoryPolicy("preferred", nodes)
+    else:
+        notes.reasons.append(
+            f"memory comes from NUMA nodes {format_cpu_list(nodes)} in turn: what the main thread fills is read "
+            "by the threads of all of them, and one node's memory would be the bottleneck"
+        )
+        return MemoryPolicy("interleave", nodes)
+    return MemoryPolicy()
+
+
+def _dataloader_workers(part: Share, cpus: int, threads: int, environ: Mapping[str, str], notes: Notes) -> int:
+    """Processes that fit beside the compute threads: on second hardware threads, or on cores without one."""
+    spare = 0 if part.crowded else math.floor(min(cpus, part.quota)) - threads
+    workers = max(0, min(_MOST_DATALOADER_WORKERS, spare))
+    own = environ.get(DATALOADER_WORKERS, "")
+    if own:
+        if not own.isdigit():
             raise UsageError(
-                f"OMP_NUM_THREADS is {own!r}, expected a number of threads from 1 on: correct or unset it"
+                f"{DATALOADER_WORKERS} is {own!r}, expected a number of processes: correct or unset it"
             )
-        reasons.append(f"OMP_NUM_THREADS={own} is the user's own")
-        if int(own.split(",")[0]) > cores:
-            warnings.append(
-                f"OMP_NUM_THREADS={own}, but this rank has {cores} cores: more threads than cores are slow"
-            )
-        return None
-    if torchruns:
-        reasons.append(
-            "OMP_NUM_THREADS=1 is what torchrun sets by itself for several ranks on a node: replaced "
-            "(to force 1, start the ranks with this stack's launch)"
-        )
-    reasons.append(f"OMP_NUM_THREADS={cores}: one thread for each of the rank's physical cores")
-    return cores
-
-
-def _intel_openmp(chosen: dict[str, str], user_environ: Mapping[str, str], reasons: list[str]) -> None:
-    if "KMP_BLOCKTIME" in user_environ:
-        reasons.append(f"KMP_BLOCKTIME={user_environ['KMP_BLOCKTIME']} is the user's own")
+        notes.reasons.append(f"{DATALOADER_WORKERS}={own} is the user's own")
+        return int(own)
+    if workers:
+        where = f"beside {count(threads, 'thread')} on {count(cpus, 'CPU')}"
+        notes.reasons.append(f"{count(workers, 'process', 'processes')} to load data: there is room {where}")
     else:
-        chosen["KMP_BLOCKTIME"] = "1"
-        reasons.append("KMP_BLOCKTIME=1: idle threads sleep after 1 ms and leave the cores to data loading")
-    if "KMP_AFFINITY" in user_environ:
-        reasons.append(f"KMP_AFFINITY={user_environ['KMP_AFFINITY']} is the user's own")
-    else:
-        reasons.append(
-            "KMP_AFFINITY is left unset: the rank is bound as a whole; binding each thread would put every "
-            "data loading process, which inherits the main thread's core, on that one core"
+        notes.reasons.append(
+            "data is loaded by the main thread: a process for it would take its time from a compute thread"
         )
+    return workers

@@ -18,16 +18,15 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  the provider's own choice
 SHARED_MEMORY_BYTES = 64 << 20
 
 
-def variables(
-    environment: DistributedEnvironment, interface: str, worker_cores: tuple[int, ...]
-) -> dict[str, str]:
-    """oneCCL's variables for one rank. `worker_cores`: CPU numbers that nothing else computes on.
+def default_backend() -> str:
+    """The backend of a job that names none."""
+    return "ccl" if installed() else "gloo"
 
-    Without such cores there is no worker thread: one that shares its core with compute threads costs a
-    thousandfold in latency, so whoever waits for a collective moves it on.
-    """
+
+def variables(environment: DistributedEnvironment, interface: str) -> dict[str, str]:
+    """oneCCL's variables for one rank, without those of its workers: they are the plan's, see `communication`."""
     several_local = environment.local_world_size > 1
-    chosen = {
+    return {
         # Rank and size come from us, not from the variables of a launcher that oneCCL would look for.
         "CCL_PROCESS_LAUNCHER": "none",
         "CCL_LOCAL_RANK": str(environment.local_rank),
@@ -36,14 +35,12 @@ def variables(
         "CCL_ATL_SHM": "1" if several_local else "0",
         "FI_PROVIDER": "tcp,shm" if several_local else "tcp",
         "FI_TCP_IFACE": interface,
-        "CCL_WORKER_OFFLOAD": "1" if worker_cores else "0",
+        # Unless the plan has kept cores for workers: one that shares its core with compute threads costs a
+        # thousandfold in latency, so whoever waits for a collective moves it on.
+        "CCL_WORKER_OFFLOAD": "0",
         # Its warnings are about what is chosen here on purpose.
         "CCL_LOG_LEVEL": "error",
     }
-    if worker_cores:
-        chosen["CCL_WORKER_COUNT"] = str(len(worker_cores))
-        chosen["CCL_WORKER_AFFINITY"] = ",".join(map(str, worker_cores))
-    return chosen
 
 
 def prepare(environ: MutableMapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ from entrypoints.errors import USAGE_EXIT_CODE, UsageError
 from entrypoints.launchers import TORCHRUN
 
 # An image without the ccl backend has torch's own.
-DEFAULT_BACKEND = "ccl" if ccl.installed() else "gloo"
+DEFAULT_BACKEND = ccl.default_backend()
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 # How long ranks wait for each other at the start. A collective may take longer than that, a start may not.
 JOIN_SECONDS = 300.0
@@ -35,7 +35,7 @@ def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) 
 def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
     _prepare_gloo(environment, deadline_seconds)  # the job may make groups of gloo beside this one
     interface = os.environ["GLOO_SOCKET_IFNAME"]
-    ccl.prepare(os.environ, ccl.variables(environment, interface, worker_cores=()))
+    ccl.prepare(os.environ, ccl.variables(environment, interface))
     warning = ccl.shared_memory_warning(environment.local_world_size, os.environ)
     if warning and environment.local_rank == 0:
         print(f"warning: {warning}", file=sys.stderr, flush=True)

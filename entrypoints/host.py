@@ -77,8 +77,8 @@ class Topology:
     """One process's view of its host.
 
     `cores`: the physical cores that have an allowed CPU, ordered by socket, NUMA node and CPU number.
-    `launcher_cpus`: the CPUs of the MPI or Slurm process that started this one, `agent_cpus`: those of torchrun's
-    agent or of the shell that did; None where there is none.
+    `launcher_cpus`: the CPUs of the MPI or Slurm process that started this one, `agent_cpus`: those of the Python
+    (torchrun's agent) that did, `parent_cpus`: those of whatever did; None where there is none.
     `bf16`: "amx_bf16", "avx512_bf16", or "emulated" (correct, but slower than fp32).
     `features`: those of cpuinfo.FEATURES that the CPU has. `machine`: "x86_64", "aarch64", ...
     `memory_policy`: "default", the name of the one that somebody has set, or "refused" (the container forbids it).
@@ -101,6 +101,7 @@ class Topology:
     route: Route | None = None
     launcher_cpus: frozenset[int] | None = None
     agent_cpus: frozenset[int] | None = None
+    parent_cpus: frozenset[int] | None = None
     warnings: tuple[str, ...] = ()
 
     @property

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
+from entrypoints.host import Interface, Route
 
 _SIOCGIFADDR = 0x8915
 _RETRY_SECONDS = 0.5
+_ARPHRD_LOOPBACK = "772"
 
 
 def is_loopback(address: str) -> bool:
@@ -88,6 +90,40 @@ def interface_of(address: str, table: dict[str, list[str]]) -> str:
     )
 
 
+def route(master_addr: str, deadline_seconds: float = 0.0) -> Route:
+    """The way from this host to `master_addr`. Raises UsageError where there is none."""
+    address = resolve(master_addr, deadline_seconds)
+    source = source_address(address)
+    return Route(master_addr, address, source, interface_of(source, interfaces()))
+
+
+def describe(root: Path = Path("/")) -> tuple[Interface, ...]:
+    """The interfaces as `root`/sys shows them, by name; addresses are known under the real root only."""
+    held = interfaces() if root == Path("/") else {}
+    found = []
+    for folder in sorted((root / "sys/class/net").glob("*/")):
+        speed = _text(folder / "speed")  # virtual ones have none, or say -1
+        found.append(
+            Interface(
+                name=folder.name,
+                addresses=tuple(held.get(folder.name, ())),
+                is_loopback=_text(folder / "type") == _ARPHRD_LOOPBACK,
+                # Loopback and tunnels are "unknown" while they work.
+                is_up=_text(folder / "operstate") in ("up", "unknown"),
+                mtu=int(_text(folder / "mtu") or 0),
+                speed_mbits=int(speed) if speed.isdigit() else None,
+            )
+        )
+    return tuple(found)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:  # an interface that is down refuses to tell its speed
+        return ""
+
+
 def choose(environment: DistributedEnvironment, wanted: str = "", deadline_seconds: float = 0.0) -> str:
     """The interface for the process group: `wanted` (the user's own choice) or the one on the route to rank 0.
 
@@ -102,9 +138,9 @@ def choose(environment: DistributedEnvironment, wanted: str = "", deadline_secon
             )
         name, why = wanted, f"GLOO_SOCKET_IFNAME={wanted}"
     else:
-        address = resolve(environment.master_addr, deadline_seconds)
-        name = interface_of(source_address(address), table)
-        why = f"MASTER_ADDR {environment.master_addr!r} is {address} on {socket.gethostname()}"
+        found = route(environment.master_addr, deadline_seconds)
+        name = found.interface
+        why = f"MASTER_ADDR {environment.master_addr!r} is {found.address} on {socket.gethostname()}"
     if environment.several_nodes and any(is_loopback(address) for address in table[name]):
         raise UsageError(
             f"{why}, which is loopback ({name}), but the {environment.world_size} ranks are on several nodes: "

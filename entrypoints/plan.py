@@ -1,40 +1,118 @@
-"""`plan [--json]`: what a rank started here and now would get, without starting it. Torch-free."""
+"""`plan [--json]`: what a rank started here and now would get, without starting it. Torch-free.
+
+plan                                            # the rank that this process is
+plan --local-world-size 4                       # what if there were four on this node
+plan --local-world-size 4 --local-rank 3 --json
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
-from entrypoints import affinity, environment, preload, topology
-from entrypoints.options import Parser
+from entrypoints import affinity, ccl, environment, preload, topology
+from entrypoints.cpus import format_cpu_list
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+from entrypoints.host import Topology
+from entrypoints.notes import count
+from entrypoints.options import Parser, positive_integer
+from entrypoints.rank_plan import RankPlan
+
+# More ranks than these are not shown one by one.
+_MOST_RANKS_SHOWN = 32
 
 
-def make(environ: Mapping[str, str]) -> affinity.RankPlan:
+def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
     """The plan for this process's environment and host. Raises UsageError."""
-    return affinity.plan(environment.detect(environ), topology.read(), environ, preload.find(environ))
+    place = environment.detect(environ)
+    return affinity.plan(place, topology.read(), environ, preload.find(environ), backend or ccl.default_backend())
 
 
 def main(argv: list[str]) -> int:
     parser = Parser("plan", "What a rank that is started here and now would get, and why.")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    add = parser.add_argument
+    add("--json", action="store_true", help="one JSON document instead of a table")
+    add("--backend", metavar="NAME", help="the process group to plan for (default: %(default)s)",
+        default=ccl.default_backend())  # fmt: skip
+    add("--local-world-size", type=positive_integer, metavar="R", help="what if R ranks ran on this node")
+    add("--local-rank", metavar="I", help="which of them, from 0 (default: 0)")
+    add("--world-size", type=positive_integer, metavar="W", help="what if W ranks ran on all nodes (default: R)")
     options = parser.parse_args(argv)
-    made = make(os.environ)
-    print(json.dumps(made.document(), indent=2) if options.json else table(made))
+    place = environment.detect(os.environ)
+    if options.local_world_size or options.world_size or options.local_rank:
+        place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
+    host = topology.read(master_addr=place.master_addr if place.launcher != _WHAT_IF else None)
+    libraries = preload.find(os.environ)
+    ranks = 1 if options.json else min(place.local_world_size, _MOST_RANKS_SHOWN)
+    made = affinity.plan(place, host, os.environ, libraries, options.backend)
+    if options.json:
+        print(json.dumps(made.document(), indent=2))
+        return 0
+    others = []
+    for local_rank in range(ranks if ranks > 1 else 0):
+        other = replace(place, local_rank=local_rank, rank=place.rank - place.local_rank + local_rank)
+        others.append(affinity.plan(other, host, os.environ, libraries, options.backend))
+    print(table(made, host, others))
     return 0
 
 
-def table(made: affinity.RankPlan) -> str:
-    place = made.placement
+_WHAT_IF = "what-if"
+
+
+def what_if(
+    place: DistributedEnvironment, local_world_size: int | None, local_rank: str | None, world_size: int | None
+) -> DistributedEnvironment:
+    """A rank of a job that does not run. Raises UsageError for numbers that cannot be."""
+    if local_world_size is None:
+        raise UsageError("plan: --local-rank and --world-size need --local-world-size: the ranks on this node")
+    index = local_rank or "0"
+    if not index.isdigit() or int(index) >= local_world_size:
+        raise UsageError(f"plan: --local-rank is {index!r}, expected an integer from 0 to {local_world_size - 1}")
+    return DistributedEnvironment(
+        rank=int(index),
+        world_size=world_size or local_world_size,
+        local_rank=int(index),
+        local_world_size=local_world_size,
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+        launcher=_WHAT_IF,
+    )
+
+
+def table(made: RankPlan, host: Topology, others: list[RankPlan]) -> str:
+    """The plan for people. `others`: those of all ranks of the node, where there are several."""
+    place, memory = made.placement, made.memory_policy
+    limits = [f"{len(host.online)} CPUs online, {len(host.allowed)} allowed, {count(len(host.cores), 'core')}"]
+    if host.quota:
+        limits.append(f"quota {host.quota.cpus:g} CPUs")
+    if host.memory_limit:
+        limits.append(f"memory limit {host.memory_limit.limit_bytes / 2**30:.1f} GiB")
     rows = [
         ("rank", f"{place.rank} of {place.world_size}"),
         ("local rank", f"{place.local_rank} of {place.local_world_size} on node {place.node_rank}"),
         ("launcher", place.launcher),
-        ("cores", " ".join(map(str, made.cores))),
+        ("host", f"{host.model}: {', '.join(limits)}"),
+        ("cores", f"{format_cpu_list(made.cores)} on NUMA node {format_cpu_list(made.nodes)}"),
         ("threads", str(made.omp_num_threads)),
+        ("group", made.backend + _workers(made)),
+        ("memory", memory.mode + (f" on NUMA node {format_cpu_list(memory.nodes)}" if memory.nodes else "")),
+        ("data", count(made.dataloader_workers, "loading process", "loading processes")),
+        *((f"rank {other.placement.rank}", _line(other)) for other in others),
         *(("variable", f"{name}={value}") for name, value in made.environment.items()),
         *(("preload", path) for path in made.preload),
         *(("because", reason) for reason in made.reasons),
         *(("warning", warning) for warning in made.warnings),
     ]
     return "\n".join(f"{name:<10}  {value}" for name, value in rows)
+
+
+def _workers(made: RankPlan) -> str:
+    return f", workers on {format_cpu_list(made.ccl_worker_cores)}" if made.ccl_worker_cores else ""
+
+
+def _line(made: RankPlan) -> str:
+    where = f"cores {format_cpu_list(made.cores)} on NUMA node {format_cpu_list(made.nodes)}"
+    return f"{where}, {count(made.omp_num_threads, 'thread')}{_workers(made)}"

@@ -9,6 +9,7 @@ from typing import NoReturn
 from entrypoints import environment, plan
 from entrypoints.errors import UsageError
 from entrypoints.preload import split
+from entrypoints.rank_plan import MemoryPolicy
 
 # What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
 PRELOADED = "CPU_TRAIN_STACK_PRELOADED"
@@ -17,7 +18,7 @@ LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"
 
 def start(argv: list[str]) -> NoReturn:
     """Replace this process by the worker that runs `argv` ("train ..." or "run ...")."""
-    made = plan.make(os.environ)
+    made = plan.make(os.environ, named_backend(argv))
     if made.placement.local_rank == 0:
         for warning in made.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -28,12 +29,48 @@ def start(argv: list[str]) -> NoReturn:
             f"the rank cannot be bound to its cores {list(made.cores)} ({error}): "
             "the container's CPU set has changed, or it forbids sched_setaffinity"
         ) from error
+    if made.memory_policy != MemoryPolicy():
+        _set_memory_policy(made.memory_policy)
     environ = dict(os.environ)
     environment.export(made.placement, environ)
     environ.update(made.environment)
     environ[LAUNCHER] = made.placement.launcher
     environ[PRELOADED] = ":".join(made.preload)
     os.execve(sys.executable, python("entrypoints.worker", argv), environ)  # noqa: S606 - no shell is the point
+
+
+def named_backend(argv: list[str]) -> str | None:
+    """The process group that a rank's command names with --backend, None where it names none.
+
+    Only read, to keep cores for its worker threads: the command's own parser judges it.
+    """
+    command, *rest = argv
+    words = iter(rest)
+    for word in words:
+        name, given, value = word.partition("=")
+        if name == "--backend":
+            return value if given else next(words, None)
+        if command == "run":  # what follows the script is the script's
+            if word == "-m" or not word.startswith("-"):
+                return None
+            if word == "--timeout":
+                next(words, None)
+    return None
+
+
+def _set_memory_policy(policy: MemoryPolicy) -> None:
+    from entrypoints import memory_policy  # ctypes takes its time to import
+
+    try:
+        memory_policy.apply(policy)
+    except OSError as error:
+        nodes = ", ".join(map(str, policy.nodes))
+        print(
+            f"warning: memory policy {policy.mode} on NUMA node {nodes} is refused ({error}): pages come from the "
+            "node of the thread that touches them first",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def python(module: str, argv: list[str]) -> list[str]:

@@ -1,94 +1,85 @@
-"""What of this host the process may use: CPUs, their physical cores, the CPU's way with bf16. Torch-free.
+"""What of this host the process may use, read from /proc, /sys and the control groups. Torch-free.
 
-Read from /proc alone, under a root that a test can replace.
+All of it is read under a root that a test can replace; addresses of interfaces and routes are this machine's own
+and are read under the real root only.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-# The processes that start ranks, as the kernel names them (15 characters). Their own CPU mask is the one that
-# a launcher divides when it pins its ranks.
-_LAUNCHER_PROCESSES = {
-    "hydra_pmi_proxy",
-    "orted",
-    "prted",
-    "mpirun",
-    "mpiexec",
-    "orterun",
-    "mpirun.openmpi",  # Debian's names; Open MPI 4's mpirun starts the ranks of its own node itself
-    "mpiexec.openmpi",
-    "prterun",
-    "mpispawn",
-    "mpiexec.hydra",
-    "slurmstepd",
-}
-_BF16_FLAGS = ("amx_bf16", "avx512_bf16")
-EMULATED = "emulated"
+from entrypoints import ancestors, cgroup_limits, cpuinfo, cpus, network
+from entrypoints.errors import UsageError
+from entrypoints.host import Topology
+
+REAL_ROOT = Path("/")
 
 
-@dataclass(frozen=True)
-class Topology:
-    """`cores`: the allowed CPU numbers grouped by physical core, ordered by package and core number.
-
-    `launcher_cpus`: the CPUs of the MPI or Slurm process that started this one, None where there is none.
-    `bf16`: "amx_bf16", "avx512_bf16", or "emulated" (correct, but slower than fp32).
-    """
-
-    cores: tuple[tuple[int, ...], ...]
-    launcher_cpus: frozenset[int] | None
-    bf16: str
-
-    @property
-    def allowed(self) -> frozenset[int]:
-        return frozenset(cpu for core in self.cores for cpu in core)
-
-
-def read(root: Path = Path("/")) -> Topology:
-    """The topology as `root`/proc shows it for this process."""
-    proc = root / "proc"
-    allowed = parse_cpu_list(_status(proc / "self")["Cpus_allowed_list"])
-    place: dict[int, tuple[int, int]] = {}
-    flags: set[str] = set()
-    for block in (proc / "cpuinfo").read_text().split("\n\n"):
-        fields: dict[str, str] = dict(re.findall(r"^(.*?)[ \t]*:[ \t]*(.*)$", block, re.MULTILINE))
-        if "processor" in fields:
-            cpu = int(fields["processor"])
-            place[cpu] = (int(fields.get("physical id", 0)), int(fields.get("core id", cpu)))
-            flags = flags or set(fields.get("flags", fields.get("Features", "")).split())
-    groups: dict[tuple[int, int], list[int]] = {}
-    for cpu in sorted(allowed):
-        # A CPU that cpuinfo does not describe is a core of its own.
-        groups.setdefault(place.get(cpu, (-1, cpu)), []).append(cpu)
+def read(root: Path = REAL_ROOT, master_addr: str | None = None) -> Topology:
+    """The topology as this process sees it. `master_addr`: read the route to it too, which may ask DNS."""
+    warnings: list[str] = []
+    masks = ancestors.read(root)
+    limits = cgroup_limits.read(root)
+    switched_on = cpus.online(root) or masks.own
+    # The mask names CPUs that are not there: a process that nobody restricts has all that the kernel could hold.
+    allowed = masks.own & switched_on
+    allowed = allowed & cpus.parse_cpu_list(limits.cpuset) or allowed
+    numa = cpus.nodes(root, switched_on, masks.mems)
+    cores = cpus.cores(root, allowed, switched_on, numa, warnings)
+    if not numa and len({core.socket for core in cores}) > 1:
+        warnings.append("/sys/devices/system/node cannot be read: sockets are taken for NUMA nodes")
+    cpu = cpuinfo.read(root)
+    route = None
+    if master_addr is not None:
+        try:
+            route = network.route(master_addr)
+        except UsageError as error:
+            warnings.append(str(error))
     return Topology(
-        cores=tuple(tuple(groups[key]) for key in sorted(groups)),
-        launcher_cpus=_launcher_cpus(proc),
-        bf16=next((flag for flag in _BF16_FLAGS if flag in flags), EMULATED),
+        machine=cpu.machine,
+        model=cpu.model,
+        features=cpu.features,
+        bf16=cpu.bf16,
+        online=switched_on,
+        cores=cores,
+        nodes=numa,
+        quota=limits.quota,
+        memory_bytes=_memory_bytes(root),
+        memory_limit=limits.memory,
+        shm_bytes=_shm_bytes(root, warnings),
+        memory_policy=_memory_policy(sum(node.memory_bytes > 0 for node in numa)),
+        interfaces=network.describe(root),
+        route=route,
+        launcher_cpus=masks.launcher,
+        agent_cpus=masks.agent,
+        parent_cpus=masks.parent,
+        warnings=(*limits.warnings, *warnings),
     )
 
 
-def parse_cpu_list(text: str) -> frozenset[int]:
-    """The kernel's list format: "0-2,8" is {0, 1, 2, 8}."""
-    cpus: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        low, _, high = part.partition("-")
-        cpus.update(range(int(low), int(high or low) + 1))
-    return frozenset(cpus)
+def _memory_bytes(root: Path) -> int | None:
+    try:
+        found = re.search(r"^MemTotal:\s*(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
-def _status(process: Path) -> dict[str, str]:
-    return dict(re.findall(r"^(\w+):[ \t]*(.*)$", (process / "status").read_text(), re.MULTILINE))
+def _shm_bytes(root: Path, warnings: list[str]) -> int | None:
+    folder = root / "dev" / "shm"
+    try:
+        size = os.statvfs(folder)
+    except OSError as error:
+        warnings.append(f"{folder} cannot be read ({error.strerror}): ranks of one node may need it")
+        return None
+    return size.f_blocks * size.f_frsize
 
 
-def _launcher_cpus(proc: Path) -> frozenset[int] | None:
-    status = _status(proc / "self")
-    while status["PPid"] != "0":
-        try:
-            status = _status(proc / status["PPid"])
-        except OSError:  # hidden from this user (hidepid): as good as none
-            return None
-        if status["Name"] in _LAUNCHER_PROCESSES:
-            return parse_cpu_list(status["Cpus_allowed_list"])
-    return None
+def _memory_policy(nodes_with_memory: int) -> str:
+    if nodes_with_memory < 2:  # there is nothing to choose
+        return "default"
+    from entrypoints import memory_policy  # ctypes takes its time to import
+
+    return memory_policy.current()

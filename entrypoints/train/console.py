@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Any, TextIO
 
-from entrypoints.topology import EMULATED
+from entrypoints.host import EMULATED
 
 
 class PrefixedStream:

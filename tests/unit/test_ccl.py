@@ -37,7 +37,7 @@ def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int
 def test_shared_memory_is_used_where_ranks_share_a_node(
     environment: DistributedEnvironment, providers: str, shared_memory: str
 ) -> None:
-    chosen = ccl.variables(environment, "eth0", worker_cores=())
+    chosen = ccl.variables(environment, "eth0")
     assert chosen["FI_PROVIDER"] == providers
     assert chosen["CCL_ATL_SHM"] == shared_memory
     assert (chosen["CCL_LOCAL_RANK"], chosen["CCL_LOCAL_SIZE"]) == (
@@ -47,21 +47,21 @@ def test_shared_memory_is_used_where_ranks_share_a_node(
 
 
 def test_oneccl_is_not_left_to_guess_launcher_and_interface() -> None:
-    chosen = ccl.variables(place(0, 2, nodes=2), "ib0", worker_cores=())
+    chosen = ccl.variables(place(0, 2, nodes=2), "ib0")
     assert chosen["CCL_PROCESS_LAUNCHER"] == "none"
     assert chosen["FI_TCP_IFACE"] == "ib0"
 
 
-def test_there_are_worker_threads_only_on_cores_that_are_kept_for_them() -> None:
-    assert ccl.variables(place(0, 2), "lo", worker_cores=())["CCL_WORKER_OFFLOAD"] == "0"
-    chosen = ccl.variables(place(0, 2), "lo", worker_cores=(6, 7))
-    assert chosen["CCL_WORKER_OFFLOAD"] == "1"
-    assert (chosen["CCL_WORKER_COUNT"], chosen["CCL_WORKER_AFFINITY"]) == ("2", "6,7")
+def test_without_the_plans_cores_for_workers_there_are_none() -> None:
+    assert ccl.variables(place(0, 2), "lo")["CCL_WORKER_OFFLOAD"] == "0"
+    environ = {"CCL_WORKER_OFFLOAD": "1"}
+    ccl.prepare(environ, ccl.variables(place(0, 2), "lo"))
+    assert environ["CCL_WORKER_OFFLOAD"] == "1"
 
 
 def test_a_variable_that_the_user_has_set_stays() -> None:
     environ = {"FI_PROVIDER": "verbs", "CCL_LOG_LEVEL": "debug"}
-    ccl.prepare(environ, ccl.variables(place(0, 1), "eth0", worker_cores=()))
+    ccl.prepare(environ, ccl.variables(place(0, 1), "eth0"))
     assert environ["FI_PROVIDER"] == "verbs"
     assert environ["CCL_LOG_LEVEL"] == "debug"
     assert environ["FI_TCP_IFACE"] == "eth0"

@@ -1,0 +1,66 @@
+"""What kind of CPU this is, from the first entry of /proc/cpuinfo. Torch-free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from entrypoints.host import EMULATED
+
+# What oneDNN's kernels for training choose by, as the kernel names it. arm64 has names of its own.
+FEATURES = (
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "amx_fp16",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx2",
+    "bf16",
+    "sve",
+)
+# Best first. Other CPUs compute bf16 as fp32 and convert both ways.
+_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """`machine`: "x86_64", "aarch64", ...; `features`: those of FEATURES it has; `bf16`: as in Topology."""
+
+    machine: str
+    model: str
+    features: tuple[str, ...]
+    bf16: str
+
+
+def read(root: Path = Path("/")) -> Cpu:
+    """The CPU of `root`/proc/cpuinfo. All CPUs of a host are taken to be alike."""
+    fields = _first_entry(root / "proc/cpuinfo")
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    # An image for one architecture under emulation shows the host's own entry: uname would hide it.
+    machine = "x86_64" if "flags" in fields else "aarch64" if "CPU implementer" in fields else os.uname().machine
+    return Cpu(
+        machine=machine,
+        model=fields.get("model name", "unknown"),
+        features=tuple(feature for feature in FEATURES if feature in flags),
+        bf16=next((feature for feature in _BF16 if feature in flags), EMULATED),
+    )
+
+
+def _first_entry(file: Path) -> dict[str, str]:
+    """Only the first: the whole file takes the kernel a while on hosts with hundreds of CPUs."""
+    fields: dict[str, str] = {}
+    try:
+        with file.open() as lines:
+            for line in lines:
+                name, found, value = line.partition(":")
+                if found:
+                    fields[name.strip()] = value.strip()
+                elif fields:
+                    break
+    except OSError:
+        return {}
+    return fields

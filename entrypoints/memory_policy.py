@@ -1,0 +1,53 @@
+"""The kernel's NUMA memory policy of this process: what it is, and setting it. Torch-free.
+
+A policy outlives exec and is inherited by threads and children, so it is set once, before the rank starts. The
+default profile of container engines refuses these calls without CAP_SYS_NICE; the kernel's own policy then takes
+memory from the node of the thread that touches it first. See set_mempolicy(2) and linux/mempolicy.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from entrypoints.rank_plan import MemoryPolicy
+
+# By the kernel's numbers.
+MODES = ("default", "preferred", "bind", "interleave", "local", "preferred-many", "weighted-interleave")
+REFUSED = "refused"
+UNKNOWN = "unknown"
+
+_SET, _GET = 238, 239  # x86-64's system call numbers
+_MODE_BITS = 0x0FFF  # above are flags
+_BITS = 1024  # nodes that any kernel supports
+
+
+def current() -> str:
+    """One of MODES, "refused" where the container forbids to ask, "unknown" where the kernel cannot tell."""
+    mode = ctypes.c_int(0)
+    try:
+        _call(_GET, ctypes.byref(mode), None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
+    except PermissionError:
+        return REFUSED
+    except OSError:  # a kernel without NUMA
+        return UNKNOWN
+    number = mode.value & _MODE_BITS
+    return MODES[number] if number < len(MODES) else UNKNOWN
+
+
+def apply(policy: MemoryPolicy) -> None:
+    """Set the policy of the calling thread. Raises OSError: PermissionError where the container forbids it."""
+    mask = (ctypes.c_ulong * (_BITS // 64))()
+    for node in policy.nodes:
+        mask[node // 64] |= 1 << node % 64
+    nodes = mask if policy.nodes else None
+    _call(_SET, ctypes.c_int(MODES.index(policy.mode)), nodes, ctypes.c_ulong(_BITS if policy.nodes else 0))
+
+
+def _call(number: int, *arguments: object) -> None:
+    if os.uname().machine != "x86_64":
+        raise OSError(0, "the numbers of these system calls are known for x86-64 only")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), *arguments) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

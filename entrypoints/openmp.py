@@ -1,0 +1,113 @@
+"""How many threads a rank computes with, and how Intel's OpenMP places them. Pure and torch-free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+from entrypoints.launchers import TORCHRUN
+from entrypoints.notes import Notes, count
+from entrypoints.preload import Preloads, split
+from entrypoints.share import Share
+
+# The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
+LAUNCH_ROLE = "cpu-train-stack"
+# One thread on the first hardware thread of each core in turn. `reset` gives the main thread the whole mask back
+# behind each parallel region: without it, threads and programs that it starts would all inherit its one core.
+BOUND = "granularity=fine,compact,1,0,reset"
+_PLACEMENT = ("KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+
+
+def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str], notes: Notes) -> str | None:
+    """The user's own OMP_NUM_THREADS, None where the plan chooses. Raises UsageError for what is no number."""
+    own = environ.get("OMP_NUM_THREADS", "")
+    if (
+        own == "1"
+        and environment.launcher == TORCHRUN.name
+        and environment.local_world_size > 1
+        and environ.get("ROLE_NAME") != LAUNCH_ROLE
+    ):
+        notes.reasons.append(
+            "OMP_NUM_THREADS=1 is what torchrun sets by itself for several ranks on a node: replaced "
+            "(to force 1, start the ranks with this stack's launch)"
+        )
+        return None
+    if own and not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", own):
+        raise UsageError(
+            f"OMP_NUM_THREADS is {own!r}, expected a number of threads from 1 on: correct or unset it"
+        )
+    return own or None
+
+
+def explain_threads(own: str | None, threads: int, share: Share, kept: int, notes: Notes) -> None:
+    """Say where `threads` come from. `kept`: cores of the share on which none of them runs."""
+    if own is not None:
+        notes.reasons.append(f"OMP_NUM_THREADS={own} is the user's own")
+        if threads > share.most_threads:
+            limit = count(len(share.cores), "core")
+            if share.limited:
+                limit = f"{share.quota:g} CPUs of processor time"
+            notes.warnings.append(
+                f"OMP_NUM_THREADS={own}, but this rank has {limit}: more threads than cores are slow"
+            )
+    elif share.crowded:
+        notes.reasons.append(f"OMP_NUM_THREADS={threads}: there are more ranks than CPUs, more threads help none")
+    elif share.limited:
+        notes.reasons.append(f"OMP_NUM_THREADS={threads}: {_under_quota(threads, share.quota)}")
+    else:
+        rest = f" but {count(kept, 'core')} for communication" if kept else ""
+        notes.reasons.append(
+            f"OMP_NUM_THREADS={threads}: one thread for each of the rank's physical cores{rest}; "
+            "a second one on a core would compete for the same arithmetic units"
+        )
+
+
+def _under_quota(threads: int, quota: float) -> str:
+    if threads > quota:
+        return (
+            f"more threads than the quota's {quota:g} CPUs: the pauses when its time is used up cost less than "
+            "the part of it that fewer threads would leave"
+        )
+    return f"no more threads than the quota's {quota:g} CPUs, so the kernel has no reason to pause them"
+
+
+def variables(
+    share: Share, computing: int, threads: int, environ: Mapping[str, str], preloads: Preloads, notes: Notes
+) -> dict[str, str]:
+    """Intel OpenMP's variables; none without its library. `computing`: cores for compute threads."""
+    paths = [*preloads.paths, *split(environ.get("LD_PRELOAD", ""))]
+    if not any(Path(path).name.startswith("libiomp5") for path in paths):
+        return {}
+    chosen: dict[str, str] = {}
+    if "KMP_BLOCKTIME" in environ:
+        notes.reasons.append(f"KMP_BLOCKTIME={environ['KMP_BLOCKTIME']} is the user's own")
+    else:
+        chosen["KMP_BLOCKTIME"] = "1"
+        notes.reasons.append("KMP_BLOCKTIME=1: idle threads sleep after 1 ms and leave the cores to data loading")
+    users = next((name for name in _PLACEMENT if name in environ), None)
+    if users:
+        notes.reasons.append(f"{users}={environ[users]} is the user's own: threads are placed by it")
+    elif threads == 1:
+        notes.reasons.append("KMP_AFFINITY is left unset: there is one thread to place")
+    elif share.shares_cores:
+        notes.reasons.append("threads are not bound one by one: others run on these cores, the kernel evades them")
+    elif threads != computing:
+        notes.reasons.append(
+            f"threads are not bound one by one: {count(threads, 'thread')} on {count(computing, 'core')}, the "
+            "kernel places them"
+        )
+    elif not preloads.openmp_resets:
+        notes.reasons.append(
+            "threads are not bound one by one: this libiomp5 cannot give the main thread its cores back, so that "
+            "all that it starts would run on one"
+        )
+    else:
+        chosen["KMP_AFFINITY"] = BOUND
+        notes.reasons.append(
+            f"KMP_AFFINITY={BOUND}: each thread keeps a core of its own; what the main thread starts may use all "
+            "of the rank's"
+        )
+    return chosen

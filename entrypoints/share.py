@@ -1,0 +1,149 @@
+"""Which of the node's cores one rank gets, and how much processor time. Pure and torch-free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from entrypoints.cpus import format_cpu_list
+from entrypoints.division import divide, shares
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.host import Core, Topology
+from entrypoints.launchers import PLAIN, TORCHRUN
+from entrypoints.notes import Notes, count
+
+# A further thread under a quota is worth its pauses where it brings a tenth more processor time.
+_WORTH_A_THREAD = 0.1
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part. `cores`: the physical cores it may use.
+
+    `quota`: its processor time in CPUs, inf where that is unlimited. `crowded`: other ranks use the same cores,
+    since there are more ranks than CPUs.
+    """
+
+    cores: Sequence[Core]
+    quota: float
+    crowded: bool
+
+    @property
+    def limited(self) -> bool:
+        """Whether the quota feeds fewer threads than there are cores."""
+        return self.quota < len(self.cores)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether others run on these cores too: ranks of this node or, under a quota, other containers."""
+        return self.crowded or self.limited
+
+    @property
+    def most_threads(self) -> int:
+        """Compute threads that the share can feed: one for each core, fewer where the quota is smaller."""
+        if self.crowded:
+            return 1
+        if not self.limited:
+            return len(self.cores)
+        whole = math.floor(self.quota + 1e-9)
+        more = self.quota - whole >= _WORTH_A_THREAD * max(whole, 1)
+        return min(len(self.cores), max(1, whole + more))
+
+
+def of_rank(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> Share:
+    """The share of the rank `environment`; says why, and warns where ranks get in each other's way."""
+    ranks = environment.local_world_size
+    cores, crowded = _cores(environment, topology, notes)
+    part = topology.quota.cpus / ranks if topology.quota else math.inf
+    share = Share(cores, part, crowded)
+    if topology.quota is None or not share.limited:
+        return share
+    notes.reasons.append(
+        f"the container's CPU quota is {topology.quota.cpus:g} CPUs ({topology.quota.source})"
+        + (f", shared by {ranks} ranks: {part:g} for each" if ranks > 1 else "")
+    )
+    if part < 1:
+        notes.warnings.append(
+            f"{count(ranks, 'rank')} on this node, but the container's CPU quota is {topology.quota.cpus:g}: less "
+            "than one CPU for each, so they stand still a part of the time: start fewer ranks or raise the quota"
+        )
+    notes.reasons.append(
+        f"bound to no more than the node's cores that are its share ({count(len(cores), 'core')}): a quota gives "
+        "time, not cores of one's own, so the kernel moves the threads to cores that are idle"
+    )
+    return share
+
+
+def binder(environment: DistributedEnvironment, topology: Topology) -> str:
+    """Who has bound this rank by itself to a part of its launcher's CPUs; empty where nobody has."""
+    name = environment.launcher
+    if name == TORCHRUN.name:  # binds nothing: what is bound between the agent and the rank, the user has bound
+        outer, who = topology.agent_cpus, "the command that torchrun started"
+    elif name == PLAIN.name:
+        outer, who = topology.parent_cpus, "the command that started this rank"
+    else:
+        outer, who = topology.launcher_cpus, name
+    return who if outer is not None and topology.allowed < outer else ""
+
+
+def _cores(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> tuple[Sequence[Core], bool]:
+    """The rank's cores, and whether it has to share them."""
+    cores, ranks, allowed = topology.cores, environment.local_world_size, topology.allowed
+    who = binder(environment, topology)
+    if who:
+        notes.reasons.append(f"{who} has bound this rank to {count(len(cores), 'core')} already")
+        if ranks == 1 and topology.launcher_cpus:
+            notes.warnings.append(
+                f"{who} has bound the only rank of this node to {len(allowed)} of {len(topology.launcher_cpus)} "
+                "CPUs: to use them all, tell it not to bind (mpirun --bind-to none)"
+            )
+        return cores, False
+    if ranks == 1:
+        notes.reasons.append(f"the only rank of this node may use all of its {count(len(cores), 'core')}")
+        return cores, False
+    if len(allowed) < ranks:
+        notes.reasons.append(f"{ranks} ranks share {count(len(allowed), 'CPU')}")
+        notes.warnings.append(
+            f"{ranks} ranks on this node, but only {count(len(allowed), 'CPU')} allowed: they slow each other "
+            "down; start fewer ranks or allow more CPUs"
+        )
+        return cores, True
+    if len(cores) < ranks:
+        threads = [Core((cpu,), core.siblings, core.socket, core.node) for core in cores for cpu in core.cpus]
+        notes.reasons.append(f"{ranks} ranks on fewer physical cores: each gets hardware threads")
+        share = divide(threads, ranks, environment.local_rank)
+        return _joined(share), False
+    share = shares(cores, ranks)[environment.local_rank]
+    notes.reasons.append(
+        f"share {environment.local_rank} of {ranks}: {count(len(share), 'core')} of the {len(cores)} allowed cores"
+    )
+    _say_where(share, topology, environment, notes)
+    return share, False
+
+
+def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
+    """Hardware threads of one core in one Core again."""
+    by_core: dict[tuple[int, ...], Core] = {}
+    for thread in threads:
+        before = by_core.get(thread.siblings)
+        cpus = (*before.cpus, *thread.cpus) if before else thread.cpus
+        by_core[thread.siblings] = Core(cpus, thread.siblings, thread.socket, thread.node)
+    return tuple(by_core.values())
+
+
+def _say_where(
+    share: Sequence[Core], topology: Topology, environment: DistributedEnvironment, notes: Notes
+) -> None:
+    nodes = tuple(sorted({core.node for core in share}))
+    sockets = tuple(sorted({core.socket for core in share}))
+    on_node = len({(core.socket, core.node) for core in topology.cores})
+    if on_node > 1 and len(nodes) == 1:
+        notes.reasons.append(f"all of them on NUMA node {nodes[0]}")
+    if len(nodes) > 1:
+        notes.reasons.append(f"they reach over NUMA nodes {format_cpu_list(nodes)}")
+    if len(sockets) > 1:
+        notes.warnings.append(
+            f"this rank's cores are on sockets {format_cpu_list(sockets)}: {environment.local_world_size} "
+            f"equal shares do not fit into the sockets; {on_node} or a multiple, as many as NUMA nodes, do"
+        )
