@@ -101,6 +101,8 @@ def _cores(environment: DistributedEnvironment, topology: Topology, notes: Notes
         return cores, False
     if ranks == 1:
         notes.reasons.append(f"the only rank of this node may use all of its {count(len(cores), 'core')}")
+        if topology.quota is None or topology.quota.cpus >= len(cores):
+            _say_where(cores, environment, topology, notes)
         return cores, False
     if len(allowed) < ranks:
         notes.reasons.append(f"{ranks} ranks share {count(len(allowed), 'CPU')}")
@@ -118,7 +120,7 @@ def _cores(environment: DistributedEnvironment, topology: Topology, notes: Notes
     notes.reasons.append(
         f"share {environment.local_rank} of {ranks}: {count(len(share), 'core')} of the {len(cores)} allowed cores"
     )
-    _say_where(share, topology, environment, notes)
+    _say_where(share, environment, topology, notes)
     return share, False
 
 
@@ -133,17 +135,20 @@ def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
 
 
 def _say_where(
-    share: Sequence[Core], topology: Topology, environment: DistributedEnvironment, notes: Notes
+    share: Sequence[Core], environment: DistributedEnvironment, topology: Topology, notes: Notes
 ) -> None:
-    nodes = tuple(sorted({core.node for core in share}))
-    sockets = tuple(sorted({core.socket for core in share}))
-    on_node = len({(core.socket, core.node) for core in topology.cores})
-    if on_node > 1 and len(nodes) == 1:
-        notes.reasons.append(f"all of them on NUMA node {nodes[0]}")
+    """Where the rank's cores are, on a node with several NUMA nodes or sockets."""
+    nodes, sockets = frozenset(core.node for core in share), frozenset(core.socket for core in share)
     if len(nodes) > 1:
-        notes.reasons.append(f"they reach over NUMA nodes {format_cpu_list(nodes)}")
-    if len(sockets) > 1:
-        notes.warnings.append(
-            f"this rank's cores are on sockets {format_cpu_list(sockets)}: {environment.local_world_size} "
-            f"equal shares do not fit into the sockets; {on_node} or a multiple, as many as NUMA nodes, do"
-        )
+        notes.reasons.append(f"they are on NUMA nodes {format_cpu_list(nodes)}")
+    elif len({core.node for core in topology.cores}) > 1:
+        notes.reasons.append(f"all of them are on NUMA node {format_cpu_list(nodes)}")
+    if len(sockets) < 2:
+        return
+    where = (
+        f"the cores of one rank are on sockets {format_cpu_list(sockets)}, and memory of another socket is slow: "
+    )
+    if environment.local_world_size == 1:
+        notes.warnings.append(f"{where}start one for each NUMA node (launch --nproc-per-node auto)")
+    else:
+        notes.warnings.append(f"{where}{environment.local_world_size} equal shares do not fit into the sockets")
