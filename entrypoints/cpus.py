@@ -56,7 +56,7 @@ def cores(
     numa: tuple[NumaNode, ...],
     warnings: list[str],
 ) -> tuple[Core, ...]:
-    """The physical cores that have an allowed CPU, ordered by socket, NUMA node and CPU number."""
+    """The physical cores that have an allowed CPU, ordered by socket, NUMA node and first hardware thread."""
     node_of = {cpu: node.number for node in numa for cpu in node.cpus}
     places: Mapping[int, tuple[int, int]] | None = None
     groups: dict[frozenset[int], Core] = {}
@@ -85,7 +85,7 @@ def cores(
                 socket=max(0, int(socket or 0)),
                 node=node_of.get(cpu, 0),
             )
-    return tuple(sorted(groups.values(), key=lambda core: (core.socket, core.node, core.cpus)))
+    return tuple(sorted(groups.values(), key=lambda core: (core.socket, core.node, core.siblings)))
 
 
 def _cpuinfo_places(root: Path) -> dict[int, tuple[int, int]]:

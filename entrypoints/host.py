@@ -76,7 +76,7 @@ class Route:
 class Topology:
     """One process's view of its host.
 
-    `cores`: the physical cores that have an allowed CPU, ordered by socket, NUMA node and CPU number.
+    `cores`: the physical cores that have an allowed CPU, ordered by socket, NUMA node and first hardware thread.
     `launcher_cpus`: the CPUs of the MPI or Slurm process that started this one, `agent_cpus`: those of the Python
     (torchrun's agent) that did, `parent_cpus`: those of whatever did; None where there is none.
     `bf16`: "amx_bf16", "avx512_bf16", or "emulated" (correct, but slower than fp32).
