@@ -72,6 +72,8 @@ def variables(worker_cpus: tuple[int, ...], local_world_size: int, environ: Mapp
     """oneCCL's variables for these workers; what the user has set is left out."""
     if not worker_cpus:
         return {"CCL_WORKER_OFFLOAD": environ.get("CCL_WORKER_OFFLOAD", "0")}
+    if environ.get("CCL_WORKER_AFFINITY", "auto") != "auto":  # the user's list belongs to the user's count
+        return {} if "CCL_WORKER_OFFLOAD" in environ else {"CCL_WORKER_OFFLOAD": "1"}
     # oneCCL reads the list as that of all ranks of the node, one after the other, and takes its own part of it.
     everyone = ",".join(map(str, worker_cpus * local_world_size))
     chosen = {
