@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entrypoints import network, rank
-from entrypoints.affinity import LAUNCH_ROLE, QUIET
+from entrypoints import network, rank, topology
+from entrypoints.affinity import LAUNCH_ROLE, QUIET, ranks_for
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT, DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.options import Parser, positive_seconds
@@ -39,11 +39,14 @@ DEFAULT_JOIN_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Launch:
-    """One node's part of a job. `master_port` 0: any free port (one node only)."""
+    """One node's part of a job. `master_port` 0: any free port (one node only).
+
+    `nproc_per_node` None: as many as this node's cores, NUMA nodes and CPU quota are good for.
+    """
 
     nnodes: int
     node_rank: int
-    nproc_per_node: int
+    nproc_per_node: int | None
     master_addr: str
     master_port: int
     max_restarts: int
@@ -63,7 +66,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     add("--nnodes", default=pet["NNODES"] or "1", metavar="N", help="nodes of the job (default: 1)")
     add("--node-rank", default=pet["NODE_RANK"], metavar="I", help="this node's index, from 0")
     add("--nproc-per-node", default=environ.get("PET_NPROC_PER_NODE", "auto"), metavar="R|auto",
-        help="ranks on this node (auto: 1)")  # fmt: skip
+        help="ranks on this node (auto, the default: one for each NUMA node, within the CPU quota)")  # fmt: skip
     add("--master-addr", default=pet["MASTER_ADDR"], metavar="HOST", help="node 0's name or address")
     add("--master-port", default=pet["MASTER_PORT"], metavar="PORT",
         help=f"where the nodes meet (default: {DEFAULT_MASTER_PORT}; any free port for one node)")  # fmt: skip
@@ -92,7 +95,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     return Launch(
         nnodes=nnodes,
         node_rank=_number("--node-rank", options.node_rank or "0", 0, nnodes - 1),
-        nproc_per_node=1 if per_node == "auto" else _number("--nproc-per-node", per_node, 1),
+        nproc_per_node=None if per_node == "auto" else _number("--nproc-per-node", per_node, 1),
         master_addr=options.master_addr or DEFAULT_MASTER_ADDR,
         master_port=_number(
             "--master-port", options.master_port or str(DEFAULT_MASTER_PORT if several else 0), 0, 65535
@@ -147,7 +150,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         config = LaunchConfig(
             min_nodes=options.nnodes,
             max_nodes=options.nnodes,
-            nproc_per_node=options.nproc_per_node,
+            nproc_per_node=options.nproc_per_node or ranks_for(topology.read()),
             run_id=os.environ.get("TORCHELASTIC_RUN_ID", "none") if options.nnodes > 1 else uuid.uuid4().hex,
             role=LAUNCH_ROLE,
             rdzv_backend="static",

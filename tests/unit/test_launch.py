@@ -15,7 +15,7 @@ from entrypoints import launch
 
 def test_one_node_needs_no_options_but_the_command() -> None:
     options = launch.parse(["--", "train", "--bf16"], {})
-    assert options == launch.Launch(1, 0, 1, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
+    assert options == launch.Launch(1, 0, None, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
 
 
 def test_the_commands_own_options_are_not_taken() -> None:
@@ -42,8 +42,11 @@ def test_kubeflows_variables_are_the_defaults() -> None:
     assert options == launch.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
 
 
-def test_auto_is_one_rank_not_one_for_every_cpu() -> None:
-    assert launch.parse(["--", "train"], {"PET_NPROC_PER_NODE": "auto"}).nproc_per_node == 1
+@pytest.mark.parametrize("environ", [{}, {"PET_NPROC_PER_NODE": "auto"}], ids=["left out", "Kubeflow's auto"])
+def test_auto_is_left_to_the_node(environ: dict[str, str]) -> None:
+    assert launch.parse(["--", "train"], environ).nproc_per_node is None
+    assert launch.parse(["--nproc-per-node", "auto", "--", "train"], environ).nproc_per_node is None
+    assert launch.parse(["--nproc-per-node", "3", "--", "train"], environ).nproc_per_node == 3
 
 
 @dataclass
