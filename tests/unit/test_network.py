@@ -119,3 +119,26 @@ def test_ipv4_is_preferred_where_a_name_has_both(monkeypatch: pytest.MonkeyPatch
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
     assert network.resolve("both") == "10.0.0.5"
+
+
+def test_interfaces_are_described_from_sys(tmp_path: Path) -> None:
+    facts = {
+        "eth0": {"type": "1", "operstate": "up", "mtu": "9000", "speed": "25000"},
+        "eth1": {"type": "1", "operstate": "down", "mtu": "1500", "speed": "-1"},
+        "lo": {"type": "772", "operstate": "unknown", "mtu": "65536"},
+    }
+    for name, files in facts.items():
+        folder = tmp_path / "sys/class/net" / name
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(f"{text}\n")
+    fast, off, loopback = network.describe(tmp_path)
+    assert (fast.name, fast.is_up, fast.mtu, fast.speed_mbits, fast.is_loopback) == (
+        "eth0",
+        True,
+        9000,
+        25000,
+        False,
+    )
+    assert (off.is_up, off.speed_mbits) == (False, None)
+    assert (loopback.is_loopback, loopback.is_up) == (True, True)
