@@ -46,13 +46,19 @@ def lock(_c: Context, pin: str | None = None) -> None:
         "nodes": "containers to start",
         "ranks-per-node": "training processes in each",
         "backend": "the process group: ccl or gloo",
+        "launcher": "what starts the ranks: torchrun or mpirun",
     },
 )
 def demo(
-    _c: Context, pin: str | None = None, nodes: int = 2, ranks_per_node: int = 1, backend: str = "ccl"
+    _c: Context,
+    pin: str | None = None,
+    nodes: int = 2,
+    ranks_per_node: int = 1,
+    backend: str = "ccl",
+    launcher: str = "torchrun",
 ) -> None:
     """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
-    demonstration.run(pin, nodes, ranks_per_node, backend, say)
+    demonstration.run(pin, nodes, ranks_per_node, backend, launcher, say)
 
 
 @task(
@@ -94,6 +100,8 @@ def bench_collectives(
         "env": "NAME=VALUE for every rank, or NAME to hand on your own value; may be repeated",
         "offline": "no network but the cluster's own",
         "detach": "leave the cluster running: ./inv logs, ./inv down",
+        "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh",
+        "memory": "limit of each node: 4g, for example",
     },
 )
 def up(
@@ -107,9 +115,12 @@ def up(
     output: str | None = None,
     offline: bool = False,
     detach: bool = False,
+    launcher: str = "torchrun",
+    memory: str | None = None,
 ) -> None:
     """Run a command on a local cluster: ./inv up --nodes 2 -- train ..."""
-    clusters.up(remainder_argv(), pin, nodes, ranks_per_node, name, data, output, env, offline, detach)
+    place = (pin, nodes, ranks_per_node, name)
+    clusters.up(remainder_argv(), *place, data, output, env, offline, detach, launcher, memory)
 
 
 @task(help={"name": "of the cluster; without it, the only one that is up"})

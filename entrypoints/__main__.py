@@ -15,7 +15,10 @@ usage: entrypoint COMMAND ...
   run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified, as one rank
   bench collectives ...                 measure the process group beside what limits it, as one rank
   launch [options] -- COMMAND ...       start several ranks of COMMAND on this node
+  mpi-launch [options] -- COMMAND ...   start ranks on several nodes with Intel MPI's mpirun, over ssh
+  sshd [options]                        let mpi-launch of another container start ranks in this one
   plan [--json]                         what a rank gets: cores, threads, variables, preloads, and why
+  doctor [--json]                       what a job would find here, and the mend of what is wrong
 
 train, run and bench are one rank's work under mpirun, torchrun, srun and launch, or alone. Anything else is
 run as it is. Each command has its own --help.
@@ -41,10 +44,22 @@ def main(argv: list[str]) -> int:
             from entrypoints import launch
 
             return launch.main(rest)
+        if command == "mpi-launch":
+            from entrypoints.mpi import launch as mpi_launch
+
+            return mpi_launch.main(rest)
+        if command == "sshd":
+            from entrypoints import sshd
+
+            return sshd.main(rest)
         if command == "plan":
             from entrypoints import plan
 
             return plan.main(rest)
+        if command == "doctor":
+            from entrypoints.doctor import main as doctor
+
+            return doctor.main(rest)
     except UsageError as error:
         return failure.usage(error)
     return _exec(command, argv)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -44,6 +45,18 @@ def usage(error: UsageError) -> int:
     print(f"error: {error}", file=sys.stderr, flush=True)
     record(error)
     return USAGE_EXIT_CODE
+
+
+def how_it_ended(returncode: int, out_of_memory: bool = False) -> tuple[int, str]:
+    """How a process ended: its exit code as a shell gives it, and in words. `returncode` is -N for signal N."""
+    if returncode >= 0:
+        return returncode, f"exited with code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-returncode}"
+    cause = ": out of memory (the container's limit)" if out_of_memory else ""
+    return 128 - returncode, f"was killed by {name}{cause}"
 
 
 def leave(code: int) -> NoReturn:

@@ -26,6 +26,7 @@ from entrypoints import network, rank, topology
 from entrypoints.affinity import LAUNCH_ROLE, QUIET, ranks_for
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT, DistributedEnvironment
 from entrypoints.errors import UsageError
+from entrypoints.failure import how_it_ended
 from entrypoints.options import Parser, positive_seconds
 
 if TYPE_CHECKING:
@@ -176,14 +177,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
 def _report(failures: Mapping[int, ProcessFailure], options: Launch) -> int:
     global_rank, failure = first_failure(failures)
-    code: int = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
-    if failure.exitcode < 0:
-        try:
-            what = f"was killed by {signal.Signals(-failure.exitcode).name}"
-        except ValueError:  # a real-time signal has no name
-            what = f"was killed by signal {-failure.exitcode}"
-    else:
-        what = f"exited with code {code}"
+    code, what = how_it_ended(failure.exitcode)
     if not failure.error_file_data.get("told"):
         place = f"local {failure.local_rank}, node {options.node_rank}"
         print(f"rank {global_rank} ({place}) {what}", file=sys.stderr, flush=True)

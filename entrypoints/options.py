@@ -33,3 +33,17 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < 1e7:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def positive_integer(text: str) -> int:
+    """A count, 1 or more."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    """A TCP port that no privilege is needed for."""
+    if not text.isdigit() or not 1024 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1024 to 65535")
+    return int(text)

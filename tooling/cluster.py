@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import yaml
 
-from tooling import compose, nodes
+from tooling import compose, nodes, ssh_keys, waiting
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine
 from tooling.errors import UsageError
@@ -28,9 +28,6 @@ from tooling.locking import TakenError, alone
 from tooling.paths import CACHE
 
 CLUSTERS = CACHE / "clusters"
-# After the first failure the other nodes have this long to notice it by themselves and to end with a message.
-GRACE_SECONDS = 10.0
-POLL_SECONDS = 0.3
 
 Say = Callable[[str], None]
 
@@ -52,15 +49,15 @@ def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = No
     """
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
-        file = write(spec)
         try:
+            file = write(spec)
             started = time.monotonic()
             up(spec, file)
             seconds_to_start = time.monotonic() - started
             with following(
                 engine.endpoint, spec.project, folder_of(spec.name) / "log.txt", shown or sys.stdout.buffer
             ):
-                exit_code = _wait(spec, engine, say)
+                exit_code = waiting.until_end(spec, engine.endpoint, say)
             return Outcome(exit_code, seconds_to_start)
         finally:
             down(spec.name)
@@ -90,11 +87,14 @@ def down(name: str) -> None:
     if log.parent.is_dir() and not log.exists():
         logs = subprocess.run(compose.argv(project, "logs", "--no-color"), capture_output=True, check=False)
         log.write_bytes(logs.stdout)
-    compose.call(compose.argv(project, "down", "--remove-orphans", "--volumes", "--timeout=5"))
+    try:
+        compose.call(compose.argv(project, "down", "--remove-orphans", "--volumes", "--timeout=5"))
+    finally:
+        ssh_keys.remove(folder_of(name) / "ssh")
 
 
 def write(spec: ClusterSpec) -> Path:
-    """Writes the cluster's Compose file and returns its path."""
+    """Writes the cluster's Compose file, and its keys if it needs any. Returns the file's path."""
     folder = folder_of(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log.txt").unlink(missing_ok=True)
@@ -102,7 +102,9 @@ def write(spec: ClusterSpec) -> Path:
         if not mount.source.is_dir():
             raise UsageError(f"{mount.source} is not a folder: expected one to mount at {mount.target}")
     file = folder / "compose.yaml"
-    document = compose.document(spec, sorted(os.sched_getaffinity(0)))
+    if spec.launcher == "mpirun":
+        ssh_keys.make(spec, folder / "ssh")
+    document = compose.document(spec, sorted(os.sched_getaffinity(0)), folder / "ssh")
     file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return file
 
@@ -119,7 +121,7 @@ def writable_folder(path: Path) -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """Where a cluster's files are: compose.yaml, log.txt, output/."""
+    """Where a cluster's files are: compose.yaml, log.txt, output/, and ssh/ while it is up."""
     return CLUSTERS / name
 
 
@@ -154,22 +156,3 @@ def _remove_leftovers(spec: ClusterSpec, engine: Engine, say: Say) -> None:
     if left:
         say(f"removing what an earlier cluster {spec.name} left behind")
         down(spec.name)
-
-
-def _wait(spec: ClusterSpec, engine: Engine, say: Say) -> int:
-    """Waits until every node has ended; after a failure the others get a grace time and are then stopped."""
-    deadline = None
-    while True:
-        seen = nodes.read(engine.endpoint, spec.project)
-        failed = nodes.first_failure(seen, expected=spec.node_names)
-        if failed and deadline is None:
-            say(f"{failed.name} {failed.describe()}")
-            deadline = time.monotonic() + GRACE_SECONDS
-        running = [node.name for node in seen if node.running]
-        if not running:
-            return failed.exit_code if failed else 0
-        if deadline is not None and time.monotonic() > deadline:
-            say(f"stopping {', '.join(running)}")
-            compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
-            return failed.exit_code if failed else 1
-        time.sleep(POLL_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,11 @@ from tooling.paths import COMPOSE
 
 PROJECT_PREFIX = "cts-"
 MASTER_PORT = 29500
+LAUNCHERS = ("torchrun", "mpirun")
+# The service that runs mpirun; its nodes only wait for it.
+LAUNCHER = "launcher"
+# For mpirun's nodes to come up. They start at the same time as the launcher, within a second or two.
+START_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class ClusterSpec:
     """What a cluster is: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
 
     `environment` maps a variable to its value, or to None to hand on the caller's own value unseen.
-    `offline` cuts the nodes' network off from everything but each other.
+    `launcher` is one of LAUNCHERS. `offline` cuts the nodes' network off from everything but each other.
+    `memory` limits each node's memory, in Docker's form ("4g").
     """
 
     name: str
@@ -41,8 +48,14 @@ class ClusterSpec:
     mounts: tuple[Mount, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
     offline: bool = False
+    launcher: str = LAUNCHERS[0]
+    memory: str | None = None
 
     def __post_init__(self) -> None:
+        if self.launcher not in LAUNCHERS:
+            raise UsageError(f"--launcher is {self.launcher!r}, expected {' or '.join(LAUNCHERS)}")
+        if self.memory is not None and not re.fullmatch(r"[1-9]\d*[kmgKMG]", self.memory):
+            raise UsageError(f"--memory is {self.memory!r}, expected a size such as 4g or 500m")
         for name in ("nodes", "ranks_per_node"):
             value = getattr(self, name)
             if value < 1:
@@ -64,6 +77,11 @@ class ClusterSpec:
         """The nodes' host names, node-0 being the one that rank 0 runs on."""
         return [f"node-{number}" for number in range(self.nodes)]
 
+    @property
+    def service_names(self) -> list[str]:
+        """The nodes, and mpirun's launcher."""
+        return [*self.node_names, *([LAUNCHER] if self.launcher == "mpirun" else [])]
+
 
 def split_cores(cores: Sequence[int], nodes: int) -> list[list[int]]:
     """Contiguous shares of `cores`, sizes differing by at most one; with too few, nodes share in turn."""
@@ -76,6 +94,19 @@ def split_cores(cores: Sequence[int], nodes: int) -> list[list[int]]:
         shares.append(list(cores[start : start + size]))
         start += size
     return shares
+
+
+def mpi_launch_command(spec: ClusterSpec) -> list[str]:
+    """What the launcher of a cluster of mpirun's runs: of its environment the ranks get what is named."""
+    return [
+        "mpi-launch",
+        f"--hosts={','.join(spec.node_names)}",
+        f"--ranks-per-node={spec.ranks_per_node}",
+        f"--timeout={START_SECONDS}",
+        *(f"--env={name}" for name in spec.environment),
+        "--",
+        *spec.command,
+    ]
 
 
 def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
@@ -92,23 +123,36 @@ def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
     ]
 
 
-def document(spec: ClusterSpec, cores: Sequence[int]) -> dict[str, Any]:
-    """The Compose document of a cluster whose nodes split the host's `cores` (CPU numbers)."""
-    services = {
-        name: {
-            "extends": {"file": str(COMPOSE / "torchrun.yaml"), "service": "node"},
+def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, Any]:
+    """The Compose document of a cluster whose nodes split the host's `cores` (CPU numbers).
+
+    `keys`: the folder of tooling.ssh_keys, for mpirun only.
+    """
+    shares = dict(zip(spec.node_names, split_cores(cores, spec.nodes), strict=True))
+    limits = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
+    environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    services: dict[str, Any] = {}
+    for node_rank, (name, share) in enumerate(shares.items()):
+        services[name] = {
+            "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
             "cpuset": ",".join(map(str, share)),
-            "command": [_escape(word) for word in launch_command(spec, node_rank)],
-            "environment": {
-                key: None if value is None else _escape(value) for key, value in spec.environment.items()
-            },
+            **limits,
             "volumes": [_volume(mount) for mount in spec.mounts],
         }
-        for node_rank, (name, share) in enumerate(
-            zip(spec.node_names, split_cores(cores, spec.nodes), strict=True)
-        )
-    }
+        if spec.launcher == "mpirun":
+            services[name]["volumes"] += _key_volumes(keys, name)
+        else:
+            services[name]["command"] = [_escape(word) for word in launch_command(spec, node_rank)]
+            services[name]["environment"] = environment
+    if spec.launcher == "mpirun":
+        services[LAUNCHER] = {
+            "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
+            "hostname": LAUNCHER,
+            "command": [_escape(word) for word in mpi_launch_command(spec)],
+            "environment": environment,
+            "volumes": _key_volumes(keys, LAUNCHER),
+        }
     network = {"internal": True} if spec.offline else {}
     return {"name": spec.project, "services": services, "networks": {"cluster": network}}
 
@@ -131,13 +175,18 @@ def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -
 
 
 def template_variables(spec: ClusterSpec) -> dict[str, str]:
-    """The variables that compose/torchrun.yaml asks for."""
-    return {"CTS_IMAGE": spec.image, "CTS_USER": "{}:{}".format(*container_user())}
+    """The variables that compose/*.yaml ask for."""
+    uid, gid = container_user()
+    return {"CTS_IMAGE": spec.image, "CTS_USER": f"{uid}:{gid}", "CTS_UID": str(uid), "CTS_GID": str(gid)}
 
 
 def container_user() -> tuple[int, int]:
     """uid and gid of the nodes' processes: the caller's, so that output is theirs; never root, 1000 instead."""
     return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+
+
+def _key_volumes(keys: Path, service: str) -> list[dict[str, Any]]:
+    return [_volume(Mount(keys / service, "/run/keys")), _volume(Mount(keys / "passwd", "/etc/passwd"))]
 
 
 def _volume(mount: Mount) -> dict[str, Any]:

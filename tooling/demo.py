@@ -48,7 +48,7 @@ class Verdict:
         return not self.problems
 
 
-def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str, say: Say) -> None:
+def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
     """Builds, trains on a cluster, prints a summary, writes .cache/demo/result.json.
 
     Raises Exit with the cluster's code if a rank failed, with 1 if the model did not learn.
@@ -80,6 +80,7 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str
         ),
         environment={"CPU_TRAIN_STACK_IMAGE": image.id},
         offline=True,
+        launcher=launcher,
     )
     say(f"starting {node_count} containers with {ranks_per_node} rank(s) each on a private network")
     started = time.time()

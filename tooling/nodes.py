@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import docker
 
@@ -23,6 +24,16 @@ class Node:
     out_of_memory: bool
     finished_at: str
     error: str = ""
+    paused: bool = False
+    cut_off: bool = False
+
+    def held_back(self) -> str:
+        """What keeps the node, which runs, from its job, in words; empty where nothing does."""
+        if not self.running:
+            return ""
+        if self.paused:
+            return "is paused"
+        return "is cut off: its container has left the cluster's network" if self.cut_off else ""
 
     def describe(self) -> str:
         """How the node ended, in words."""
@@ -48,7 +59,7 @@ def read(endpoint: str, project: str | None = None) -> list[Node]:
                 container.reload()
             except docker.errors.NotFound:
                 continue
-            seen.append(_node(container.attrs["State"], container.labels))
+            seen.append(_node(container.attrs, container.labels))
         return sorted(seen, key=lambda node: node.name)
     finally:
         client.close()
@@ -65,7 +76,8 @@ def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None
     return None
 
 
-def _node(state: dict[str, object], labels: dict[str, str]) -> Node:
+def _node(attributes: dict[str, Any], labels: dict[str, str]) -> Node:
+    state = attributes["State"]
     return Node(
         name=labels.get(SERVICE_LABEL, ""),
         project=labels.get(PROJECT_LABEL, ""),
@@ -74,4 +86,6 @@ def _node(state: dict[str, object], labels: dict[str, str]) -> Node:
         out_of_memory=bool(state["OOMKilled"]),
         finished_at=str(state["FinishedAt"]),
         error=str(state.get("Error") or ""),
+        paused=bool(state["Paused"]),
+        cut_off=state["Status"] == "running" and not attributes["NetworkSettings"]["Networks"],
     )

@@ -25,6 +25,8 @@ def up(
     environment: Sequence[str],
     offline: bool,
     detach: bool,
+    launcher: str,
+    memory: str | None,
 ) -> None:
     """Runs `command` on a cluster and exits with its code; with `detach` leaves the cluster running."""
     chosen = pins.load().pin(pin)
@@ -39,6 +41,8 @@ def up(
         mounts=(*mounts, Mount(cluster.writable_folder(folder), "/output", read_only=False)),
         environment=variables(environment),
         offline=offline,
+        launcher=launcher,
+        memory=memory,
     )
     docker = engine.ensure(say)
     spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=images.build(chosen, say).id)

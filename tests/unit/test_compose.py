@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,10 @@ def spec(**changes: object) -> ClusterSpec:
     return ClusterSpec(**{**values, **changes})  # type: ignore[arg-type]  # one place for every field's default
 
 
+def document(cluster: ClusterSpec, cores: list[int]) -> dict[str, Any]:
+    return compose.document(cluster, cores, keys=Path("/clusters/test/ssh"))
+
+
 @given(cores=st.sets(st.integers(0, 255), min_size=1), nodes=st.integers(1, 64))
 def test_nodes_share_the_cores_evenly_and_each_gets_one(cores: set[int], nodes: int) -> None:
     shares = compose.split_cores(sorted(cores), nodes)
@@ -38,9 +43,9 @@ def test_nodes_share_the_cores_evenly_and_each_gets_one(cores: set[int], nodes: 
 
 
 def test_every_node_runs_the_images_launcher_around_the_command() -> None:
-    document = compose.document(spec(nodes=2, ranks_per_node=3), cores=[4, 5, 6])
-    assert list(document["services"]) == ["node-0", "node-1"]
-    assert document["services"]["node-1"]["command"] == [
+    made = document(spec(nodes=2, ranks_per_node=3), cores=[4, 5, 6])
+    assert list(made["services"]) == ["node-0", "node-1"]
+    assert made["services"]["node-1"]["command"] == [
         "launch",
         "--nnodes=2",
         "--node-rank=1",
@@ -51,13 +56,13 @@ def test_every_node_runs_the_images_launcher_around_the_command() -> None:
         "train",
         "--bf16",
     ]
-    assert document["services"]["node-0"]["cpuset"] == "4,5"
-    assert document["services"]["node-1"]["cpuset"] == "6"
+    assert made["services"]["node-0"]["cpuset"] == "4,5"
+    assert made["services"]["node-1"]["cpuset"] == "6"
 
 
 def test_a_dollar_sign_reaches_the_command_as_it_was_typed() -> None:
-    document = compose.document(spec(command=("run", "/data/a$b.py"), environment={"A": "$x"}), cores=[0, 1])
-    service = document["services"]["node-0"]
+    made = document(spec(command=("run", "/data/a$b.py"), environment={"A": "$x"}), cores=[0, 1])
+    service = made["services"]["node-0"]
     assert service["command"][-1] == "/data/a$$b.py"
     assert service["environment"] == {"A": "$$x"}
 
@@ -66,32 +71,71 @@ def test_a_variable_without_a_value_is_handed_on_without_being_written_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    document = compose.document(spec(environment=up.variables(["HF_TOKEN", "A=b=c"])), cores=[0])
-    assert document["services"]["node-0"]["environment"] == {"HF_TOKEN": None, "A": "b=c"}
-    assert "hf_secret" not in str(document)
+    made = document(spec(environment=up.variables(["HF_TOKEN", "A=b=c"])), cores=[0])
+    assert made["services"]["node-0"]["environment"] == {"HF_TOKEN": None, "A": "b=c"}
+    assert "hf_secret" not in str(made)
 
 
 def test_a_folder_is_mounted_read_only_unless_it_is_for_output() -> None:
     mounts = (Mount(Path("/a"), "/data"), Mount(Path("/b"), "/output", read_only=False))
-    volumes = compose.document(spec(mounts=mounts), cores=[0])["services"]["node-0"]["volumes"]
+    volumes = document(spec(mounts=mounts), cores=[0])["services"]["node-0"]["volumes"]
     assert [(volume["target"], volume["read_only"]) for volume in volumes] == [("/data", True), ("/output", False)]
     assert not any(volume["bind"]["create_host_path"] for volume in volumes)
 
 
 @pytest.mark.parametrize("offline", [True, False], ids=["offline", "online"])
 def test_only_an_offline_cluster_has_an_internal_network(offline: bool) -> None:
-    network = compose.document(spec(offline=offline), cores=[0])["networks"]["cluster"]
+    network = document(spec(offline=offline), cores=[0])["networks"]["cluster"]
     assert network.get("internal", False) is offline
+
+
+def test_a_cluster_of_mpiruns_has_nodes_that_wait_and_a_launcher_that_names_them() -> None:
+    cluster = spec(launcher="mpirun", nodes=2, ranks_per_node=3, environment={"HF_TOKEN": None, "A": "$x"})
+    services = document(cluster, cores=[0, 1])["services"]
+    assert list(services) == cluster.service_names == ["node-0", "node-1", "launcher"]
+    assert services["launcher"]["command"] == [
+        "mpi-launch",
+        "--hosts=node-0,node-1",
+        "--ranks-per-node=3",
+        f"--timeout={compose.START_SECONDS}",
+        "--env=HF_TOKEN",
+        "--env=A",
+        "--",
+        "train",
+        "--bf16",
+    ]
+    assert services["launcher"]["environment"] == {"HF_TOKEN": None, "A": "$$x"}
+    for name in ("node-0", "node-1"):
+        assert "command" not in services[name]
+        assert "environment" not in services[name]
+
+
+def test_each_end_of_ssh_gets_its_own_keys_and_no_other_read_only() -> None:
+    mounted = (Mount(Path("/a"), "/data"),)
+    services = document(spec(launcher="mpirun", mounts=mounted), cores=[0, 1])["services"]
+    for name, service in services.items():
+        folders = {volume["source"]: volume["target"] for volume in service["volumes"]}
+        expected = {f"/clusters/test/ssh/{name}": "/run/keys", "/clusters/test/ssh/passwd": "/etc/passwd"}
+        assert folders == ({**expected, "/a": "/data"} if name != "launcher" else expected)
+        assert all(volume["read_only"] for volume in service["volumes"])
+
+
+def test_a_memory_limit_leaves_no_room_for_swap() -> None:
+    service = document(spec(memory="2g"), cores=[0])["services"]["node-0"]
+    assert (service["mem_limit"], service["memswap_limit"]) == ("2g", "2g")
+    assert "mem_limit" not in document(spec(), cores=[0])["services"]["node-0"]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"launcher": "mpi"}, "--launcher is 'mpi', expected torchrun or mpirun"),
+        ({"memory": "much"}, "--memory is 'much', expected a size such as 4g"),
         ({"nodes": 0}, "--nodes is 0, expected 1 or more"),
         ({"ranks_per_node": -1}, "--ranks-per-node is -1, expected 1 or more"),
         ({"command": ()}, "no command: write it after --"),
     ],
-    ids=["no nodes", "negative ranks", "no command"],
+    ids=["no such launcher", "no size", "no nodes", "negative ranks", "no command"],
 )
 def test_a_cluster_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):

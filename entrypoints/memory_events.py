@@ -1,0 +1,22 @@
+"""What the kernel tells of a container's memory limit. Torch-free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# cgroup v2, v1. In a container either folder is the container's own.
+_EVENT_FILES = ("sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control")
+
+
+def out_of_memory_kills(root: Path = Path("/")) -> int:
+    """How many processes of this container the kernel has killed because its memory limit was reached."""
+    for name in _EVENT_FILES:
+        try:
+            lines = (root / name).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+    return 0

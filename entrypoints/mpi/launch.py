@@ -1,0 +1,117 @@
+"""`mpi-launch --hosts FILE --ranks-per-node R -- COMMAND...`: ranks on several nodes, over ssh.
+
+    mpi-launch --hosts node-0,node-1 --ranks-per-node 2 -- train ...
+
+The nodes run `sshd`. Intel MPI's mpirun starts the ranks; the node's watch tells what becomes of them. When one
+fails, this says in one line which it was and of what, gives the others a moment to say what they saw, ends them
+and exits with that rank's code (128 + the signal's number where a signal killed it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from entrypoints import ssh
+from entrypoints.errors import UsageError
+from entrypoints.mpi import hosts, hydra, watch
+from entrypoints.mpi.job import Job, Signals
+from entrypoints.mpi.nodes import Nodes
+from entrypoints.options import Parser, port_number, positive_integer, positive_seconds
+from entrypoints.rank import python
+
+DEFAULT_START_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job. `names`: variables of this environment that every rank gets, beside hydra.HANDED_ON."""
+
+    hosts: tuple[str, ...]
+    ranks_per_node: int
+    names: tuple[str, ...]
+    keys: Path
+    port: int
+    timeout_seconds: float
+    command: tuple[str, ...]
+
+
+def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
+    """The options, with Intel MPI's variables (mpi-operator sets them) as defaults. Raises UsageError."""
+    parser = Parser(
+        "mpi-launch",
+        "Start ranks on several nodes with Intel MPI's mpirun, over ssh. The nodes run this image's sshd.",
+        "mpi-launch [options] -- COMMAND ARGS...",
+    )
+    add = parser.add_argument
+    add("--hosts", default=environ.get("I_MPI_HYDRA_HOST_FILE"), metavar="FILE|NAMES",
+        help="a hostfile, or node-0,node-1 (default: $I_MPI_HYDRA_HOST_FILE)")  # fmt: skip
+    add("--ranks-per-node", type=positive_integer, default=environ.get("I_MPI_PERHOST") or "1", metavar="R",
+        help="ranks on each node (default: $I_MPI_PERHOST, or 1)")  # fmt: skip
+    add("--env", action="append", default=[], metavar="NAME",
+        help="a variable for every rank; no other of the launcher's reaches them (may be repeated)")  # fmt: skip
+    add("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
+        help="the user's key and known_hosts, mounted (default: %(default)s)")  # fmt: skip
+    add("--port", type=port_number, default=ssh.PORT, help="of the nodes' sshd (default: %(default)s)")
+    add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
+        help="for all nodes to come (default: %(default)g)")  # fmt: skip
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    options = parser.parse_args(argv)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UsageError(
+            "mpi-launch: no command, expected mpi-launch [options] -- train ... (or run SCRIPT.py ...)"
+        )
+    if not options.hosts:
+        raise UsageError("mpi-launch: --hosts is missing, expected a hostfile or names like node-0,node-1")
+    wrong = [name for name in options.env if not name.isidentifier()]
+    if wrong:
+        raise UsageError(
+            f"mpi-launch: --env {wrong[0]!r} is not a variable's name; its value is this environment's"
+        )
+    return Launch(
+        hosts=hosts.read(options.hosts),
+        ranks_per_node=options.ranks_per_node,
+        names=tuple(options.env),
+        keys=options.keys,
+        port=options.port,
+        timeout_seconds=options.timeout,
+        command=tuple(command),
+    )
+
+
+def main(argv: list[str]) -> int:
+    options = parse(argv, os.environ)
+    private = ssh.copy_keys(options.keys)
+    try:
+        config = private / "config"
+        config.write_text(ssh.client_config(private, options.port), encoding="utf-8")
+        hostfile = private / "hosts"
+        hostfile.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
+        folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch makes it or fails
+        nodes = Nodes(options.hosts, config, folder)
+        with Signals() as signals:
+            try:
+                nodes.open(options.timeout_seconds)
+                environ = {**hydra.environ(os.environ, options.hosts, config), watch.FOLDER: folder}
+                return Job(_start(options, hostfile, environ), nodes, signals).until_end()
+            finally:
+                nodes.close()
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _start(options: Launch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    ranks = len(options.hosts) * options.ranks_per_node
+    command = python("entrypoints.mpi.member", list(options.command))
+    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [watch.FOLDER, *options.names], command)
+    sys.stdout.flush()
+    # Its own process group: ctrl-C at a terminal is handled here, once.
+    return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -1,0 +1,137 @@
+"""One node's end of the launcher's watch: says what becomes of the ranks here, and ends what is left of them.
+
+The launcher runs it over an ssh session of its own on every node. It prints "ready", then a line of JSON for each
+event, until its standard input ends: the job is over, or the launcher is gone. Then no rank may be left here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from entrypoints import memory_events
+
+# Where the ranks of this job leave word, the same path on every node; handed to the ranks by this name.
+FOLDER = "CPU_TRAIN_STACK_WATCH"
+READY = "ready"
+POLL_SECONDS = 0.25
+# The ranks' time to end by themselves when the launcher is gone.
+STOP_SECONDS = 3.0
+# A rank may be stopped for a moment by a debugger or a snapshot.
+_STOPPED_POLLS = 8
+
+
+@dataclass
+class Member:
+    """What is known of one rank of this node. `told`: the events that the launcher has had."""
+
+    pid: int
+    local_rank: int
+    code: int | None = None
+    at: float = 0.0
+    stopped_polls: int = 0
+    told: set[str] = field(default_factory=set)
+
+
+def leave_word(folder: Path, rank: int, word: Mapping[str, float]) -> None:
+    """Writes a rank's state for the watch, which never sees half of it."""
+    half = folder / f".{rank}"
+    half.write_text(json.dumps(word), encoding="utf-8")
+    half.replace(folder / str(rank))
+
+
+def main(argv: list[str]) -> int:
+    """Watches until standard input ends. `argv`: the folder, which must not exist yet."""
+    folder = Path(argv[0])
+    folder.mkdir(mode=0o700)
+    try:
+        _say({"state": READY})
+        _watch(folder)
+    except BrokenPipeError:  # the launcher is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        _end_ranks(read(folder))
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def read(folder: Path) -> dict[int, Member]:
+    """The ranks that have left word, by rank."""
+    found = {}
+    for path in folder.iterdir():
+        if path.name.isdigit():
+            word = json.loads(path.read_text(encoding="utf-8"))
+            found[int(path.name)] = Member(word["pid"], word["local_rank"], word.get("code"), word.get("at", 0.0))
+    return found
+
+
+def state(pid: int, proc: Path = Path("/proc")) -> str:
+    """The kernel's letter for what a process does (proc(5)): T is stopped. Empty where there is none."""
+    try:
+        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _watch(folder: Path) -> None:
+    members: dict[int, Member] = {}
+    kills = memory_events.out_of_memory_kills()
+    open_ended = True
+    while open_ended:
+        readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
+        open_ended = not readable or bool(os.read(sys.stdin.fileno(), 64))
+        for rank, now in read(folder).items():
+            member = members.setdefault(rank, now)
+            member.code, member.at = now.code, now.at
+            for event in _events(member, kills):
+                _say({"rank": rank, "local_rank": member.local_rank, **event})
+
+
+def _events(member: Member, kills: int) -> list[dict[str, object]]:
+    events: list[dict[str, object]] = []
+    if member.code is not None and "end" not in member.told:
+        member.told.add("end")
+        out_of_memory = member.code == -signal.SIGKILL and memory_events.out_of_memory_kills() > kills
+        events.append({"state": "ended", "code": member.code, "at": member.at, "out_of_memory": out_of_memory})
+    stopped = member.code is None and state(member.pid) == "T"
+    member.stopped_polls = member.stopped_polls + 1 if stopped else 0
+    if member.stopped_polls == _STOPPED_POLLS and "stop" not in member.told:
+        member.told.add("stop")
+        events.append({"state": "stopped"})
+    return events
+
+
+def _end_ranks(members: dict[int, Member]) -> None:
+    """SIGTERM, then SIGKILL, to the process groups of the ranks that still run."""
+    end = time.monotonic() + STOP_SECONDS
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        running = [member.pid for member in members.values() if member.code is None and state(member.pid)]
+        for pid in running:
+            _signal(pid, number)
+        while number == signal.SIGTERM and any(state(pid) not in ("", "Z") for pid in running):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.1)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(os.getpgid(pid), number)
+    except (ProcessLookupError, PermissionError):
+        return  # it has ended, or its number is another's by now
+
+
+def _say(event: dict[str, object]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

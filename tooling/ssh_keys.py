@@ -1,0 +1,73 @@
+"""The keys of one cluster: a user's key and a host key for every node, made for it and deleted with it.
+
+They are made by the image's own ssh-keygen, so that the host needs no OpenSSH, in a container without a network.
+The folder's layout is what entrypoints' ssh.py reads: node-N/ is mounted in that node, launcher/ in the launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tooling.compose import LAUNCHER, ClusterSpec, container_user
+from tooling.errors import UsageError
+
+SSH_PORT = 2222
+# One private key a word: its path below the folder.
+_MAKE = 'cd /run/keys && for key; do ssh-keygen -q -t ed25519 -N "" -C "" -f "$key" || exit 1; done'
+_USERS = """\
+root:x:0:0::/root:/usr/sbin/nologin
+trainer:x:{uid}:{gid}::/tmp:/bin/sh
+"""
+
+
+def make(spec: ClusterSpec, folder: Path) -> None:
+    """Fills `folder`, which belongs to the nodes' user afterwards. Raises UsageError if ssh-keygen fails."""
+    remove(folder)
+    services = [*spec.node_names, LAUNCHER]
+    for path in (folder, *(folder / name for name in services)):
+        path.mkdir(mode=0o700, parents=True)
+    _give_to_nodes(folder)
+    host_keys = {name: folder / name / "ssh_host_ed25519_key" for name in spec.node_names}
+    user_key = folder / LAUNCHER / "id_ed25519"
+    _generate(spec, folder, [*host_keys.values(), user_key])
+    # "restrict": no forwarding, no terminal, whatever the server would allow.
+    authorized = f"restrict {_public(user_key)}"
+    for name in spec.node_names:
+        (folder / name / "authorized_keys").write_text(authorized, encoding="ascii")
+    known = [f"[{name}]:{SSH_PORT} {_public(key)}" for name, key in host_keys.items()]
+    (folder / LAUNCHER / "known_hosts").write_text("".join(known), encoding="ascii")
+    # ssh serves and logs in users with a name, and the nodes' user is the caller, whose name no image knows.
+    uid, gid = container_user()
+    (folder / "passwd").write_text(_USERS.format(uid=uid, gid=gid), encoding="ascii")
+    _give_to_nodes(folder)
+
+
+def remove(folder: Path) -> None:
+    """Deletes a cluster's keys, if there are any."""
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def _generate(spec: ClusterSpec, folder: Path, keys: list[Path]) -> None:
+    argv = ["docker", "run", "--rm", "--pull=never", f"--name={spec.project}-keys", "--network=none"]
+    argv += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--user={}:{}".format(*container_user())]
+    argv += [f"--mount=type=bind,source={folder},target=/run/keys", "--entrypoint=sh", spec.image]
+    argv += ["-c", _MAKE, "sh", *(str(key.relative_to(folder)) for key in keys)]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UsageError(f"the cluster's ssh keys could not be made: {last}")
+
+
+def _public(key: Path) -> str:
+    return key.with_name(f"{key.name}.pub").read_text(encoding="ascii")
+
+
+def _give_to_nodes(folder: Path) -> None:
+    """A private key may be read by its owner alone: where the caller is root, that is not the nodes' user."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, *container_user())

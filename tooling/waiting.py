@@ -1,0 +1,71 @@
+"""Waits for the end of a cluster's job, and brings it about where the job itself would not notice.
+
+Launchers see a rank that ends. A node that is paused or cut off from the network looks to them like one that is
+slow; the engine knows better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from tooling import compose, nodes
+from tooling.compose import LAUNCHER, ClusterSpec
+from tooling.nodes import Node
+
+# After the first failure the other nodes have this long to notice it by themselves and to end with a message.
+GRACE_SECONDS = 10.0
+# A node may be paused or disconnected for so long and go on. Longer than the silence after which ssh gives up.
+PATIENCE_SECONDS = 20.0
+# The job's exit code where no process of it has one.
+STUCK_EXIT_CODE = 1
+POLL_SECONDS = 0.3
+
+Say = Callable[[str], None]
+
+
+def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
+    """The exit code of the cluster's job: 0, or that of the node that failed first. No job runs afterwards."""
+    watchdog = Watchdog(say)
+    deadline = None
+    while True:
+        seen = nodes.read(endpoint, spec.project)
+        now = time.monotonic()
+        failed = nodes.first_failure(seen, expected=spec.service_names)
+        stuck = watchdog.stuck(seen, now)
+        if failed and deadline is None:
+            say(f"{failed.name} {failed.describe()}")
+            deadline = now + GRACE_SECONDS
+        running = [node.name for node in seen if node.running]
+        # mpirun's nodes wait for ssh: they are done when its launcher is.
+        over = LAUNCHER not in running if spec.launcher == "mpirun" else not running
+        if over or stuck or (deadline is not None and now > deadline):
+            if running:
+                if not over:
+                    say(f"stopping {', '.join(running)}")
+                compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
+            return failed.exit_code if failed else STUCK_EXIT_CODE if stuck else 0
+        time.sleep(POLL_SECONDS)
+
+
+class Watchdog:
+    """Tells of nodes that the engine holds back, and says when one has been for too long."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._since: dict[str, float] = {}
+
+    def stuck(self, seen: Sequence[Node], now: float) -> bool:
+        """Whether a node has been paused or cut off for PATIENCE_SECONDS. `now`: a monotonic clock's seconds."""
+        held = {node.name: node.held_back() for node in seen if node.held_back()}
+        for name in [name for name in self._since if name not in held]:
+            del self._since[name]
+            self._say(f"{name} is back")
+        for name, why in held.items():
+            if name not in self._since:
+                self._since[name] = now
+                self._say(f"{name} {why}")
+        late = [name for name, since in self._since.items() if now - since > PATIENCE_SECONDS]
+        if late:
+            self._say(f"{', '.join(late)}: not back after {PATIENCE_SECONDS:.0f} s")
+        return bool(late)
