@@ -1,0 +1,102 @@
+"""Ranks under real limits: what is planned is what the kernel says of the training process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoints import topology
+from entrypoints.affinity import ranks_for
+from entrypoints.cpus import parse_cpu_list
+from tests.containers import RunInImage
+
+HERE = Path(__file__).parent
+MOUNT = ("--volume", f"{HERE}:/tests:ro")
+CPUS = sorted(os.sched_getaffinity(0))
+LAST = str(CPUS[-1])
+several_cpus = pytest.mark.skipif(len(CPUS) < 2, reason=f"needs two CPUs, this machine allows {len(CPUS)}")
+
+
+def look(run: RunInImage, limits: Sequence[str], *command: str) -> dict[str, Any]:
+    done = run("python", "/tests/limits.py", *command, docker_args=[*MOUNT, *limits], timeout=300)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["code"] == 0, done.stderr
+    return document
+
+
+@pytest.mark.parametrize(
+    ("limits", "cpus", "threads", "reason"),
+    [
+        (["--cpus", "1.5"], CPUS, 2, "the container's CPU quota is 1.5 CPUs"),
+        (["--cpuset-cpus", LAST], CPUS[-1:], 1, "may use all of its 1 core"),
+        (["--cpus", "1.5", "--cpuset-cpus", LAST], CPUS[-1:], 1, "may use all of its 1 core"),
+    ],
+    ids=["quota", "cpuset", "both"],
+)
+@several_cpus
+def test_a_training_process_keeps_to_the_containers_limits(
+    run_in_image: RunInImage, limits: list[str], cpus: list[int], threads: int, reason: str
+) -> None:
+    found = look(run_in_image, limits, "run", "/tests/small_job.py")
+    assert found["plan"]["cores"] == cpus
+    assert found["plan"]["omp_num_threads"] == threads
+    assert reason in " ".join(found["plan"]["reasons"])
+    assert sorted(parse_cpu_list(found["mask"])) == cpus
+    assert found["tcmalloc"]
+    assert found["iomp"]
+    assert json.loads(found["printed"])["threads"] == threads
+
+
+def test_the_trainer_runs_bound_and_preloaded_on_a_read_only_file_system(run_in_image: RunInImage) -> None:
+    rows = "\\n".join(f"word {number},{number % 2}" for number in range(8))
+    shell = f"""
+        python /tests/tiny_model.py /tmp/tiny 'word text' && printf 'text,label\\n{rows}\\n' >/tmp/rows.csv &&
+        exec python /tests/limits.py train --model_name_or_path /tmp/tiny --train_file /tmp/rows.csv \\
+            --output_dir /tmp/output --max_steps 2 --save_strategy no --bf16 true
+    """
+    limits = ["--read-only", "--tmpfs", "/tmp:mode=1777", "--cpuset-cpus", LAST, "--env", "HOME=/tmp"]
+    done = run_in_image("sh", "-c", shell, docker_args=[*MOUNT, *limits], timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["code"] == 0, done.stderr
+    assert found["mask"] == LAST
+    assert found["plan"]["cores"] == [CPUS[-1]]
+    assert found["tcmalloc"]
+    assert found["iomp"]
+
+
+@several_cpus
+def test_auto_starts_a_rank_a_numa_node_and_binds_what_computes_but_not_what_it_starts(
+    run_in_image: RunInImage,
+) -> None:
+    done = run_in_image(
+        "launch", "--nproc-per-node", "auto", "--", "run", "/tests/small_job.py", docker_args=MOUNT
+    )
+    assert done.returncode == 0, done.stderr
+    host = topology.read()
+    ranks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(ranks) == ranks_for(host)
+    for rank in ranks:
+        assert rank["world_size"] == len(ranks)
+        assert rank["main"] == rank["child"] == rank["loader"]
+        assert len(rank["openmp"]) >= rank["threads"] - 1  # the main thread is one of them
+        if len(host.cores) == len(CPUS):  # without second hardware threads each thread has one CPU
+            assert len(set(rank["openmp"])) == len(rank["openmp"])
+            assert all(mask.isdigit() for mask in rank["openmp"])
+    assert sorted(cpu for rank in ranks for cpu in rank["main"]) == CPUS
+
+
+@pytest.mark.parametrize(
+    ("docker_args", "policy"), [([], "refused"), (["--cap-add", "SYS_NICE"], "default")], ids=["without", "with"]
+)
+def test_the_memory_policy_needs_a_capability(
+    run_in_image: RunInImage, docker_args: list[str], policy: str
+) -> None:
+    code = "from entrypoints import memory_policy; print(memory_policy.current())"
+    assert run_in_image("python", "-c", code, docker_args=docker_args).stdout.strip() == policy
