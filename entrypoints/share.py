@@ -48,7 +48,7 @@ class Share:
         if not self.limited:
             return len(self.cores)
         whole = math.floor(self.quota + 1e-9)
-        more = self.quota - whole >= _WORTH_A_THREAD * max(whole, 1)
+        more = self.quota - whole + 1e-9 >= _WORTH_A_THREAD * max(whole, 1)
         return min(len(self.cores), max(1, whole + more))
 
 
