@@ -34,7 +34,7 @@ def prepare(provider: ctypes.CDLL) -> None:
     if _counter.value == 0:
         _counter.value = secrets.randbelow(2**30) + 1
     _remove_stale()
-    atexit.register(_remove, _made)
+    atexit.register(_remove_own)
 
 
 def next_number() -> int:
@@ -54,6 +54,11 @@ def made(numbers: Iterable[int], opened_by_all: bool) -> None:
 def _remove(files: set[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
+
+
+def _remove_own() -> None:
+    """Not what a forked child has from its parent."""
+    _remove({file for file in _made if file.name.startswith(f"{os.getpid()}:")})
 
 
 def _remove_stale() -> None:

@@ -179,6 +179,11 @@ std::string Group::reason() const {
 }
 
 void Group::require_usable(const char* operation) const {
+  if (getpid() != process) { // its shared memory and its connections are still the parent's
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("ccl: ", operation, " in a forked child, ", where(), ": a child has to make a group of its own"));
+  }
   if (is_broken()) {
     C10_THROW_ERROR(
         DistBackendError, c10::str("ccl: ", operation, " on a group that failed before, ", where(), ": ", reason()));

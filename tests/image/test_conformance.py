@@ -1,7 +1,7 @@
 """torch's own suite for backends: what gloo passes ccl passes too, but for the documented differences.
 
-A part: `./inv conformance` runs the whole. Left out are tests that need CUDA or four ranks, those of training, which
-test_ccl.py has, and those that repeat others with a profiler or with a group of all ranks.
+A part: `./inv conformance` runs the whole. Left out are tests that need CUDA or four ranks, those of training,
+which test_ccl.py has, and those that repeat others with a profiler or with a group of all ranks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,201 @@
+"""The ccl backend when something goes wrong or goes on for long: what a rank says, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.containers import RunInImage
+from tooling.conformance import CHECKS
+
+RUN = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl")
+
+FORK = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+rank = dist.get_rank()
+part = dist.new_group([0, 1])
+def check():
+    for group in (None, part):
+        numbers = torch.full((100_000,), rank + 1.0)
+        dist.all_reduce(numbers, group=group)
+        assert numbers.sum().item() == 300_000
+def child(end):
+    pid = os.fork()
+    if pid == 0:
+        end()
+    for _ in range(200):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return "hung"
+def use():
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        print(f"child: {error}".splitlines()[0] + "\\n", end="", flush=True)
+        os._exit(6)
+    os._exit(0)
+def leave():
+    dist.destroy_process_group()
+    os._exit(7)
+for epoch in range(2):
+    for (batch,) in DataLoader(TensorDataset(torch.arange(64.0)), batch_size=16, num_workers=2):
+        total = batch.sum()
+        dist.all_reduce(total)
+        assert total.item() == 2 * batch.sum().item()
+codes = []
+for end in (lambda: os._exit(3), lambda: sys.exit(4), use, leave):
+    codes.append(child(end))
+    check()
+print(f"codes {codes}\\n", end="", flush=True)
+"""
+
+LATE = """
+import sys, time, torch, torch.distributed as dist
+dist.barrier()
+if dist.get_rank() == 0:
+    try:
+        dist.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        print(f"rank 0: {error}".splitlines()[0], flush=True)
+        raise SystemExit(4)
+time.sleep(60)
+"""
+
+# Rank 1 dies at its first word to oneCCL's exchange of addresses, or before it has joined.
+CONNECT = """
+import os, signal, sys, torch.distributed as dist
+import oneccl_bindings_for_pytorch as package
+
+class Dying(dist.Store):
+    def __init__(self, store):
+        super().__init__()
+        self.store = store
+    def set(self, key, value):
+        if sys.argv[1] == "before" or not key.startswith("ccl/"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.store.set(key, value)
+    def clone(self): return self
+    def get(self, key): return self.store.get(key)
+    def check(self, keys): return self.store.check(keys)
+    def wait(self, keys, *timeout): return self.store.wait(keys, *timeout)
+    def add(self, key, value): return self.store.add(key, value)
+
+create = package.create
+if os.environ["RANK"] == "1":
+    package.create = lambda store, **options: create(store=Dying(store), **options)
+try:
+    dist.new_group(backend="ccl", timeout=__import__("datetime").timedelta(seconds=5))
+except RuntimeError as error:
+    print(f"rank {dist.get_rank()}: {error}".splitlines()[0] + "\\n", end="", flush=True)
+    os._exit(5)
+"""
+
+STALE = """
+import os, time
+from pathlib import Path
+shared, uid = Path("/dev/shm"), os.geteuid()
+def file(name, age):
+    (shared / name).touch()
+    os.utime(shared / name, (time.time() - age,) * 2)
+dead = 4_000_000  # above every process id
+file(f"{dead}:{uid}:7", 3600)
+file(f"{dead}:{uid}:8", 5)  # may belong to another container's process that just begins
+file(f"{os.getpid()}:{uid}:9", 3600)
+file(f"{dead}:{uid + 1}:7", 3600)
+file(f"{dead}:{uid}:7.txt", 3600)
+before = set(os.listdir(shared))
+os.environ["CCL_ATL_SHM"] = "1"
+import oneccl_bindings_for_pytorch
+print(sorted(before - set(os.listdir(shared))) == [f"{dead}:{uid}:7"])
+oneccl_bindings_for_pytorch._shm.made([10], opened_by_all=False)
+file(f"{os.getpid()}:{uid}:10", 0)
+child = os.fork()
+if child == 0:
+    raise SystemExit
+os.waitpid(child, 0)
+print((shared / f"{os.getpid()}:{uid}:10").exists(), flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    return tmp_path / "script.py"
+
+
+def mounted(folder: Path) -> tuple[str, ...]:
+    return ("--volume", f"{folder}:/scripts:ro", "--shm-size", "1g")
+
+
+def test_groups_that_come_and_go_leave_nothing(run_in_image: RunInImage) -> None:
+    done = run_in_image(*RUN, "/scripts/cycles.py", "--cycles=100", docker_args=mounted(CHECKS), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    early, late = document["early"], document["late"]
+    for name in ("files", "threads", "shared"):
+        assert late[name] <= early[name], document
+    assert late["mappings"] - early["mappings"] <= 4, document
+    assert late["allocated"] - early["allocated"] < 0.5e6, document
+    assert late["memory"] - early["memory"] < 20e6, document
+
+
+def test_forked_children_neither_hang_nor_disturb_their_parents_group(
+    run_in_image: RunInImage, script: Path
+) -> None:
+    script.write_text(FORK)
+    done = run_in_image(*RUN, "/scripts/script.py", docker_args=mounted(script.parent))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("codes [3, 4, 6, 7]") == 2, done.stdout
+    assert "forked" in next(line for line in done.stdout.splitlines() if line.startswith("child: "))
+
+
+def test_a_timeout_names_operation_group_rank_and_seconds(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text(LATE)
+    done = run_in_image(*RUN, "--timeout", "3", "/scripts/script.py", docker_args=mounted(script.parent))
+    assert done.returncode == 4, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0: ")]
+    assert "all_reduce(float32, 1000) did not complete within its timeout of 3 s" in line
+    assert "group 0, rank 0 of 2" in line
+
+
+@pytest.mark.parametrize(
+    ("moment", "reason"), [("before", "rank 1 did not join within 5 s"), ("amid", "the ranks could not connect")]
+)
+def test_a_rank_that_dies_while_the_group_is_made_is_no_endless_wait(
+    run_in_image: RunInImage, script: Path, moment: str, reason: str
+) -> None:
+    script.write_text(CONNECT)
+    # Without an agent, which would end rank 0 when rank 1 is killed.
+    each = "CCL_LOCAL_RANK=$rank RANK=$rank LOCAL_RANK=$rank entrypoint run --backend gloo /scripts/script.py"
+    start = f"for rank in 0 1; do ({each} {moment}; echo end $rank $?) & done; wait; ls -A /dev/shm"
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    done = run_in_image("sh", "-c", start, env=place, docker_args=mounted(script.parent), timeout=100)
+    assert "end 1 137" in done.stdout, done.stdout + done.stderr
+    assert "end 0 5" in done.stdout, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0: ")]
+    assert reason in line
+    assert ":1000:" not in done.stdout
+
+
+def test_only_what_is_ones_own_or_was_left_long_ago_is_removed(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text(STALE)
+    command = ("sh", "-c", "python /scripts/script.py; ls -A /dev/shm | grep -c :10$")
+    done = run_in_image(*command, docker_args=mounted(script.parent))
+    assert done.stdout == "True\nTrue\n0\n", done.stdout + done.stderr
+
+
+def test_shared_memory_that_cannot_be_used_is_said(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text("")
+    providers = "mkdir /tmp/providers && ln -s /opt/venv/lib/libtcp-fi.so /tmp/providers"
+    job = f"{providers} && FI_PROVIDER_PATH=/tmp/providers entrypoint {' '.join(RUN)} /scripts/script.py"
+    done = run_in_image("sh", "-c", job, docker_args=mounted(script.parent))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "CCL_ATL_SHM is '1', but libfabric's libshm-fi.so cannot be loaded" in done.stderr
+    assert "Traceback" not in done.stderr
