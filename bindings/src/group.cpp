@@ -182,7 +182,7 @@ void Group::require_usable(const char* operation) const {
   if (getpid() != process) { // its shared memory and its connections are still the parent's
     C10_THROW_ERROR(
         DistBackendError,
-        c10::str("ccl: ", operation, " in a forked child, ", where(), ": a child has to make a group of its own"));
+        c10::str("ccl: ", operation, " in a forked child, ", where(), ": only the process that made a group can use it"));
   }
   if (is_broken()) {
     C10_THROW_ERROR(

@@ -44,7 +44,7 @@ def count(folder: str) -> int:
 
 
 def measure() -> dict[str, int]:
-    """Of this process: memory in bytes, resident and allocated, mappings, open files, threads; files in /dev/shm."""
+    """Of this process: resident and allocated bytes, mappings, open files, threads. And the files in /dev/shm."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
