@@ -28,6 +28,8 @@ HEADER = Path("include/oneapi/ccl.hpp")
 # In an environment's lib, from the package in site-packages.
 RPATH = "$ORIGIN/../../.."
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+# For AddressSanitizer; -O1 overrides -O2, and lines of the sources are kept.
+SANITIZE = ["-fsanitize=address", "-fno-omit-frame-pointer", "-O1", "-g1"]
 PRECOMPILED = """\
 #include <ATen/ATen.h>
 #include <oneapi/ccl.hpp>
@@ -78,8 +80,8 @@ def run(command: list[str]) -> None:
         raise BuildError(f"{command[0]} exited with {result.returncode}: {' '.join(command)}")
 
 
-def compile_extension(oneccl: Path, hwloc: Path, scratch: Path) -> Path:
-    """The stripped shared object."""
+def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitize: bool) -> Path:
+    """The shared object: stripped, or with AddressSanitizer's checks."""
     import torch
 
     torch_root = Path(torch.__file__).parent
@@ -90,7 +92,8 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path) -> Path:
         f"-ffile-prefix-map={HERE}=bindings",
         f"-ffile-prefix-map={torch_root}=torch",
     ]
-    common = ["g++", *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *include]
+    extra = SANITIZE if sanitize else []
+    common = ["g++", *FLAGS, *extra, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *include]
     header = scratch / "precompiled.hpp"
     header.write_text(PRECOMPILED)
     run([*common, "-x", "c++-header", str(header), "-o", f"{header}.gch"])
@@ -108,8 +111,9 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path) -> Path:
     torch_libraries = [f"-L{torch_root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     layout = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,-rpath,{RPATH}"]
     linked = [*objects, *libraries, *torch_libraries, "-ldl", "-lpthread"]
-    run(["g++", "-shared", "-o", str(extension), *linked, *layout])
-    run(["strip", "--strip-unneeded", str(extension)])
+    run(["g++", "-shared", *extra, "-o", str(extension), *linked, *layout])
+    if not sanitize:
+        run(["strip", "--strip-unneeded", str(extension)])
     return extension
 
 
@@ -163,13 +167,15 @@ def main() -> int:
         default=[],
         help="where libhwloc.so.15 is, besides the environment's lib and the system's",
     )
+    parser.add_argument("--sanitize", action="store_true", help="for tests/sanitize.py: with AddressSanitizer")
     arguments = parser.parse_args()
     try:
         oneccl = find_oneccl(arguments.oneccl)
         system = [Path(sys.prefix) / "lib", Path("/usr/lib/x86_64-linux-gnu")]
         hwloc = find_hwloc([*arguments.libraries, *system])
         with tempfile.TemporaryDirectory() as scratch:
-            print(pack(compile_extension(oneccl, hwloc, Path(scratch)), arguments.output))
+            extension = compile_extension(oneccl, hwloc, Path(scratch), arguments.sanitize)
+            print(pack(extension, arguments.output))
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

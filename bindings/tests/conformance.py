@@ -23,6 +23,8 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+from transport import variables
+
 RANK_SECONDS = 40
 
 
@@ -63,7 +65,7 @@ def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
 
         @classmethod
         def _run(cls, rank: int, *arguments: Any, **options: Any) -> None:
-            for name, value in transport(rank, ranks).items():
+            for name, value in variables(rank, ranks).items():
                 os.environ.setdefault(name, value)
             super()._run(rank, *arguments, **options)
 
@@ -85,19 +87,6 @@ def load_suite() -> Any:
     sys.modules[name] = suite
     exec(compile(text, spec.origin, "exec", dont_inherit=True), suite.__dict__)  # noqa: S102  torch's own module
     return suite
-
-
-def transport(rank: int, ranks: int) -> dict[str, str]:
-    """oneCCL's variables for ranks of one host."""
-    return {
-        "CCL_PROCESS_LAUNCHER": "none",
-        "CCL_LOCAL_RANK": str(rank),
-        "CCL_LOCAL_SIZE": str(ranks),
-        "CCL_ATL_TRANSPORT": "ofi",
-        "CCL_ATL_SHM": "1",
-        "FI_PROVIDER": "tcp,shm",
-        "CCL_WORKER_OFFLOAD": "0",
-    }
 
 
 def essence(traceback: str) -> str:

@@ -1,0 +1,81 @@
+"""The extension with AddressSanitizer: every collective on 2 and 3 ranks. Exit code 1 if it finds anything.
+
+    python sanitize.py BUILD ONECCL [--ranks 2 3]
+
+BUILD is build.py, ONECCL the unpacked oneccl-devel wheel. Needs what build.py needs, and g++'s libasan. Leaks are
+not looked for, since Python and torch leave much to the end of the process: cycles.py measures what groups leave.
+oneCCL itself is not compiled here, so what it does wrong in its own memory is not seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from transport import variables
+
+HERE = Path(__file__).resolve().parent
+LIMIT_SECONDS = 600
+
+
+def build(script: Path, oneccl: Path, scratch: Path) -> Path:
+    """The folder of the package with the sanitized extension."""
+    command = [sys.executable, str(script), f"--oneccl={oneccl}", f"--output={scratch}", "--sanitize"]
+    subprocess.run(command, check=True)
+    (wheel,) = scratch.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(scratch / "site")
+    return scratch / "site"
+
+
+def library(name: str) -> str:
+    """The path of one of g++'s own libraries."""
+    command = ["g++", f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def run_ranks(site: Path, ranks: int, port: int) -> bool:
+    """Whether collectives.py ends well on every rank and nothing is reported."""
+    common = {
+        "PYTHONPATH": str(site),
+        "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so')}",
+        "ASAN_OPTIONS": "detect_leaks=0:exitcode=86",
+        "OMP_NUM_THREADS": "1",
+        "CCL_LOG_LEVEL": "error",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+    }
+    started = []
+    for rank in range(ranks):
+        environ = {**os.environ, **common, **variables(rank, ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        command = [sys.executable, str(HERE / "collectives.py")]
+        started.append(subprocess.Popen(command, env=environ))
+    try:
+        codes = [process.wait(LIMIT_SECONDS) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    print(f"{ranks} ranks ended with {codes}", file=sys.stderr)
+    return not any(codes)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", type=Path)
+    parser.add_argument("oneccl", type=Path)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        site = build(arguments.build, arguments.oneccl, Path(scratch))
+        clean = [run_ranks(site, ranks, 29600 + ranks) for ranks in arguments.ranks]
+    return 0 if all(clean) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
