@@ -6,16 +6,13 @@ Every variable is one of oneCCL's or libfabric's own; one that the user has set 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, MutableMapping
 
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
+from entrypoints.shared_memory import DIRECTORY, Space, needed, option
 
 PACKAGE = "oneccl_bindings_for_pytorch"
-# What libfabric's shared-memory provider reserves in /dev/shm for each process (libfabric of Intel MPI 2021.18).
-SHARED_MEMORY = "/dev/shm"  # noqa: S108  the provider's own choice
-SHARED_MEMORY_BYTES = 64 << 20
 
 
 def default_backend() -> str:
@@ -23,17 +20,19 @@ def default_backend() -> str:
     return "ccl" if installed() else "gloo"
 
 
-def variables(environment: DistributedEnvironment, interface: str) -> dict[str, str]:
-    """oneCCL's variables for one rank, without those of its workers: they are the plan's, see `communication`."""
-    several_local = environment.local_world_size > 1
+def variables(environment: DistributedEnvironment, interface: str, shared_memory: bool) -> dict[str, str]:
+    """oneCCL's variables for one rank, without those of its workers: they are the plan's, see `communication`.
+
+    `shared_memory`: the ranks of this node are several, and there is room for all of them.
+    """
     return {
         # Rank and size come from us, not from the variables of a launcher that oneCCL would look for.
         "CCL_PROCESS_LAUNCHER": "none",
         "CCL_LOCAL_RANK": str(environment.local_rank),
         "CCL_LOCAL_SIZE": str(environment.local_world_size),
         "CCL_ATL_TRANSPORT": "ofi",
-        "CCL_ATL_SHM": "1" if several_local else "0",
-        "FI_PROVIDER": "tcp,shm" if several_local else "tcp",
+        "CCL_ATL_SHM": "1" if shared_memory else "0",
+        "FI_PROVIDER": "tcp,shm" if shared_memory else "tcp",
         "FI_TCP_IFACE": interface,
         # Unless the plan has kept cores for workers: one that shares its core with compute threads costs a
         # thousandfold in latency, so whoever waits for a collective moves it on.
@@ -49,23 +48,18 @@ def prepare(environ: MutableMapping[str, str], wanted: Mapping[str, str]) -> Non
         environ.setdefault(name, value)
 
 
-def shared_memory_warning(
-    local_world_size: int, environ: Mapping[str, str], directory: str = SHARED_MEMORY
-) -> str | None:
-    """What is lost where the ranks of this node find too little room in `directory`; None where nothing is.
+def shared_memory_warning(local_world_size: int, space: Space, cpus: int) -> str | None:
+    """What is lost where the ranks of this node have too little of `space`; None where nothing is.
 
-    libfabric passes over its shared-memory provider then, without a word, and the ranks talk over tcp.
+    `cpus`: as for `shared_memory.needed`.
     """
-    if local_world_size == 1 or environ.get("CCL_ATL_SHM", "0") == "0":
-        return None
-    space = os.statvfs(directory)
-    free, wanted = space.f_bavail * space.f_frsize, local_world_size * SHARED_MEMORY_BYTES
-    if free >= wanted:
+    wanted = needed(local_world_size, cpus)
+    if space.free >= wanted:
         return None
     return (
-        f"{directory} has {free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} ranks: they "
-        "talk over tcp, with half the bandwidth of shared memory; give the container more "
-        "(docker run --shm-size 1g)"
+        f"{DIRECTORY} has {space.free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} ranks "
+        f"on a host with {cpus} CPUs: they talk over tcp, with half the bandwidth of shared memory; give the "
+        f"container more (docker run {option(local_world_size, cpus)})"
     )
 
 

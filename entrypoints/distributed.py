@@ -15,7 +15,7 @@ from typing import Callable
 
 import torch.distributed as dist
 
-from entrypoints import ccl, network
+from entrypoints import ccl, network, shared_memory
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import USAGE_EXIT_CODE, UsageError
 from entrypoints.launchers import TORCHRUN
@@ -35,9 +35,11 @@ def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) 
 def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
     _prepare_gloo(environment, deadline_seconds)  # the job may make groups of gloo beside this one
     interface = os.environ["GLOO_SOCKET_IFNAME"]
-    ccl.prepare(os.environ, ccl.variables(environment, interface))
-    warning = ccl.shared_memory_warning(environment.local_world_size, os.environ)
-    if warning and environment.local_rank == 0:
+    ranks, users = environment.local_world_size, os.environ.get("CCL_ATL_SHM")
+    # Decided before the ranks meet, so by all alike: none has taken its part yet.
+    warning = ccl.shared_memory_warning(ranks, shared_memory.read(), shared_memory.online_cpus())
+    ccl.prepare(os.environ, ccl.variables(environment, interface, ranks > 1 and warning is None))
+    if warning and users is None and environment.local_rank == 0:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     ccl.load()
 

@@ -30,6 +30,7 @@ class Script:
     arguments: tuple[str, ...]
     backend: str
     timeout_seconds: float
+    quiet: bool = False
 
     def run(self, environment: DistributedEnvironment) -> int:
         """Run it in this process, under the group that exists. Its own exceptions pass through."""
@@ -60,6 +61,7 @@ def prepare(argv: list[str]) -> Script:
         metavar="SECONDS",
         help="for each collective (default: %(default)g)",
     )
+    parser.add_argument("--quiet", action="store_true", help="no lines about ranks and cores at the start")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module instead of a file")
     parser.add_argument("target", metavar="SCRIPT.py|MODULE")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="passed on as they are")
@@ -72,6 +74,7 @@ def prepare(argv: list[str]) -> Script:
         tuple(options.arguments),
         check_backend(options.backend),
         options.timeout,
+        options.quiet,
     )
 
 

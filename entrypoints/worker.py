@@ -10,7 +10,7 @@ import os
 import sys
 from typing import NoReturn, Protocol
 
-from entrypoints import failure, preload, rank, script
+from entrypoints import banner, failure, preload, rank, script
 from entrypoints.distributed import agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
@@ -26,6 +26,8 @@ class Job(Protocol):
     def backend(self) -> str: ...
     @property
     def timeout_seconds(self) -> float: ...
+    @property
+    def quiet(self) -> bool: ...
     def run(self, environment: DistributedEnvironment) -> int: ...
 
 
@@ -42,8 +44,8 @@ def prepare(command: str, argv: list[str]) -> Job:
     return train.prepare(argv)
 
 
-def work(command: str, argv: list[str], environment: DistributedEnvironment) -> int:
-    """Run one rank to its end. Returns the exit code; raises what the job raises."""
+def work(command: str, argv: list[str], environment: DistributedEnvironment, preloaded: list[str]) -> int:
+    """Run one rank to its end. Returns the exit code; raises what the job raises. `preloaded`: as `take_back`."""
     job: Job | None = None
     problem: UsageError | None = None
     try:
@@ -59,6 +61,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment) -> 
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
+        banner.show(environment, preloaded, job.quiet)
         return job.run(environment)
 
 
@@ -69,7 +72,7 @@ def main() -> NoReturn:
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
     command, *argv = sys.argv[1:]
     try:
-        code = work(command, argv, environment)
+        code = work(command, argv, environment, preloaded)
     except UsageError as error:
         code = failure.usage(error)
     except SystemExit as error:

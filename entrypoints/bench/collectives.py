@@ -35,6 +35,7 @@ class Collectives:
     timeout_seconds: float
     as_json: bool
     output: Path | None
+    quiet: bool = True  # what the banner says is in the document
 
     def run(self, environment: DistributedEnvironment) -> int:
         """Measure; rank 0 prints the table or the document, or writes the file. A collective."""

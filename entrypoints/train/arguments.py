@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
+from entrypoints.affinity import DATALOADER_WORKERS
 from entrypoints.errors import UsageError
 from entrypoints.train import flags
 
@@ -65,6 +67,7 @@ class TaskArguments:
     max_eval_samples: Optional[int] = _flag("Use only the first rows for evaluation.")
     overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
     backend: Optional[str] = _flag("Backend of the process group.")
+    quiet: bool = _flag("No lines about ranks, cores and transport at the start.", False)
     check_replicas: bool = _flag("After training, compare the weights of all ranks.", True)
 
 
@@ -177,6 +180,8 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     if values["data_seed"] is None:
         # The order of the data must be the same on every rank, whatever else draws from torch's generator.
         values["data_seed"] = values["seed"]
+    if "dataloader_num_workers" not in parsed.given:
+        values["dataloader_num_workers"] = int(os.environ.get(DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])
     # Progress is ours (see progress.py); Hugging Face would print dictionaries.
     values["disable_tqdm"] = True

@@ -25,7 +25,7 @@ _GROUPS = {
         "load_best_model_at_end metric_for_best_model"
     ),
     "evaluation and progress": "eval_strategy eval_steps eval_on_start logging_steps report_to",
-    "ranks": "backend ddp_timeout check_replicas dataloader_num_workers",
+    "ranks": "backend ddp_timeout check_replicas dataloader_num_workers quiet",
 }
 _HEADER = """\
 usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE --output_dir FOLDER [flags]

@@ -33,6 +33,10 @@ class Prepared:
     def timeout_seconds(self) -> float:
         return float(self.parsed.training["ddp_timeout"])
 
+    @property
+    def quiet(self) -> bool:
+        return self.parsed.task.quiet
+
     def run(self, environment: DistributedEnvironment) -> int:
         """Trains and evaluates. The process group must exist. Returns the exit code; raises UsageError."""
         return _run(self.parsed, environment)

@@ -81,4 +81,4 @@ def test_ranks_without_room_in_shared_memory_say_so_and_go_on(run_in_image: RunI
     done = run_in_image(*command, docker_args=("--volume", f"{scripts}:/scripts:ro", "--shm-size", "64m"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["ccl", "2000", "ccl", "2000"]
-    assert done.stderr.count("expected 128 MiB for 2 ranks") == 1
+    assert done.stderr.count("MiB for 2 ranks on a host with") == 1

@@ -183,7 +183,7 @@ def test_an_exception_is_the_scripts_own_and_starts_in_the_script(run: Run) -> N
 
 
 def test_the_scripts_exit_code_is_its_own(run: Run) -> None:
-    done = run("run", "/scripts/fail.py", "exit", "0")
+    done = run("run", "--quiet", "/scripts/fail.py", "exit", "0")
     assert (done.returncode, done.stderr) == (3, "")
 
 
@@ -283,7 +283,7 @@ def test_a_usage_error_of_one_rank_is_said_by_rank_0_with_the_ranks_number(run: 
     ],
 )
 def test_ranks_agree_on_an_error_and_end_together(run: Run, case: str, lines: list[str]) -> None:
-    done = run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/agree.py", case)
+    done = run("launch", "--nproc-per-node", "2", "--", "run", "--quiet", "/scripts/agree.py", case)
     assert done.returncode == 2
     assert done.stdout.count("agreed") == 2
     assert "not reached" not in done.stdout

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from entrypoints import ccl
 from entrypoints.environment import DistributedEnvironment
+from entrypoints.shared_memory import Space
 
 
 def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int = 1) -> DistributedEnvironment:
@@ -37,7 +35,7 @@ def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int
 def test_shared_memory_is_used_where_ranks_share_a_node(
     environment: DistributedEnvironment, providers: str, shared_memory: str
 ) -> None:
-    chosen = ccl.variables(environment, "eth0")
+    chosen = ccl.variables(environment, "eth0", shared_memory == "1")
     assert chosen["FI_PROVIDER"] == providers
     assert chosen["CCL_ATL_SHM"] == shared_memory
     assert (chosen["CCL_LOCAL_RANK"], chosen["CCL_LOCAL_SIZE"]) == (
@@ -47,32 +45,46 @@ def test_shared_memory_is_used_where_ranks_share_a_node(
 
 
 def test_oneccl_is_not_left_to_guess_launcher_and_interface() -> None:
-    chosen = ccl.variables(place(0, 2, nodes=2), "ib0")
+    chosen = ccl.variables(place(0, 2, nodes=2), "ib0", shared_memory=True)
     assert chosen["CCL_PROCESS_LAUNCHER"] == "none"
     assert chosen["FI_TCP_IFACE"] == "ib0"
 
 
 def test_without_the_plans_cores_for_workers_there_are_none() -> None:
-    assert ccl.variables(place(0, 2), "lo")["CCL_WORKER_OFFLOAD"] == "0"
+    assert ccl.variables(place(0, 2), "lo", shared_memory=True)["CCL_WORKER_OFFLOAD"] == "0"
     environ = {"CCL_WORKER_OFFLOAD": "1"}
-    ccl.prepare(environ, ccl.variables(place(0, 2), "lo"))
+    ccl.prepare(environ, ccl.variables(place(0, 2), "lo", shared_memory=True))
     assert environ["CCL_WORKER_OFFLOAD"] == "1"
 
 
 def test_a_variable_that_the_user_has_set_stays() -> None:
     environ = {"FI_PROVIDER": "verbs", "CCL_LOG_LEVEL": "debug"}
-    ccl.prepare(environ, ccl.variables(place(0, 1), "eth0"))
+    ccl.prepare(environ, ccl.variables(place(0, 1), "eth0", shared_memory=False))
     assert environ["FI_PROVIDER"] == "verbs"
     assert environ["CCL_LOG_LEVEL"] == "debug"
     assert environ["FI_TCP_IFACE"] == "eth0"
 
 
-def test_too_little_shared_memory_is_said_where_several_ranks_want_it(tmp_path: Path) -> None:
-    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
-    too_many = free // ccl.SHARED_MEMORY_BYTES + 1
-    shared = {"CCL_ATL_SHM": "1"}
-    assert ccl.shared_memory_warning(2, shared, str(tmp_path)) is None
-    assert ccl.shared_memory_warning(too_many, {"CCL_ATL_SHM": "0"}, str(tmp_path)) is None
-    warning = ccl.shared_memory_warning(too_many, shared, str(tmp_path))
-    assert warning is not None
-    assert f"expected {too_many * 64} MiB for {too_many} ranks" in warning
+@pytest.mark.parametrize(
+    ("ranks", "cpus", "free_mib", "said"),
+    [
+        (1, 64, 0, None),
+        (2, 2, 156, None),
+        (2, 2, 155, "expected 156 MiB for 2 ranks on a host with 2 CPUs"),
+        (2, 128, 1024, "docker run --shm-size 9g"),
+        (8, 2, 312, None),
+    ],
+    ids=[
+        "alone",
+        "enough",
+        "too little",
+        "many CPUs need more for few ranks too",
+        "more ranks than CPUs",
+    ],
+)
+def test_too_little_shared_memory_is_said_with_the_size_that_does(
+    ranks: int, cpus: int, free_mib: int, said: str | None
+) -> None:
+    warning = ccl.shared_memory_warning(ranks, Space(size=1 << 40, free=free_mib << 20), cpus)
+    assert (warning is None) == (said is None)
+    assert said is None or (warning is not None and said in warning)

@@ -1,0 +1,171 @@
+"""What a job really runs on, in at most eight lines on rank 0's standard error, once its process group is made.
+
+Each rank says what it sees of itself, and rank 0 gathers it: what was planned is `plan`'s to print.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from entrypoints import cpuinfo, mapped
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.host import EMULATED
+
+LINES = 8
+PACKAGES = ("torch", "transformers")
+# oneDNN's ONEDNN_MAX_CPU_ISA hides instructions above its value.
+_BELOW_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+_BELOW_AMX = {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One rank, as it sees itself. `cores`: CPUs that it may run on. `bf16`: as in Topology.
+
+    `preloads`: names of the libraries that it was to preload and has mapped. `missing`: those that it has not.
+    `interface`: the one that its group was given. `wants_shared_memory`: ccl was told to use some;
+    `shared_memory`: it has mapped some.
+    """
+
+    node_rank: int
+    host: str
+    pin: str
+    cores: int
+    threads: int
+    bf16: str
+    preloads: tuple[str, ...]
+    missing: tuple[str, ...]
+    interface: str
+    shared_memory: bool
+    wants_shared_memory: bool
+
+
+def look(
+    environment: DistributedEnvironment, preloaded: Iterable[str], backend: str, environ: Mapping[str, str]
+) -> Seen:
+    """This rank. `preloaded`: the paths that it was started with. `backend`: of its group."""
+    import torch
+
+    loaded = mapped.files()
+    there = {path: str(Path(path).resolve()) in loaded for path in preloaded}
+    return Seen(
+        node_rank=environment.node_rank,
+        host=socket.gethostname(),
+        pin=environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
+        cores=len(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        bf16=limited(cpuinfo.read().bf16, environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", ""))),
+        preloads=tuple(Path(path).name for path, is_there in there.items() if is_there),
+        missing=tuple(Path(path).name for path, is_there in there.items() if not is_there),
+        interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
+        shared_memory=mapped.has_shared_memory(loaded),
+        wants_shared_memory=environ.get("CCL_ATL_SHM", "0") != "0",
+    )
+
+
+def limited(bf16: str, cap: str) -> str:
+    """`bf16` under the user's own limit of oneDNN's instructions."""
+    if cap.upper() in _BELOW_BF16:
+        return EMULATED
+    return "avx512_bf16" if bf16 == "amx_bf16" and cap.upper() in _BELOW_AMX else bf16
+
+
+def lines(
+    seen: Sequence[Seen], backend: str, environment: DistributedEnvironment, versions: Mapping[str, str]
+) -> list[str]:
+    """The banner of the ranks `seen`, by rank, whose group is `backend`. Pure."""
+    pins = sorted({rank.pin for rank in seen})
+    nodes = len({rank.node_rank for rank in seen})
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    cores, threads = _range(rank.cores for rank in seen), _range(rank.threads for rank in seen)
+    rows = [
+        ("pin", f"{', '.join(pins)}: {packages}"),
+        ("ranks", f"{len(seen)} on {nodes} node{'s' if nodes > 1 else ''}, {_launcher(environment)}"),
+        ("cores", f"{cores} a rank, {threads} compute thread{'s' if threads != '1' else ''}"),
+        ("bf16", _shares([_instructions(rank.bf16) for rank in seen])),
+        ("group", _transport(seen, backend, nodes)),
+        ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in seen])),
+    ]
+    warnings = _warnings(seen, backend, pins)
+    room = LINES - len(rows)
+    if len(warnings) > room:
+        warnings = [*warnings[: room - 1], f"{'; '.join(warnings[room - 1 :])}"]
+    return [f"{name:<9} {text}" for name, text in (*rows, *(("warning", text) for text in warnings))]
+
+
+def show(environment: DistributedEnvironment, preloaded: Iterable[str], quiet: bool) -> None:
+    """A collective: every rank calls it, rank 0 prints unless `quiet`, which may differ between ranks."""
+    import torch.distributed as dist
+
+    backend = dist.get_backend()
+    own = look(environment, preloaded, backend, os.environ)
+    seen: list[Seen] = [own] * environment.world_size
+    if environment.world_size > 1:
+        dist.all_gather_object(seen, own)
+    if environment.rank == 0 and not quiet:
+        text = lines(seen, backend, environment, _versions())
+        print("\n".join(text), file=sys.stderr, flush=True)
+
+
+def _launcher(environment: DistributedEnvironment) -> str:
+    return "no launcher" if environment.launcher == "single" else f"started by {environment.launcher}"
+
+
+def _range(counts: Iterable[int]) -> str:
+    low, *_, high = sorted(counts) * 2
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _shares(values: Sequence[str]) -> str:
+    """What all have, or how many have what."""
+    counts = Counter(values)
+    if len(counts) == 1:
+        return values[0]
+    return "; ".join(f"{value} on {count} ranks" for value, count in counts.most_common())
+
+
+def _instructions(bf16: str) -> str:
+    return "emulated, slower than fp32" if bf16 == EMULATED else f"by {bf16}"
+
+
+def _transport(seen: Sequence[Seen], backend: str, nodes: int) -> str:
+    if len(seen) == 1:
+        return f"{backend}, with no other rank to talk to"
+    interfaces = ", ".join(sorted({rank.interface for rank in seen if rank.interface})) or "an unknown interface"
+    tcp = f"tcp on {interfaces}"
+    if not any(rank.shared_memory for rank in seen):
+        return f"{backend}, {tcp}"
+    return f"{backend}, shared memory within a node" + (f", {tcp} between nodes" if nodes > 1 else "")
+
+
+def _warnings(seen: Sequence[Seen], backend: str, pins: Sequence[str]) -> list[str]:
+    """What only the ranks together show, or what a rank lacks."""
+    found = []
+    if len(pins) > 1:
+        found.append("the nodes run images of different pins: start the same one everywhere")
+    if len({rank.bf16 for rank in seen}) > 1:
+        found.append("the nodes' CPUs do bf16 in different ways: the slowest one sets the pace")
+    missing = sorted({name for rank in seen for name in rank.missing})
+    if missing:
+        found.append(f"not on every rank: {', '.join(missing)}: see doctor")
+    alone = sorted({rank.host for rank in seen if rank.wants_shared_memory and not rank.shared_memory})
+    if backend == "ccl" and alone:
+        found.append(f"no shared memory on {', '.join(alone)}, ranks there use tcp: /dev/shm may be too small")
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

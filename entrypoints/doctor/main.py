@@ -1,0 +1,121 @@
+"""`doctor [--json]`: looks at this container as a job would find it; about 15 seconds on two cores.
+
+    doctor --local-world-size 2                      # what two ranks here would find
+    doctor --serve                                   # on rank 0's node, and meanwhile on the others:
+    doctor --master-addr node-0                      # the way there, its clock, its pin
+
+Exit code 1 where a line is an error. The measurements start real ranks, through the same commands as a job.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from entrypoints import affinity, ccl, environment, plan, preload, topology
+from entrypoints.doctor import (
+    checks,
+    clock,
+    collectives,
+    limits,
+    machine,
+    meeting,
+    shm,
+    single,
+    versions,
+)
+from entrypoints.doctor.checks import Check, Status
+from entrypoints.environment import DistributedEnvironment
+from entrypoints.errors import UsageError
+from entrypoints.options import Parser, port_number, positive_integer
+
+DESCRIPTION = """\
+Looks at this container as a job would find it: each line is ok, warning or error with what to do about it.
+Exit code 1 where a line is an error."""
+
+
+def parse(argv: list[str]) -> Namespace:
+    parser = Parser("doctor", DESCRIPTION)
+    add = parser.add_argument
+    add("--json", action="store_true", help="one JSON document instead of a table")
+    add("--local-world-size", type=positive_integer, metavar="R",
+        help="ranks wanted in this container (default: the launcher's, or launch's own)")  # fmt: skip
+    add("--master-addr", metavar="HOST", help="rank 0's node, where it is another (default: MASTER_ADDR)")
+    add("--master-port", type=port_number, metavar="PORT",
+        help=f"where ranks meet there (default: MASTER_PORT or {environment.DEFAULT_MASTER_PORT})")  # fmt: skip
+    add("--serve", action="store_true",
+        help="answer other nodes' doctors at the master port with time and pin, until stopped")  # fmt: skip
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    options = parse(argv)
+    if options.serve:
+        _serve(options.master_port or int(os.environ.get("MASTER_PORT") or environment.DEFAULT_MASTER_PORT))
+        return 0
+    done = []
+    width = shutil.get_terminal_size((115, 0)).columns
+    for check in examine(options, os.environ):
+        done.append(check)
+        if not options.json:
+            print(checks.lines(check, width), flush=True)  # as it is found: the measurements take a while
+    if options.json:
+        print(checks.document(done))
+    return 1 if checks.worst(done) is Status.ERROR else 0
+
+
+def _serve(port: int) -> None:
+    print(f"answering doctors at port {port} until ctrl-C", file=sys.stderr, flush=True)
+    try:
+        clock.serve(port)
+    except KeyboardInterrupt:
+        return
+
+
+def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Every check, the quick ones first."""
+    place, launcher = _launcher(environ)
+    yield launcher
+    ranks = options.local_world_size or (place.local_world_size if place.launcher != "single" else auto())
+    yield from checks.attempt("topology", lambda: machine.examine(topology.read(), ranks))
+    yield from checks.attempt("plan", lambda: _plan(place, ranks, environ))
+    yield from checks.attempt(shm.NAME, partial(shm.examine, ranks))
+    yield from checks.attempt("open files", limits.examine)
+    yield from checks.attempt("versions", versions.examine)
+    master = meeting.wanted_master(options.master_addr, options.master_port, place, environ)
+    yield from checks.attempt("network", partial(meeting.examine, master, environ))
+    yield from checks.attempt("a rank", lambda: single.examine(topology.read().bf16))
+    yield from checks.attempt("allreduce", collectives.examine)
+
+
+def auto() -> int:
+    """The ranks that `launch` starts of itself; 1 where the machine cannot be read, which another check says."""
+    try:
+        return affinity.ranks_for(topology.read())
+    except (OSError, ValueError, LookupError):
+        return 1
+
+
+def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str]) -> list[Check]:
+    """For rank 0 of `ranks` ranks here, as `plan` and `rank` make it."""
+    host, libraries = topology.read(), preload.find(environ)
+    if ranks != place.local_world_size:
+        place = plan.what_if(place, ranks, None, None)
+    made = affinity.plan(place, host, environ, libraries, ccl.default_backend())
+    return machine.plan(made, (*host.warnings, *libraries.warnings))
+
+
+def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check]:
+    """This process's place; a single rank where its variables contradict each other."""
+    try:
+        place = environment.detect(environ)
+    except UsageError as error:
+        return DistributedEnvironment(), checks.refusal("launcher", error)
+    if place.launcher == "single":
+        return place, Check("launcher", Status.OK, "none has started this process: a single rank")
+    detail = f"{place.launcher}: rank {place.rank} of {place.world_size}, {place.local_world_size} on this node"
+    return place, Check("launcher", Status.OK, detail)

@@ -1,0 +1,94 @@
+"""Runs as a single rank (`run -m entrypoints.doctor.probe`): what it has mapped, and how fast it multiplies.
+
+Needs torch.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from typing import Callable
+
+import torch
+
+from entrypoints import mapped
+from entrypoints.doctor import ranks
+
+# Large enough for the kernels of real layers, small enough for a slow core.
+SIZE = 1024
+WARM_UPS = 2
+PAIRS = 7
+SECONDS = 6.0
+
+
+def products(
+    first: Callable[[], object], second: Callable[[], object], clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
+    """The median seconds of both, taken in turn, so that a disturbance meets both. Ends after about SECONDS."""
+    end = clock() + SECONDS
+    taken: tuple[list[float], list[float]] = ([], [])
+    for turn in range(WARM_UPS + PAIRS):
+        for call, seconds in zip((first, second), taken):
+            began = clock()
+            call()
+            seconds.append(clock() - began)
+        if clock() > end and turn:
+            break
+    kept = WARM_UPS if len(taken[0]) > 2 * WARM_UPS else 1
+    return statistics.median(taken[0][kept:]), statistics.median(taken[1][kept:])
+
+
+def kernel(matrix: torch.Tensor) -> str:
+    """The implementation that oneDNN takes for a product of `matrix`, by its own words; empty where it is silent.
+
+    Its words are a comma-separated line on the process's standard output: v1,primitive,exec,cpu,matmul,NAME,...
+    """
+    verbose = getattr(torch.backends.mkldnn, "verbose", None)
+    if verbose is None or not torch.backends.mkldnn.is_available():
+        return ""
+    sys.stdout.flush()
+    own = os.dup(1)
+    said = os.memfd_create("onednn")
+    os.dup2(said, 1)
+    try:
+        with verbose(torch.backends.mkldnn.VERBOSE_ON):
+            torch.mm(matrix, matrix)
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+    os.lseek(said, 0, os.SEEK_SET)
+    with os.fdopen(said, encoding="utf-8", errors="replace") as stream:
+        return kernel_name(stream.read())
+
+
+def kernel_name(said: str) -> str:
+    """`brg_matmul:avx512_core_bf16` from what oneDNN says of a product."""
+    for line in said.splitlines():
+        fields = line.split(",")
+        for kind in ("matmul", "inner_product"):
+            if "exec" in fields and kind in fields:
+                return fields[fields.index(kind) + 1]
+    return ""
+
+
+def main() -> None:
+    single = torch.randn(SIZE, SIZE)
+    half = single.to(torch.bfloat16)
+    fp32, bf16 = products(lambda: torch.mm(single, single), lambda: torch.mm(half, half))
+    operations = 2 * SIZE**3
+    ranks.report(
+        {
+            "mapped": sorted(mapped.files()),
+            "cores": sorted(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+            "fp32_gflops": operations / fp32 / 1e9,
+            "bf16_gflops": operations / bf16 / 1e9,
+            "kernel": kernel(half),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What one real rank shows: its preloads, and whether bf16 is faster. Pure but for `examine`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from entrypoints import preload
+from entrypoints.doctor import ranks
+from entrypoints.doctor.checks import Check, Status
+from entrypoints.host import EMULATED
+
+MODULE = "entrypoints.doctor.probe"
+SECONDS = 60.0
+# oneDNN's names of kernels that multiply bf16 with the CPU's own instructions have one of these.
+NATIVE_KERNELS = ("amx", "bf16_vnni", "avx512_core_bf16", "avx512_core_fp16", "avx10")
+
+
+def preloads(libraries: Iterable[preload.Library], wanted: Iterable[str], mapped: Iterable[str]) -> list[Check]:
+    """One check a library. `wanted`: the paths of the plan; `mapped`: the files in the rank's memory."""
+    files = set(mapped)
+    checks = []
+    for library in libraries:
+        ours = [path for path in wanted if Path(path).name in library.sonames]
+        # Torch brings a libgomp of its own, which stays idle behind a preload: it does not count as one.
+        own = [
+            file
+            for file in sorted(files)
+            if Path(file).name.startswith(library.rivals) and "torch/lib" not in file
+        ]
+        name = f"preload {library.name}"
+        if ours and str(Path(ours[0]).resolve()) in files:
+            checks.append(Check(name, Status.OK, f"{ours[0]} is mapped into a rank"))
+        elif ours:
+            detail = f"{ours[0]} is there, but a rank has not mapped it, so {library.without}"
+            checks.append(Check(name, Status.ERROR, detail, f"see that it is built for {os.uname().machine}"))
+        elif own:
+            checks.append(Check(name, Status.OK, f"{own[0]}, your own, is mapped into a rank"))
+        else:
+            detail = f"{' or '.join(library.sonames)} was not found, so {library.without}"
+            checks.append(Check(name, Status.WARNING, detail, library.mend))
+    return checks
+
+
+def bf16(flag: str, found: Mapping[str, Any]) -> Check:
+    """`flag`: the CPU's instruction, as in Topology; `found`: the probe's report."""
+    half, single, kernel = found["bf16_gflops"], found["fp32_gflops"], found["kernel"]
+    speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
+    detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"
+    if half < single:
+        mend = "train without --bf16 here, or on Intel since Cooper Lake or AMD since Zen 4"
+        return Check("bf16", Status.WARNING, f"slower than fp32: {detail}", mend)
+    if flag != EMULATED and kernel and not any(name in kernel for name in NATIVE_KERNELS):
+        mend = "unset ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA), which hides instructions from oneDNN"
+        return Check("bf16", Status.WARNING, f"the CPU's instructions are not used: {detail}", mend)
+    return Check("bf16", Status.OK, detail)
+
+
+def examine(flag: str) -> list[Check]:
+    """Starts the rank. `flag`: as in `bf16`."""
+    outcome = ranks.start(["run", "-m", MODULE], SECONDS)
+    if outcome.problem or not outcome.found:
+        mend = "see what `entrypoint run` says of a script of yours"
+        return [Check("a rank", Status.ERROR, f"a single rank fails: {outcome.problem or 'silent'}", mend)]
+    found = outcome.found[0]
+    wanted = preload.find(os.environ).paths
+    return [*preloads(preload.LIBRARIES, wanted, found["mapped"]), bf16(flag, found)]

@@ -1,0 +1,65 @@
+"""The packages of this environment against the lock of the image's pin, which lies beside the entrypoints."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from entrypoints.doctor.checks import Check, Status
+
+LOCK = Path(__file__).resolve().parents[2] / "lock.txt"
+PIN_VARIABLE = "CPU_TRAIN_STACK_PIN"
+# Where it is in no lock it was compiled for the image's torch, and has its version.
+BACKEND = "oneccl-bind-pt"
+NAME = "versions"
+
+
+def parse(lock: str) -> dict[str, str]:
+    """Version by canonical name, from pip's requirements format."""
+    return {
+        canonical(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s\\]+)", lock, re.MULTILINE)
+    }
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as indexes write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def installed() -> dict[str, str]:
+    """Version by canonical name of every distribution that this interpreter sees."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(canonical(name), distribution.version)  # the first on sys.path is what is imported
+    return found
+
+
+def judge(pin: str, locked: Mapping[str, str], found: Mapping[str, str]) -> Check:
+    missing = sorted(name for name in locked if name not in found)
+    other = sorted(name for name in locked if found.get(name, locked[name]) != locked[name])
+    torch = found.get("torch", "").partition("+")[0]
+    if missing:
+        mend = "build the image anew from its pin"
+        return Check(NAME, Status.ERROR, f"pin {pin}: {', '.join(missing)} missing", mend)
+    if BACKEND in found and BACKEND not in locked and found[BACKEND] != torch:
+        detail = f"pin {pin}: {BACKEND} {found[BACKEND]} is built for that torch, found torch {torch}"
+        return Check(NAME, Status.ERROR, detail, f"install torch {found[BACKEND]}, or build the image anew")
+    if other:
+        told = ", ".join(f"{name} {found[name]} (the pin has {locked[name]})" for name in other)
+        mend = "use the pin's versions: nothing else was tested together"
+        return Check(NAME, Status.WARNING, f"pin {pin}, but {told}", mend)
+    main = ", ".join(f"{name} {found[name]}" for name in ("torch", "transformers", BACKEND) if name in found)
+    return Check(NAME, Status.OK, f"pin {pin}: all {len(locked)} packages are the lock's; {main}")
+
+
+def examine() -> list[Check]:
+    pin = os.environ.get(PIN_VARIABLE)
+    if not pin or not LOCK.is_file():
+        mend = "use an image that ./inv build made"
+        return [Check(NAME, Status.WARNING, f"no pin to compare with: {LOCK} is not there", mend)]
+    return [judge(pin, parse(LOCK.read_text(encoding="utf-8")), installed())]
