@@ -17,6 +17,7 @@ from pathlib import Path
 from entrypoints import cpuinfo, mapped
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.host import EMULATED
+from entrypoints.notes import count
 
 LINES = 8
 PACKAGES = ("torch", "transformers")
@@ -87,8 +88,8 @@ def lines(
     cores, threads = _range(rank.cores for rank in seen), _range(rank.threads for rank in seen)
     rows = [
         ("pin", f"{', '.join(pins)}: {packages}"),
-        ("ranks", f"{len(seen)} on {nodes} node{'s' if nodes > 1 else ''}, {_launcher(environment)}"),
-        ("cores", f"{cores} a rank, {threads} compute thread{'s' if threads != '1' else ''}"),
+        ("ranks", f"{len(seen)} on {count(nodes, 'node')}, {_launcher(environment)}"),
+        ("cores", f"{cores} a rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
         ("bf16", _shares([_instructions(rank.bf16) for rank in seen])),
         ("group", _transport(seen, backend, nodes)),
         ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in seen])),
@@ -128,7 +129,7 @@ def _shares(values: Sequence[str]) -> str:
     counts = Counter(values)
     if len(counts) == 1:
         return values[0]
-    return "; ".join(f"{value} on {count} ranks" for value, count in counts.most_common())
+    return "; ".join(f"{value} on {count(ranks, 'rank')}" for value, ranks in counts.most_common())
 
 
 def _instructions(bf16: str) -> str:

@@ -40,11 +40,8 @@ def products(
     return statistics.median(taken[0][kept:]), statistics.median(taken[1][kept:])
 
 
-def kernel(matrix: torch.Tensor) -> str:
-    """The implementation that oneDNN takes for a product of `matrix`, by its own words; empty where it is silent.
-
-    Its words are a comma-separated line on the process's standard output: v1,primitive,exec,cpu,matmul,NAME,...
-    """
+def onednn_says(matrix: torch.Tensor) -> str:
+    """What oneDNN prints of a product of `matrix`, on the process's standard output; empty where it is silent."""
     verbose = getattr(torch.backends.mkldnn, "verbose", None)
     if verbose is None or not torch.backends.mkldnn.is_available():
         return ""
@@ -60,17 +57,7 @@ def kernel(matrix: torch.Tensor) -> str:
         os.close(own)
     os.lseek(said, 0, os.SEEK_SET)
     with os.fdopen(said, encoding="utf-8", errors="replace") as stream:
-        return kernel_name(stream.read())
-
-
-def kernel_name(said: str) -> str:
-    """`brg_matmul:avx512_core_bf16` from what oneDNN says of a product."""
-    for line in said.splitlines():
-        fields = line.split(",")
-        for kind in ("matmul", "inner_product"):
-            if "exec" in fields and kind in fields:
-                return fields[fields.index(kind) + 1]
-    return ""
+        return stream.read()
 
 
 def main() -> None:
@@ -85,7 +72,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "fp32_gflops": operations / fp32 / 1e9,
             "bf16_gflops": operations / bf16 / 1e9,
-            "kernel": kernel(half),
+            "onednn": onednn_says(half),
         }
     )
 

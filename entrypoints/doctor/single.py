@@ -44,9 +44,19 @@ def preloads(libraries: Iterable[preload.Library], wanted: Iterable[str], mapped
     return checks
 
 
+def kernel_name(said: str) -> str:
+    """`brg_matmul:avx512_core_bf16` from oneDNN's line of a product: v1,primitive,exec,cpu,matmul,NAME,..."""
+    for line in said.splitlines():
+        fields = line.split(",")
+        for kind in ("matmul", "inner_product"):
+            if "exec" in fields and kind in fields:
+                return fields[fields.index(kind) + 1]
+    return ""
+
+
 def bf16(flag: str, found: Mapping[str, Any]) -> Check:
     """`flag`: the CPU's instruction, as in Topology; `found`: the probe's report."""
-    half, single, kernel = found["bf16_gflops"], found["fp32_gflops"], found["kernel"]
+    half, single, kernel = found["bf16_gflops"], found["fp32_gflops"], kernel_name(found["onednn"])
     speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
     detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"
     if half < single:
