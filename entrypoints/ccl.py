@@ -25,7 +25,7 @@ def variables(environment: DistributedEnvironment, interface: str, shared_memory
 
     `shared_memory`: the ranks of this node are several, and there is room for all of them.
     """
-    return {
+    chosen = {
         # Rank and size come from us, not from the variables of a launcher that oneCCL would look for.
         "CCL_PROCESS_LAUNCHER": "none",
         "CCL_LOCAL_RANK": str(environment.local_rank),
@@ -40,6 +40,16 @@ def variables(environment: DistributedEnvironment, interface: str, shared_memory
         # Its warnings are about what is chosen here on purpose.
         "CCL_LOG_LEVEL": "error",
     }
+    if shared_memory:
+        # Large messages piece by piece through the shared segment, rather than by the kernel's copy from process to
+        # process (which many containers forbid besides). all_reduce of 25 MiB, two ranks: fp32 3.4 ms against
+        # 5.5 ms, bf16 5.0 ms against 6.9 ms.
+        chosen["FI_SHM_DISABLE_CMA"] = "1"
+    if shared_memory and not environment.several_nodes:
+        # Each rank adds up its part of all others' tensors, not a ring: 25 MiB then takes 3.1 ms and 100 MiB 10.8 ms
+        # against 16.2 ms; three and four ranks gain too. Small messages do not, and between nodes it is slower.
+        chosen["CCL_ALLREDUCE"] = "nreduce:16384-max"
+    return chosen
 
 
 def prepare(environ: MutableMapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -50,6 +50,16 @@ def test_oneccl_is_not_left_to_guess_launcher_and_interface() -> None:
     assert chosen["FI_TCP_IFACE"] == "ib0"
 
 
+def test_large_messages_go_through_the_segment_and_a_nodes_own_sums_are_direct() -> None:
+    one_node = ccl.variables(place(0, 2), "lo", shared_memory=True)
+    assert (one_node["FI_SHM_DISABLE_CMA"], one_node["CCL_ALLREDUCE"]) == ("1", "nreduce:16384-max")
+    two_nodes = ccl.variables(place(0, 2, nodes=2), "eth0", shared_memory=True)
+    assert two_nodes["FI_SHM_DISABLE_CMA"] == "1"
+    assert "CCL_ALLREDUCE" not in two_nodes
+    without = ccl.variables(place(0, 2), "lo", shared_memory=False)
+    assert not {"FI_SHM_DISABLE_CMA", "CCL_ALLREDUCE"} & without.keys()
+
+
 def test_without_the_plans_cores_for_workers_there_are_none() -> None:
     assert ccl.variables(place(0, 2), "lo", shared_memory=True)["CCL_WORKER_OFFLOAD"] == "0"
     environ = {"CCL_WORKER_OFFLOAD": "1"}
