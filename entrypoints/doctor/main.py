@@ -1,5 +1,6 @@
 """`doctor [--json]`: looks at this container as a job would find it; about 15 seconds on two cores.
 
+    doctor --quick                                   # only what needs no ranks; a second
     doctor --local-world-size 2                      # what two ranks here would find
     doctor --serve                                   # on rank 0's node, and meanwhile on the others:
     doctor --master-addr node-0                      # the way there, its clock, its pin
@@ -42,6 +43,7 @@ def parse(argv: list[str]) -> Namespace:
     parser = Parser("doctor", DESCRIPTION)
     add = parser.add_argument
     add("--json", action="store_true", help="one JSON document instead of a table")
+    add("--quick", action="store_true", help="start no ranks: no preloads, speeds and collectives")
     add("--local-world-size", type=positive_integer, metavar="R",
         help="ranks wanted in this container (default: the launcher's, or launch's own)")  # fmt: skip
     add("--master-addr", metavar="HOST", help="rank 0's node, where it is another (default: MASTER_ADDR)")
@@ -88,6 +90,8 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     yield from checks.attempt("versions", versions.examine)
     master = meeting.wanted_master(options.master_addr, options.master_port, place, environ)
     yield from checks.attempt("network", partial(meeting.examine, master, environ))
+    if options.quick:
+        return
     yield from checks.attempt("a rank", lambda: single.examine(topology.read().bf16))
     yield from checks.attempt("allreduce", collectives.examine)
 
