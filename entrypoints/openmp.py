@@ -15,9 +15,8 @@ from entrypoints.share import Share
 
 # The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
 LAUNCH_ROLE = "cpu-train-stack"
-# One thread on the first hardware thread of each core in turn. `reset` gives the main thread the whole mask back
-# behind each parallel region: without it, threads and programs that it starts would all inherit its one core.
-BOUND = "granularity=fine,compact,1,0,reset"
+# One thread on the first hardware thread of each core in turn. The main thread is one of them; `threads` frees it.
+BOUND = "granularity=fine,compact,1,0"
 _PLACEMENT = ("KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 
 
@@ -99,15 +98,10 @@ def variables(
             f"threads are not bound one by one: {count(threads, 'thread')} on {count(computing, 'core')}, the "
             "kernel places them"
         )
-    elif not preloads.openmp_resets:
-        notes.reasons.append(
-            "threads are not bound one by one: this libiomp5 cannot give the main thread its cores back, so that "
-            "all that it starts would run on one"
-        )
     else:
         chosen["KMP_AFFINITY"] = BOUND
         notes.reasons.append(
-            f"KMP_AFFINITY={BOUND}: each thread keeps a core of its own; what the main thread starts may use all "
-            "of the rank's"
+            f"KMP_AFFINITY={BOUND}: each thread keeps a core of its own; the main thread and what it starts may "
+            "use all of the rank's"
         )
     return chosen

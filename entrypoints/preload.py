@@ -6,7 +6,6 @@ Found by soname, because distributions ship no unversioned lib*.so with the run-
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import subprocess
@@ -48,15 +47,11 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Preloads:
-    """`paths`: what to add to LD_PRELOAD, in order. `reasons` and `warnings` say why, in words.
-
-    `openmp_resets`: Intel's OpenMP is among all that will be preloaded, and knows KMP_AFFINITY's `reset`.
-    """
+    """`paths`: what to add to LD_PRELOAD, in order. `reasons` and `warnings` say why, in words."""
 
     paths: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    openmp_resets: bool = False
 
 
 def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None = None) -> Preloads:
@@ -76,18 +71,7 @@ def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None 
             reasons.append(f"{library.name} is preloaded from {path}")
         else:
             warnings.append(f"{' or '.join(library.sonames)} was not found, so {library.without}: {library.mend}")
-    return Preloads(tuple(paths), tuple(reasons), tuple(warnings), any(map(_resets, [*users, *paths])))
-
-
-def _resets(path: str) -> bool:
-    """Whether this is an Intel OpenMP that knows KMP_AFFINITY's `reset`; those before 2022.2 refuse the word."""
-    if not Path(path).name.startswith("libiomp5"):
-        return False
-    try:
-        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(b"noreset") >= 0
-    except (OSError, ValueError):  # a bare name that only the dynamic linker finds; an empty file
-        return False
+    return Preloads(tuple(paths), tuple(reasons), tuple(warnings))
 
 
 class Locator:

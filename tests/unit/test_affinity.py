@@ -19,9 +19,7 @@ from entrypoints.openmp import BOUND
 from entrypoints.preload import Preloads
 from entrypoints.rank_plan import MemoryPolicy, RankPlan
 
-IOMP = Preloads(
-    ("/usr/lib/libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"), ("found both",), (), openmp_resets=True
-)
+IOMP = Preloads(("/usr/lib/libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"), ("found both",), ())
 
 
 def place(local_rank: int = 0, local_world_size: int = 1, launcher: str = "hydra") -> DistributedEnvironment:
@@ -376,7 +374,7 @@ def test_other_numbers_of_threads_are_the_users(where: DistributedEnvironment, e
 def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
     assert make(place(), cores(2), preloads=IOMP).environment["KMP_BLOCKTIME"] == "1"
     assert not {name for name in make(place(), cores(2)).environment if name.startswith("KMP_")}
-    own = make(place(), cores(2), {"LD_PRELOAD": "/x/libiomp5.so"}, Preloads(openmp_resets=True))
+    own = make(place(), cores(2), {"LD_PRELOAD": "/x/libiomp5.so"}, Preloads())
     assert own.environment["KMP_AFFINITY"] == BOUND
 
 
@@ -387,10 +385,9 @@ def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
         ({"OMP_NUM_THREADS": "5"}, IOMP, {}),
         ({"OMP_PROC_BIND": "spread"}, IOMP, {}),
         ({"OMP_PLACES": "cores"}, IOMP, {}),
-        ({}, Preloads(IOMP.paths), {}),
         ({}, IOMP, {"quota": Quota(3, "cpu.max")}),
     ],
-    ids=["idle cores", "too many threads", "OMP_PROC_BIND", "OMP_PLACES", "an old libiomp5", "quota"],
+    ids=["idle cores", "too many threads", "OMP_PROC_BIND", "OMP_PLACES", "quota"],
 )
 def test_threads_are_bound_only_where_each_has_a_core_of_its_own(
     environ: dict[str, str], preloads: Preloads, facts: dict[str, Any]

@@ -20,7 +20,7 @@ from tests.unit.machines.expected import EXPECTED
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES
 
-LIBRARIES = Preloads(("/opt/venv/lib/libiomp5.so",), openmp_resets=True)
+LIBRARIES = Preloads(("/opt/venv/lib/libiomp5.so",))
 RANKS = (1, 2, 4, 8)
 
 

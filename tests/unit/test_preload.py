@@ -85,19 +85,6 @@ def test_a_users_own_openmp_stays_the_only_one() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "resets"), [(b"...compact,noreset,reset...", True), (b"...compact...", False), (b"", False)]
-)
-def test_an_intel_openmp_that_can_free_the_main_thread_is_known_by_its_words(
-    tmp_path: Path, content: bytes, resets: bool
-) -> None:
-    library = tmp_path / "libiomp5.so"
-    library.write_bytes(content)
-    assert find({}, lambda soname: str(library) if "iomp" in soname else None).openmp_resets is resets
-    assert find({"LD_PRELOAD": str(library)}, lambda _: None).openmp_resets is resets
-    assert not find({"LD_PRELOAD": "libiomp5.so"}, lambda _: None).openmp_resets  # only the linker finds it
-
-
 def test_ld_preload_keeps_the_users_order_and_nothing_twice() -> None:
     assert compose("/b.so:/a.so  /b.so", ["/a.so", "/c.so"]) == "/b.so:/a.so:/c.so"
     assert compose("", ["/c.so"]) == "/c.so"
