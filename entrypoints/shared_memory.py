@@ -49,7 +49,7 @@ def needed(ranks: int, cpus: int) -> int:
     """
     if ranks == 1:
         return 0
-    return max(cpus * FILE_BYTES + (ranks - 1) * FILLED_BYTES, ranks * FILLED_BYTES) + SPARE_BYTES
+    return max(cpus * FILE_BYTES + (ranks - 1) * FILLED_BYTES, ranks * FILE_BYTES) + SPARE_BYTES
 
 
 def option(ranks: int, cpus: int) -> str:

@@ -82,7 +82,7 @@ def test_a_variable_that_the_user_has_set_stays() -> None:
         (2, 2, 156, None),
         (2, 2, 155, "expected 156 MiB for 2 ranks on a host with 2 CPUs"),
         (2, 128, 1024, "docker run --shm-size 9g"),
-        (8, 2, 312, None),
+        (8, 2, 514, None),
     ],
     ids=[
         "alone",
