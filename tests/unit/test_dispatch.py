@@ -42,7 +42,7 @@ def one_error_line(done: subprocess.CompletedProcess[str], code: int = 2) -> str
 def test_help_lists_the_commands(argv: list[str]) -> None:
     done = entrypoint(*argv)
     assert done.returncode == 0
-    for command in ("train", "run", "launch", "plan"):
+    for command in ("train", "run", "bench", "launch", "plan"):
         assert f"\n  {command} " in done.stdout
 
 

@@ -16,7 +16,7 @@ from invoke.tasks import task
 from tests.signals import as_at_a_terminal
 from tooling.errors import UsageError
 from tooling.paths import ROOT
-from tooling.program import TaskProgram, remainder_argv
+from tooling.program import TaskProgram, join_names, remainder_argv
 
 
 @task
@@ -184,3 +184,32 @@ def test_a_reader_that_closes_early_gives_no_traceback(unbuffered: str) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize(
+    ("typed", "joined"),
+    [
+        (["inv", "bench", "train", "--pin=1"], ["inv", "bench-train", "--pin=1"]),
+        (["inv", "--echo", "bench", "train"], ["inv", "--echo", "bench-train"]),
+        (["inv", "bench", "--help"], ["inv", "bench", "--help"]),
+        (["inv", "build", "train"], ["inv", "build", "train"]),
+        (["inv", "up", "--", "bench", "train"], ["inv", "up", "--", "bench", "train"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_two_words_that_name_a_task_are_one(typed: list[str], joined: list[str]) -> None:
+    assert join_names(typed, ["build", "up", "bench-train"]) == joined
+
+
+def test_a_task_of_two_words_is_run_and_the_first_word_alone_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    @task(name="measure-speed")
+    def measure(_c: Context, pin: str = "2.13") -> None:
+        print(f"speed of {pin}")
+
+    program = TaskProgram(Collection(measure))
+    program.run(["inv", "measure", "speed", "--pin=3"])
+    assert capsys.readouterr().out == "speed of 3\n"
+    with pytest.raises(SystemExit) as end:
+        program.run(["inv", "measure"])
+    assert end.value.code == 2
+    assert "no task 'measure', there is: measure speed; ./inv --list" in capsys.readouterr().err

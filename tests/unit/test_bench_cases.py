@@ -1,0 +1,177 @@
+"""What `bench collectives` measures, how often, and what it says of it: the parts without torch."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from itertools import product
+
+import pytest
+
+from entrypoints.bench import bounds, cases, report, stream
+from entrypoints.bench.cases import Case
+from entrypoints.bench.copying import Copier
+from entrypoints.errors import UsageError
+
+MIB = 1 << 20
+
+
+def test_the_default_covers_what_the_targets_speak_of() -> None:
+    default = set(cases.default())
+    sizes = (4 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20)
+    assert {Case("all_reduce", dtype, size) for dtype, size in product(("float32", "bfloat16"), sizes)} <= default
+    assert {case.collective for case in default} == {"all_reduce", "broadcast", "all_gather", "reduce_scatter"}
+
+
+def test_what_is_given_is_combined() -> None:
+    assert cases.chosen(["broadcast"], ["float32", "bfloat16"], [4096]) == [
+        Case("broadcast", "float32", 4096),
+        Case("broadcast", "bfloat16", 4096),
+    ]
+    assert {case.collective for case in cases.chosen(None, None, [4096])} == {"all_reduce"}
+    assert cases.chosen(None, None, None) == cases.default()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4096", 4096), ("4K", 4096), ("25M", 25 * MIB), ("1G", 1 << 30), (" 1 ", 1)]
+)
+def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
+    assert cases.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "-4", "4k", "4KB", "1.5M", "", "2G", "4 K", "M"])
+def test_what_is_no_size_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected bytes, 64K or 25M, at most 1G"):
+        cases.parse_size(text)
+
+
+@pytest.mark.parametrize(("ranks", "elements"), [(1, 1024), (2, 1024), (3, 1023), (2000, 2000)])
+def test_every_rank_has_the_same_part_and_one_element_at_least(ranks: int, elements: int) -> None:
+    assert cases.whole_elements(Case("all_gather", "float32", 4096), ranks) == elements
+
+
+def test_a_block_takes_its_time_and_the_blocks_fill_the_row() -> None:
+    plan = cases.repetitions({"ccl": 10e-6, "gloo": 2e-3}, row_seconds=1.0)
+    assert plan.calls == {"ccl": 500, "gloo": 10}  # 2000 would fill the block, but are too many
+    assert plan.blocks == 40
+
+
+@pytest.mark.parametrize(("seconds", "blocks"), [(10.0, cases.FEWEST_REPETITIONS), (1e-9, cases.MOST_REPETITIONS)])
+def test_there_are_neither_too_few_nor_too_many_blocks(seconds: float, blocks: int) -> None:
+    plan = cases.repetitions({"gloo": seconds}, row_seconds=1.0)
+    assert plan.blocks == blocks
+    assert 1 <= plan.calls["gloo"] <= cases.MOST_CALLS
+
+
+def test_a_collective_takes_as_long_as_its_last_rank() -> None:
+    assert cases.longest([[1.0, 5.0, 2.0], [3.0, 4.0, 2.0]]) == [3.0, 5.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([7.0], (7.0, 7.0, 7.0)), ([3.0, 1.0, 2.0], (1.0, 2.0, 3.0)), ([4.0, 1.0, 3.0, 2.0], (1.5, 2.5, 3.5))],
+)
+def test_quartiles(values: list[float], expected: tuple[float, float, float]) -> None:
+    assert cases.quartiles(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "nodes", "expected"),
+    [
+        ("all_reduce", 2, 1, (bounds.MEMORY_COPY, 1.75)),
+        ("all_reduce", 4, 1, (bounds.MEMORY_COPY, 2.125)),
+        ("reduce_scatter", 2, 1, (bounds.MEMORY_COPY, 1.25)),
+        ("all_gather", 2, 1, (bounds.MEMORY_COPY, 1.0)),
+        ("broadcast", 8, 1, (bounds.MEMORY_COPY, 1.0)),
+        ("all_reduce", 2, 2, (bounds.TCP_BOTH_WAYS, 1.0)),
+        ("all_reduce", 4, 4, (bounds.TCP_BOTH_WAYS, 1.5)),
+        ("all_gather", 2, 2, (bounds.TCP_BOTH_WAYS, 0.5)),
+        ("reduce_scatter", 4, 4, (bounds.TCP_BOTH_WAYS, 0.75)),
+        ("broadcast", 2, 2, (bounds.TCP_ONE_WAY, 1.0)),
+        ("all_reduce", 1, 1, None),
+        ("all_reduce", 4, 2, None),
+    ],
+)
+def test_what_limits_a_collective(
+    collective: str, ranks: int, nodes: int, expected: tuple[str, float] | None
+) -> None:
+    assert bounds.limit(collective, ranks, nodes) == expected
+
+
+def test_a_share_is_what_was_moved_of_what_could_be() -> None:
+    assert bounds.share(algbw=4.0, size=25 * MIB, ceiling=14.0, factor=1.75) == 0.5
+
+
+def test_a_tensor_that_stays_in_the_caches_has_no_share_of_memorys_speed() -> None:
+    assert bounds.share(algbw=4.0, size=1 * MIB, ceiling=14.0, factor=1.75) is None
+
+
+def test_a_document_has_the_contracts_keys_and_figures() -> None:
+    seconds = (0.004, 0.005, 0.007)
+    row = report.row(Case("all_reduce", "float32", 25 * MIB), 25 * MIB, "ccl", ranks=2, nodes=1, seconds=seconds)
+    document = report.document([row], {bounds.MEMORY_COPY: [12.0, 14.0, 13.0]}, 1, {"pin": "2.13"})
+    assert document["pin"] == "2.13"
+    assert document["ceilings"] == [
+        {
+            "where": "one-container",
+            "what": "memory-copy",
+            "gbytes_per_s": 13.0,
+            "gbytes_per_s_quartiles": [12.0, 14.0],
+            "samples": 3,
+        }
+    ]
+    assert document["rows"] == [
+        {
+            "where": "one-container",
+            "backend": "ccl",
+            "collective": "all_reduce",
+            "dtype": "float32",
+            "bytes": 26214400,
+            "ranks": 2,
+            "latency_us": 5000.0,
+            "latency_us_quartiles": [4000.0, 7000.0],
+            "algbw_gbytes_per_s": 5.243,
+            "ceiling": "memory-copy",
+            "ceiling_factor": 1.75,
+            "ceiling_share": 0.706,
+        }
+    ]
+    assert "71% of memory-copy" in report.table(document)
+
+
+def test_ranks_on_both_nodes_have_no_ceiling() -> None:
+    row = report.row(Case("all_reduce", "float32", 25 * MIB), 25 * MIB, "ccl", 4, 2, (0.1, 0.1, 0.1))
+    document = report.document([row], {bounds.MEMORY_COPY: [13.0]}, 2, {})
+    assert (document["rows"][0]["ceiling"], document["rows"][0]["ceiling_share"]) == (None, None)
+    assert document["rows"][0]["where"] == "two-containers"
+
+
+def test_a_stream_moves_what_it_is_asked_to_both_ways_at_once() -> None:
+    listener = stream.listen("127.0.0.1")
+    address, port = listener.getsockname()[:2]
+    ends: list[stream.Stream] = []
+    other = threading.Thread(target=lambda: ends.append(stream.connect(address, port)))
+    other.start()
+    here = stream.accept(listener)
+    other.join(20)
+    (there,) = ends
+    seconds: list[float] = []
+    # More than every buffer between them: neither end may wait for the other to finish first.
+    for send, receive in ((16 * MIB + 3, 16 * MIB + 5), (1, 0), (0, 7)):
+        opposite = threading.Thread(target=lambda s=send, r=receive: seconds.append(there.transfer(r, s)))
+        opposite.start()
+        seconds.append(here.transfer(send, receive))
+        opposite.join(20)
+    assert len(seconds) == 6
+    assert min(seconds) > 0
+    there.close()
+    with pytest.raises(UsageError, match="see why its rank ended"):
+        here.transfer(0, 1)
+    here.close()
+
+
+def test_a_copy_is_of_all_bytes() -> None:
+    copier = Copier()
+    assert copier._target[0] != copier._source[0]
+    assert copier.copy(1) > 0
+    assert copier._target == copier._source
