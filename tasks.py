@@ -8,9 +8,10 @@ from invoke.context import Context
 from invoke.tasks import task as invoke_task
 
 from tooling import bench as measurements
+from tooling import builds, host_doctor, locks, matrix, pins, suite, variants
 from tooling import demo as demonstration
-from tooling import engine, host_doctor, images, locks, matrix, pins, suite
 from tooling import up as clusters
+from tooling.errors import UsageError
 from tooling.program import remainder_argv
 from tooling.say import say
 
@@ -24,20 +25,47 @@ def show_matrix(_c: Context, json: bool = False) -> None:
     matrix.show(pins.load(), as_json=json)
 
 
-@task(help={"pin": "a row of ./inv matrix; the default pin needs no flag"})
-def build(_c: Context, pin: str | None = None) -> None:
+@task(name="check-matrix", help={"pin": "only this row"})
+def check_matrix(_c: Context, pin: str | None = None) -> None:
+    """Check every row: versions that fit together, and wheels that pip finds for it."""
+    loaded = pins.load()
+    matrix.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
+
+
+SET_HELP = "PACKAGE=VERSION instead of the row's, torch=2.14.1 for example; may be repeated"
+TORCH_SOURCE_HELP = "row: the CPU build; default: the build that the default index has (CUDA, larger by gigabytes)"
+
+
+@task(
+    iterable=["set"],
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "all": "every row that has a lock",
+        "set": SET_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+    },
+)
+def build(
+    _c: Context, set: list[str], pin: str | None = None, all: bool = False, torch_source: str = "row"
+) -> None:
     """Make the image cpu-train-stack:PIN."""
-    chosen = pins.load().pin(pin)
-    engine.ensure(say)
-    image = images.build(chosen, say)
-    done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
-    say(f"{image.tag}: {done}, {image.size_bytes / 1e9:.2f} GB, {image.id}")
+    if all and (pin or set):
+        raise UsageError("build takes --all, or --pin and --set: give one of the two")
+    if all:
+        builds.every(torch_source, say)
+    else:
+        builds.one(pin, set, torch_source, say)
 
 
-@task(help={"pin": "a row of ./inv matrix; the default pin needs no flag"})
-def lock(_c: Context, pin: str | None = None) -> None:
+@task(
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "torch-source": TORCH_SOURCE_HELP,
+    }
+)
+def lock(_c: Context, pin: str | None = None, torch_source: str = "row") -> None:
     """Make a pin's lock anew: images/locks/PIN.txt, every wheel with its sha256."""
-    say(f"wrote {locks.write(pins.load().pin(pin), say)}")
+    say(f"wrote {locks.write(variants.choose(pin, (), torch_source), say)}")
 
 
 @task(

@@ -13,7 +13,7 @@ from pathlib import Path
 from tooling import engine
 from tooling.errors import UsageError
 from tooling.paths import CACHE
-from tooling.pins import Pin
+from tooling.pin import Pin
 
 # A registry that has said nothing for this long is taken for one that is not there.
 SILENCE_SECONDS = 20.0
@@ -41,14 +41,20 @@ def ensure(pin: Pin, say: Say) -> Base:
     """The pin's base image, made present if it is not. Raises UsageError when there is no way to get one."""
     bootstrapped = f"cpu-train-stack-base:{pin.debian.suite}"
     official = Base(pin.base, pin.base.partition("@")[2], "registry")
-    if image_id(pin.base):
+    if pin.base and image_id(pin.base):
         return official
     if identifier := image_id(bootstrapped):
         return Base(bootstrapped, identifier, "mmdebstrap")
-    say(f"base image {pin.base.split('@')[0]}: asking its registry (at most {SILENCE_SECONDS:.0f} s of silence)")
-    if pull(pin.base, silence_seconds=SILENCE_SECONDS):
-        return official
-    say(f"no registry answers: making Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
+    why = "no official image of it is recorded"
+    if pin.base:
+        say(
+            f"base image {pin.base.partition('@')[0]}: asking its registry "
+            f"(at most {SILENCE_SECONDS:.0f} s of silence)"
+        )
+        if pull(pin.base, silence_seconds=SILENCE_SECONDS):
+            return official
+        why = "no registry answers"
+    say(f"{why}: making Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
     engine.ensure_mmdebstrap(say)
     bootstrap(pin, bootstrapped)
     return Base(bootstrapped, image_id(bootstrapped), "mmdebstrap")

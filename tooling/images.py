@@ -22,13 +22,17 @@ from tooling import base, locks, wheels
 from tooling.base import Base
 from tooling.errors import UsageError
 from tooling.paths import CACHE, IMAGES, ROOT
-from tooling.pins import VERSIONS_FILE, Pin
+from tooling.pin import Ccl, Pin
 
 ENTRYPOINTS = ROOT / "entrypoints"
 BINDINGS = ROOT / "bindings"
 LABEL = "cpu-train-stack"
+# What the Dockerfile calls a pin's locks.
+LOCK, BUILD_LOCK = "lock.txt", "build-lock.txt"
 # The distribution that bindings/ makes.
 BACKEND = "oneccl-bind-pt"
+# Beside the recipe, but no part of it: other pins' rows and what is proved of them.
+NO_INPUTS = ("versions.toml", "status.json")
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
 
 Say = Callable[[str], None]
@@ -56,9 +60,11 @@ def build(pin: Pin, say: Say) -> Image:
         return Image(pin.image, present[0], present[2], built=False, seconds=0.0)
     folder = wheels.fetch(pin, say)
     versions = {name: wheel.version for name, wheel in lock.items()}
-    versions[BACKEND] = pin.packages["torch"].partition("+")[0]  # it has the version of its torch
+    if pin.ccl is Ccl.BINDINGS:
+        versions[BACKEND] = pin.packages["torch"].partition("+")[0]  # it has the version of its torch
     say(f"building {pin.image}")
-    _buildx(pin, build_argv(pin, ground, folder, labels(pin, ground, versions, inputs)), say)
+    staged = stage_locks(pin, CACHE / "build" / pin.name)
+    _buildx(pin, build_argv(pin, ground, folder, staged, labels(pin, ground, versions, inputs)), say)
     made = inspect(pin.image)
     if made is None:
         raise UsageError(f"buildx ended well but {pin.image} is not in the engine: is another builder selected?")
@@ -67,19 +73,31 @@ def build(pin: Pin, say: Say) -> Image:
     return Image(pin.image, made[0], made[2], built=True, seconds=time.monotonic() - started)
 
 
-def build_argv(pin: Pin, ground: Base, wheel_folder: Path, image_labels: Mapping[str, str]) -> list[str]:
+def stage_locks(pin: Pin, folder: Path) -> Path:
+    """The pin's two locks in a folder of their own, so that another pin's are no part of the build."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in {LOCK: locks.path_of(pin), BUILD_LOCK: locks.build_path_of(pin)}.items():
+        draft = folder / f"{name}.draft"
+        shutil.copyfile(path, draft)
+        draft.replace(folder / name)
+    return folder
+
+
+def build_argv(
+    pin: Pin, ground: Base, wheel_folder: Path, lock_folder: Path, image_labels: Mapping[str, str]
+) -> list[str]:
     """The buildx command. Labels come last in an image's history, so that a new one costs no layer."""
     arguments = {
         "BASE": ground.reference,
         "TCMALLOC_PACKAGE": pin.tcmalloc_package,
+        "CCL": pin.ccl,
         "PYTHON": pin.python,
-        "LOCK": locks.path_of(pin).name,
-        "BUILD_LOCK": locks.build_path_of(pin).name,
         "PIN": pin.name,
     }
     # The builder that is part of the engine, called as the context: only it sees the engine's own images.
     argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", pin.image]
-    for name, folder in {"wheels": wheel_folder, "entrypoints": ENTRYPOINTS, "bindings": BINDINGS}.items():
+    contexts = {"wheels": wheel_folder, "locks": lock_folder, "entrypoints": ENTRYPOINTS, "bindings": BINDINGS}
+    for name, folder in contexts.items():
         argv += ["--build-context", f"{name}={folder}"]
     for name, value in arguments.items():
         argv += ["--build-arg", f"{name}={value}"]
@@ -99,13 +117,15 @@ def labels(pin: Pin, ground: Base, versions: Mapping[str, str], inputs: str) -> 
         "org.opencontainers.image.revision": revision,
         "org.opencontainers.image.created": created,
         "org.opencontainers.image.source": source,
-        "org.opencontainers.image.base.name": pin.base.split("@")[0],
+        "org.opencontainers.image.base.name": pin.base.partition("@")[0] or f"debian:{pin.debian.suite}",
         "org.opencontainers.image.base.digest": ground.digest,
         f"{LABEL}.pin": pin.name,
         f"{LABEL}.base-source": ground.source,
         f"{LABEL}.debian": str(pin.debian.number),
         f"{LABEL}.python": pin.python,
-        f"{LABEL}.oneccl": pin.build_packages["oneccl-devel"],
+        f"{LABEL}.torch-source": pin.torch_source,
+        f"{LABEL}.ccl": pin.ccl,
+        f"{LABEL}.oneccl": pin.oneccl,
         f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
         INPUTS_LABEL: inputs,
     }
@@ -123,6 +143,8 @@ def inputs_sha256(pin: Pin, ground: Base) -> str:
         pin.name,
         pin.python,
         pin.tcmalloc_package,
+        pin.ccl,
+        pin.oneccl,
         *pin.requirements,
         *pin.build_requirements,
         ground.digest,
@@ -159,7 +181,7 @@ def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder).parts[:-1]
         cached = any(part == "__pycache__" or part.startswith(".") for part in inner)
-        other = cached or path.parent == locks.LOCKS or path == VERSIONS_FILE
+        other = cached or path.parent == locks.LOCKS or path.name in NO_INPUTS
         if path.is_file() and not other:
             yield path
 

@@ -7,46 +7,40 @@ The lock is the only input of a fetch and of an offline install; versions.toml i
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import file_digest
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from tooling import pip
+from tooling import resolve
 from tooling.errors import UsageError
+from tooling.files import write_whole
 from tooling.paths import CACHE, IMAGES
-from tooling.pins import Pin
+from tooling.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
+from tooling.resolve import LockedWheel
 
 LOCKS = IMAGES / "locks"
+OWN_LOCKS = CACHE / "locks"
+
+Say = Callable[[str], None]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class LockedWheel:
-    """One line of a lock: a canonical name, an exact version and the hex sha256 of the wheel."""
-
-    name: str
-    version: str
-    sha256: str
-
-
 def path_of(pin: Pin) -> Path:
     """The pin's lock file, whether it exists or not."""
-    return LOCKS / f"{pin.name}.txt"
+    return _folder(pin) / f"{pin.name}.txt"
 
 
 def build_path_of(pin: Pin) -> Path:
     """The lock file of what is compiled into the pin's image."""
-    return LOCKS / f"{pin.name}-build.txt"
+    return _folder(pin) / f"{pin.name}-build.txt"
+
+
+def _folder(pin: Pin) -> Path:
+    """A user's own combination is no part of the project."""
+    return OWN_LOCKS if pin.own else LOCKS
 
 
 def read(pin: Pin) -> dict[str, LockedWheel]:
@@ -59,77 +53,40 @@ def read_build(pin: Pin) -> dict[str, LockedWheel]:
     return _read(pin, build_path_of(pin), pin.build_packages)
 
 
-def write(pin: Pin, say: Callable[[str], None]) -> Path:
+def write(pin: Pin, say: Say) -> Path:
     """Resolves the pin's packages with pip and writes its locks anew; the old ones stay if anything fails."""
-    if f"{sys.version_info.major}.{sys.version_info.minor}" != pin.python:
-        # pip evaluates environment markers with the Python that runs it, whatever --python-version says.
-        raise UsageError(
-            f"./inv lock --pin {pin.name} runs on Python {sys.version_info.major}.{sys.version_info.minor}, "
-            f"expected {pin.python}: remove .venv and run ./inv with a python{pin.python} first on PATH"
-        )
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are looked at, not installed)")
-    locked = {
-        path_of(pin): _resolve(pin, pin.requirements, [], say),
-        # Their dependencies are for programs that link them dynamically.
-        build_path_of(pin): _resolve(pin, pin.build_requirements, ["--no-deps"], say),
-    }
+    resolved = resolve.resolve(pin, say)
+    locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
     for path, wheels in locked.items():
-        draft = path.with_suffix(".draft")
-        draft.write_text(_render(pin, wheels), encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, _render(pin, wheels))
     return path_of(pin)
-
-
-def _resolve(
-    pin: Pin, requirements: Sequence[str], options: list[str], say: Callable[[str], None]
-) -> list[LockedWheel]:
-    if not requirements:
-        return []
-    CACHE.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        report = Path(scratch) / "report.json"
-        arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report), "--quiet", *options]
-        arguments += ["--target", str(Path(scratch) / "target"), *pip.target_options(pin)]
-        result = pip.run([*arguments, *requirements], scratch=Path(scratch))
-        if result.returncode != 0 and "torch==" in result.stdout:
-            say("the host's indexes do not have this torch: asking the pin's own index")
-            result = pip.run([*arguments, "--extra-index-url", pin.index, *requirements], scratch=Path(scratch))
-        if result.returncode != 0:
-            raise pip.failure(f"pin {pin.name} cannot be resolved", result)
-        return [_from_report(entry) for entry in json.loads(report.read_text())["install"]]
 
 
 def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, LockedWheel]:
     if not path.is_file():
-        raise UsageError(f"pin {pin.name} has no {path.name}: make it with ./inv lock --pin {pin.name}")
+        raise UsageError(f"pin {pin.name} has no {path.name}: make it with {command(pin)}")
     wheels = {wheel.name: wheel for wheel in _parse(path)}
     for name, version in packages.items():
         wheel = wheels.get(canonicalize_name(name))
         if wheel is None or wheel.version != version:
             found = wheel.version if wheel else "nothing"
             raise UsageError(
-                f"{path.name} locks {name} {found}, but versions.toml wants {version}: "
-                f"run ./inv lock --pin {pin.name}"
+                f"{path.name} locks {name} {found}, but versions.toml wants {version}: run {command(pin)}"
             )
     return wheels
 
 
-def sha256_of(path: Path) -> str:
-    """The hex sha256 of a file."""
-    with path.open("rb") as stream:
-        return file_digest(stream, "sha256").hexdigest()
-
-
-def _from_report(entry: Mapping[str, Any]) -> LockedWheel:
-    metadata, download = entry["metadata"], entry["download_info"]
-    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
-    if sha256 is None:  # pip does not hash a wheel that it found in a local folder
-        sha256 = sha256_of(Path(unquote(urlsplit(download["url"]).path)))
-    return LockedWheel(canonicalize_name(metadata["name"]), metadata["version"], sha256)
+def command(pin: Pin) -> str:
+    """What writes the pin's locks."""
+    if pin.torch_source is TorchSource.DEFAULT:
+        row = pin.name.removesuffix(DEFAULT_TORCH_SUFFIX)
+        return f"./inv lock --pin {row} --torch-source default"
+    return f"./inv lock --pin {pin.name}"
 
 
 def _render(pin: Pin, wheels: list[LockedWheel]) -> str:
-    lines = [f"# Every wheel of pin {pin.name}; made by ./inv lock --pin {pin.name}, not by hand."]
+    lines = [f"# Every wheel of pin {pin.name}; made by {command(pin)}, not by hand."]
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):
         lines += [f"{wheel.name}=={wheel.version} \\", f"    --hash=sha256:{wheel.sha256}"]
     return "\n".join(lines) + "\n"

@@ -1,27 +1,49 @@
-"""`./inv matrix`: the pins as a table or as JSON."""
+"""`./inv matrix`: the pins as a table or as JSON. `./inv check-matrix`: what holds of each."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling.pins import Matrix, Pin
+from tooling import proofs, resolve, rules
+from tooling.errors import UsageError
+from tooling.pin import Ccl, Pin, TorchSource
+from tooling.pins import INTEL_BINDINGS, IPEX, Matrix
+from tooling.proofs import Status
+from tooling.resolve import UnavailableError
 
-COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian")
+COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
+WIDTH = 150
+CHECK = "./inv check-matrix"
+
+Say = Callable[[str], None]
 
 
-def row(pin: Pin) -> dict[str, str | None]:
+def row(pin: Pin) -> dict[str, Any]:
     """One pin as the machine-readable row; None where the pin has no such part."""
+    proof = proofs.of(pin)
     return {
         "pin": pin.name,
         "torch": pin.packages["torch"],
-        "ipex": pin.packages.get("intel-extension-for-pytorch"),
-        "ccl": f"bindings, oneCCL {pin.build_packages['oneccl-devel']}",
+        "ipex": pin.packages.get(IPEX),
+        "ccl": f"{_backend(pin)}, oneCCL {pin.oneccl}",
         "transformers": pin.packages["transformers"],
+        "accelerate": pin.packages.get("accelerate"),
         "python": pin.python,
         "debian": str(pin.debian.number),
+        "abi": rules.abi(pin.packages["torch"]),
+        "sources": {package: source.url for package, source in pin.sources.items()},
+        "status": str(proof.status),
+        "proved_by": proof.command or None,
+        "proved_on": proof.date or None,
+        "torch_source": str(proof.torch_source) if proof.command else None,
+        "eol": pin.debian.eol,
+        "notes": list(pin.notes),
     }
 
 
@@ -33,7 +55,58 @@ def show(matrix: Matrix, as_json: bool) -> None:
         return
     table = Table(title=f"pins (default: {matrix.default})", title_justify="left")
     for column in COLUMNS:
-        table.add_column(column)
+        table.add_column(column.replace("_", " "), overflow="fold")
     for cells in rows:
         table.add_row(*(cells[column] or "-" for column in COLUMNS))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width to fit
+        console = Console(width=WIDTH)
+    console.print(table)
+    for note, names in _notes(rows).items():
+        console.print(f"{', '.join(names)}: {note}", highlight=False)
+
+
+def check(chosen: Iterable[Pin], say: Say) -> None:
+    """Rules, then pip's resolver on each row; writes down what was proved. Exits with 1 where a row is wrong.
+
+    A row whose wheels cannot be had here is not wrong: its status stays what it was.
+    """
+    wrong = 0
+    for pin in chosen:
+        problem = rules.broken(rules.row_of(pin))
+        verdict = f"wrong: {problem}" if problem else _resolve(pin)
+        wrong += verdict.startswith("wrong")
+        say(f"{pin.name}: {verdict}; status {proofs.of(pin).status}")
+    if wrong:
+        raise Exit(f"{wrong} row(s) of the matrix are wrong: the lines above say why", code=1)
+
+
+def _resolve(pin: Pin) -> str:
+    """Tries the row's own torch, then the default index's; Intel's bindings take only the first."""
+    unavailable = ""
+    for variant in [pin, *([pin.with_default_torch()] if pin.ccl is Ccl.BINDINGS else [])]:
+        try:
+            found = resolve.resolve(variant, lambda _: None)
+        except UnavailableError as error:
+            unavailable = unavailable or str(error)
+            continue
+        except UsageError as error:
+            return f"wrong: {error}"
+        proofs.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
+        wheels = len(found.packages) + len(found.build_packages)
+        default = variant.torch_source is TorchSource.DEFAULT
+        return f"{wheels} wheels" + (", with the default index's torch" if default else "")
+    return f"not here: {unavailable}"
+
+
+def _backend(pin: Pin) -> str:
+    return f"intel {pin.packages[INTEL_BINDINGS]}" if pin.ccl is Ccl.INTEL else "bindings"
+
+
+def _notes(rows: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
+    """Each note with the pins that it is about."""
+    notes: dict[str, list[str]] = {}
+    for cells in rows:
+        for note in cells["notes"]:
+            notes.setdefault(note, []).append(cells["pin"])
+    return notes

@@ -1,48 +1,34 @@
 """The version matrix: images/versions.toml parsed into frozen, validated pins.
 
 A pin is one row: a Debian release, its Python and the exact versions of the packages that were chosen to fit
-together. What those packages pull in is in the pin's lock (tooling.locks), not here.
+together. What those packages pull in is in the pin's lock (tooling.locks), not here; whether they fit together is
+decided by tooling.rules.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from packaging.version import Version
+
+from tooling import toml_checks as check
 from tooling.errors import UsageError
 from tooling.paths import IMAGES
+from tooling.pin import DEBIAN_RELEASES, Ccl, Pin, Source
 
 VERSIONS_FILE = IMAGES / "versions.toml"
 
-
-@dataclass(frozen=True)
-class DebianRelease:
-    """A Debian release as far as an image depends on it."""
-
-    number: int
-    suite: str
-    python: str
-    glibc_minor: int
-
-
-# Source: Debian's package versions of python3 and libc6 in each release.
-DEBIAN_RELEASES = {
-    11: DebianRelease(11, "bullseye", "3.9", 31),
-    12: DebianRelease(12, "bookworm", "3.11", 36),
-    13: DebianRelease(13, "trixie", "3.13", 41),
-}
-
-PIN_KEYS = ("debian", "base", "python", "index", "tcmalloc_package", "packages", "build_packages")
+PIN_KEYS = ("debian", "python", "tcmalloc_package", "ccl", "sources", "packages")
+OPTIONAL_PIN_KEYS = ("base", "oneccl", "build_packages")
 REQUIRED_PACKAGES = (
     "torch",
     "transformers",
-    "accelerate",
     "datasets",
     "tokenizers",
     "numpy",
@@ -53,58 +39,62 @@ REQUIRED_PACKAGES = (
     "tensorboard",
     "psutil",
 )
-BUILD_PACKAGES = ("oneccl-devel",)
-OPTIONAL_PACKAGES = ("intel-extension-for-pytorch", "oneccl-bind-pt", "protobuf", "sentencepiece")
+IPEX = "intel-extension-for-pytorch"
+INTEL_BINDINGS = "oneccl-bind-pt"
+ONECCL = "oneccl-devel"
+OPTIONAL_PACKAGES = (
+    "accelerate",
+    "protobuf",
+    "sentencepiece",
+    IPEX,
+    INTEL_BINDINGS,
+    # What old rows need held back, because their packages do not bound it themselves.
+    "dill",
+    "fsspec",
+    "huggingface-hub",
+    "multiprocess",
+    "pandas",
+    "pyarrow",
+)
 
-_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
 _URL = re.compile(r"(https?|file)://\S+")
-_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}")
+_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _BASE = re.compile(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}")
 _APT_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+")
+_SENTENCE = re.compile(r"\S.*\S")
+EXACT_VERSION = "an exact version such as 2.13.0+cpu"
 
 
 @dataclass(frozen=True)
-class Pin:
-    """One row of the matrix. `index` is a URL; `packages` maps a distribution's name to its exact version.
+class Advisory:
+    """Something known against versions of a package: all of them, or those below `below`."""
 
-    `build_packages` are what the ccl backend is compiled from: fetched like the others, but not installed.
-    """
+    package: str
+    below: str | None
+    note: str
 
-    name: str
-    debian: DebianRelease
-    base: str
-    python: str
-    index: str
-    tcmalloc_package: str
-    packages: Mapping[str, str]
-    build_packages: Mapping[str, str]
-
-    @property
-    def requirements(self) -> tuple[str, ...]:
-        """The row's own packages as pip requirements, sorted by name."""
-        return _requirements(self.packages)
-
-    @property
-    def build_requirements(self) -> tuple[str, ...]:
-        """The same for `build_packages`."""
-        return _requirements(self.build_packages)
-
-    @property
-    def image(self) -> str:
-        """The local tag of the image that is built for this pin."""
-        return f"cpu-train-stack:{self.name}"
+    def applies_to(self, packages: Mapping[str, str]) -> bool:
+        version = packages.get(self.package)
+        return version is not None and (self.below is None or Version(version) < Version(self.below))
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Every pin, in the file's order, and the one that is built when none is named."""
+    """Every pin, in the file's order, and the one that is built when none is named.
+
+    `refused`: why there is no such row, by the name that somebody may ask for.
+    """
 
     default: str
     pins: Mapping[str, Pin]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def pin(self, name: str | None = None) -> Pin:
         """The pin called `name`, or the default one. Raises UsageError with the choices."""
         chosen = self.default if name is None else name
+        if chosen in self.refused:
+            raise UsageError(f"there is no pin {chosen!r}: {self.refused[chosen]}")
         if chosen not in self.pins:
             raise UsageError(f"unknown pin {chosen!r}: choose one of {', '.join(self.pins)}")
         return self.pins[chosen]
@@ -119,85 +109,105 @@ def load(path: Path = VERSIONS_FILE) -> Matrix:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}") from None
     where = path.name
-    _check_keys(where, document, required=("default", "indexes", "pins"))
-    indexes = _table(where, "indexes", document["indexes"])
-    for index, url in indexes.items():
-        _check_format(f"{where}, indexes", index, url, _URL, "a URL such as https://HOST/PATH")
-    rows = _table(where, "pins", document["pins"])
+    check.keys(where, document, ("default", "indexes", "pins"), ("pages", "refused", "advisories"))
+    sources = _sources(where, "indexes", document["indexes"], is_page=False)
+    sources |= _sources(where, "pages", document.get("pages", {}), is_page=True)
+    advisories = _advisories(where, document.get("advisories", []))
+    rows = check.table(where, "pins", document["pins"])
     for name in rows:
-        _check_format(where, "a pin's name", name, _NAME, "what an image's tag may hold, such as 2.13")
-    pins = {name: _pin(f"{where}, pin {name}", name, row, indexes) for name, row in rows.items()}
-    _check_choice(where, "default", document["default"], tuple(pins))
-    return Matrix(default=document["default"], pins=MappingProxyType(pins))
+        check.text(where, "a pin's name", name, _NAME, "what an image's tag may hold, such as 2.13")
+    pins = {name: _pin(f"{where}, pin {name}", name, row, sources, advisories) for name, row in rows.items()}
+    check.choice(where, "default", document["default"], tuple(pins))
+    refused = _refused(where, document.get("refused", {}), tuple(pins))
+    return Matrix(document["default"], MappingProxyType(pins), MappingProxyType(refused))
 
 
-def _pin(where: str, name: str, row: Any, indexes: dict[str, Any]) -> Pin:
-    row = _table(where, name, row)
-    _check_keys(where, row, required=PIN_KEYS)
-    _check_choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
+def _sources(where: str, key: str, value: Any, is_page: bool) -> dict[str, Source]:
+    urls = check.table(where, key, value)
+    for name, url in urls.items():
+        check.text(f"{where}, {key}", name, url, _URL, "a URL such as https://HOST/PATH")
+    return {name: Source(url, is_page) for name, url in urls.items()}
+
+
+def _advisories(where: str, value: Any) -> list[Advisory]:
+    if not isinstance(value, list):
+        raise UsageError(f"{where}: advisories is {type(value).__name__}, expected a list of tables")
+    made = []
+    for number, row in enumerate(value, start=1):
+        place = f"{where}, advisory {number}"
+        check.keys(place, check.table(where, f"advisory {number}", row), ("package", "note"), ("below",))
+        check.choice(place, "package", row["package"], (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES))
+        check.text(place, "note", row["note"], _SENTENCE, "a sentence")
+        if "below" in row:
+            check.text(place, "below", row["below"], VERSION, EXACT_VERSION)
+        made.append(Advisory(row["package"], row.get("below"), row["note"]))
+    return made
+
+
+def _refused(where: str, value: Any, pins: tuple[str, ...]) -> dict[str, str]:
+    refused = {}
+    for name, row in check.table(where, "refused", value).items():
+        place = f"{where}, refused {name}"
+        check.keys(place, check.table(where, f"refused {name}", row), ("why", "nearest"))
+        check.text(place, "why", row["why"], _SENTENCE, "a sentence")
+        check.choice(place, "nearest", row["nearest"], pins)
+        refused[name] = f"{row['why']}; the nearest is {row['nearest']}"
+    return refused
+
+
+def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories: list[Advisory]) -> Pin:
+    row = check.table(where, name, row)
+    check.keys(where, row, PIN_KEYS, OPTIONAL_PIN_KEYS)
+    check.choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
     release = DEBIAN_RELEASES[row["debian"]]
     if row["python"] != release.python:
         raise UsageError(
             f"{where}: python = {row['python']!r}, but Debian {release.number} has {release.python}: "
             "change one of the two"
         )
-    _check_choice(where, "index", row["index"], tuple(indexes))
-    packages = _packages(where, "packages", row, REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
-    build_packages = _packages(where, "build_packages", row, BUILD_PACKAGES, ())
-    _check_format(where, "base", row["base"], _BASE, "an image reference with its digest, name@sha256:…")
-    _check_format(where, "tcmalloc_package", row["tcmalloc_package"], _APT_PACKAGE, "an apt package's name")
+    check.choice(where, "ccl", row["ccl"], tuple(Ccl))
+    packages = _packages(where, "packages", row["packages"], REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
+    ccl, build_packages, oneccl = _ccl(where, row)
+    chosen = check.table(where, "sources", row["sources"])
+    check.keys(f"{where}, sources", chosen, ("torch",), tuple(packages))
+    for package, source in chosen.items():
+        check.choice(f"{where}, sources", package, source, tuple(sources))
+    if "base" in row:
+        check.text(where, "base", row["base"], _BASE, "an image reference with its digest, name@sha256:…")
+    check.text(where, "tcmalloc_package", row["tcmalloc_package"], _APT_PACKAGE, "an apt package's name")
     return Pin(
         name=name,
         debian=release,
-        base=row["base"],
         python=row["python"],
-        index=indexes[row["index"]],
         tcmalloc_package=row["tcmalloc_package"],
+        ccl=ccl,
+        oneccl=oneccl,
         packages=packages,
         build_packages=build_packages,
+        sources=MappingProxyType({package: sources[source] for package, source in chosen.items()}),
+        base=row.get("base", ""),
+        notes=tuple(advisory.note for advisory in advisories if advisory.applies_to(packages)),
     )
 
 
+def _ccl(where: str, row: dict[str, Any]) -> tuple[Ccl, Mapping[str, str], str]:
+    """Either Intel's wheel with the oneCCL that it holds, or what the project's own backend is compiled from."""
+    ccl = Ccl(row["ccl"])
+    wanted, other = ("oneccl", "build_packages") if ccl is Ccl.INTEL else ("build_packages", "oneccl")
+    if wanted not in row or other in row:
+        raise UsageError(f"{where}: ccl = {row['ccl']!r} takes the key {wanted} and not {other}")
+    if ccl is Ccl.INTEL:
+        check.text(where, "oneccl", row["oneccl"], VERSION, EXACT_VERSION)
+        return ccl, MappingProxyType({}), row["oneccl"]
+    build_packages = _packages(where, "build_packages", row["build_packages"], (ONECCL,), ())
+    return ccl, build_packages, build_packages[ONECCL]
+
+
 def _packages(
-    where: str, key: str, row: dict[str, Any], required: tuple[str, ...], optional: tuple[str, ...]
+    where: str, key: str, value: Any, required: tuple[str, ...], optional: tuple[str, ...]
 ) -> Mapping[str, str]:
-    packages = _table(where, key, row[key])
-    _check_keys(f"{where}, {key}", packages, required, optional)
+    packages = check.table(where, key, value)
+    check.keys(f"{where}, {key}", packages, required, optional)
     for package, version in packages.items():
-        _check_format(f"{where}, {key}", package, version, _VERSION, "an exact version such as 2.13.0+cpu")
+        check.text(f"{where}, {key}", package, version, VERSION, EXACT_VERSION)
     return MappingProxyType(dict(packages))
-
-
-def _requirements(packages: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{name}=={version}" for name, version in sorted(packages.items()))
-
-
-def _table(where: str, key: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UsageError(f"{where}: {key} is {type(value).__name__}, expected a table")
-    return value
-
-
-def _check_keys(
-    where: str, table: Mapping[str, Any], required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> None:
-    known = required + optional
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise UsageError(f"{where}: unknown key {key!r}{hint}: the keys are {', '.join(known)}")
-    missing = [key for key in required if key not in table]
-    if missing:
-        raise UsageError(f"{where}: missing {', '.join(missing)}: the keys are {', '.join(known)}")
-
-
-def _check_choice(where: str, key: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:  # a tuple, because a value of any type may stand in TOML, a list too
-        listed = ", ".join(str(choice) for choice in choices)
-        raise UsageError(f"{where}: {key} = {value!r} is unknown: choose one of {listed}")
-
-
-def _check_format(where: str, key: str, value: Any, pattern: re.Pattern[str], expected: str) -> None:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise UsageError(f"{where}: {key} = {value!r}, expected {expected}")

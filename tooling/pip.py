@@ -5,6 +5,7 @@ Mirrors, proxies, certificates and find-links of the host all apply. Nothing is 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tooling.errors import UsageError
-from tooling.pins import Pin
+from tooling.paths import ROOT
+from tooling.pin import Pin
 
+TARGET_PIP = ROOT / "tooling" / "target_pip.py"
 # One try more than none, and a bounded wait: an index that does not answer ends in a message, not in a hang.
 BOUNDED = ("--retries", "1", "--timeout", "20")
 
@@ -33,14 +36,25 @@ def target_options(pin: Pin) -> list[str]:
     return options
 
 
-def run(
-    arguments: Sequence[str], *, scratch: Path, heartbeat: Callable[[], None] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Runs this interpreter's pip; `heartbeat` is called every ten seconds while it works.
+def markers(pin: Pin) -> dict[str, str]:
+    """The environment markers (PEP 508) in which the pin's Python differs from the one that runs this."""
+    full = pin.debian.python_full
+    return {"python_version": pin.python, "python_full_version": full, "implementation_version": full}
 
+
+def run(
+    arguments: Sequence[str], *, scratch: Path, pin: Pin | None = None, heartbeat: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs this environment's pip, as if on the pin's Python where a pin is given.
+
+    `heartbeat` is called every ten seconds while it works.
     pip's temporary files go to `scratch`, so that they are on the same disk as the result and end with it.
     """
-    argv = [sys.executable, "-m", "pip", *arguments, *BOUNDED, "--disable-pip-version-check", "--no-input"]
+    program, target = ["-m", "pip"], list[str]()
+    if pin:
+        program, target = ["-P", str(TARGET_PIP), json.dumps(markers(pin))], target_options(pin)
+    argv = [sys.executable, *program, *arguments, *target]
+    argv += [*BOUNDED, "--disable-pip-version-check", "--no-input"]
     environ = {**os.environ, "TMPDIR": str(scratch)}
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True) as process:
@@ -60,21 +74,26 @@ def run(
 
 
 # What pip says -> what a user should hear. The first that occurs wins.
+_NETWORK = (
+    ("Failed to resolve", "the package index's name does not resolve: check network and proxy"),
+    ("Connection refused", "the package index refuses connections: check network and proxy"),
+    ("timed out", "the package index does not answer: check network and proxy"),
+    ("CERTIFICATE_VERIFY_FAILED", "the index's certificate is not trusted: set PIP_CERT to your CA bundle"),
+)
 _CAUSES = (
     ("No space left on device", "the disk is full: free some space and run the same command again"),
     (
         "DO NOT MATCH THE HASHES",
         "a wheel's sha256 is not the lock's: the index serves another file; nothing was kept",
     ),
-    (
-        "Temporary failure in name resolution",
-        "the package index's name does not resolve: check network and proxy",
-    ),
-    ("Connection refused", "the package index refuses connections: check network and proxy"),
-    ("timed out", "the package index does not answer: check network and proxy"),
-    ("CERTIFICATE_VERIFY_FAILED", "the index's certificate is not trusted: set PIP_CERT to your CA bundle"),
+    *_NETWORK,
     ("401 ", "the index wants credentials: put them into pip's configuration or a keyring"),
 )
+
+
+def has_network_trouble(output: str) -> bool:
+    """Whether pip could not talk to some index, without which it may have gone on."""
+    return any(needle in output for needle, _ in _NETWORK)
 
 
 def failure(what: str, result: subprocess.CompletedProcess[str]) -> UsageError:

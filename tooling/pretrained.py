@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling import locks, pip
+from tooling import files, pip
 from tooling.errors import UsageError
 from tooling.paths import CACHE
 
@@ -54,7 +54,7 @@ def minilm(say: Say) -> Path:
 
 def complete(folder: Path) -> bool:
     """Whether the folder has every file of the model with its sha256."""
-    return all((folder / name).is_file() and locks.sha256_of(folder / name) == FILES[name] for name in FILES)
+    return all((folder / name).is_file() and files.sha256_of(folder / name) == FILES[name] for name in FILES)
 
 
 def _download(scratch: Path) -> Path:

@@ -15,16 +15,14 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from tooling import locks, pip
+from tooling import files, locks, pip
 from tooling.errors import UsageError
 from tooling.locking import alone
-from tooling.locks import LockedWheel
 from tooling.paths import CACHE
-from tooling.pins import Pin
+from tooling.pin import Pin
+from tooling.resolve import LockedWheel
 
 WHEELS = CACHE / "wheels"
-# What the pin's own index serves; everything else comes from the host's indexes.
-FROM_PIN_INDEX = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
 
 Say = Callable[[str], None]
 
@@ -53,12 +51,13 @@ def _complete(pin: Pin, locked: dict[str, LockedWheel], folder: Path, say: Say) 
     if not missing:
         return
     say(f"fetching {len(missing)} of {len(locked)} wheels into {_shown(folder)}")
-    common = [wheel for wheel in missing if wheel.name not in FROM_PIN_INDEX]
-    special = [wheel for wheel in missing if wheel.name in FROM_PIN_INDEX]
+    common = [wheel for wheel in missing if wheel.name not in pin.sources]
     if common:
         _download(pin, common, folder, say, indexes=[[]])
-    if special:
-        _download(pin, special, folder, say, indexes=[[], ["--index-url", pin.index]])
+    for source in dict.fromkeys(pin.sources.values()):  # what the host's indexes may lack
+        special = [wheel for wheel in missing if pin.sources.get(wheel.name) == source]
+        if special:
+            _download(pin, special, folder, say, indexes=[[], source.alone])
 
 
 def _partial_prefix(folder: Path) -> str:
@@ -67,7 +66,7 @@ def _partial_prefix(folder: Path) -> str:
 
 def verify(path: Path, wheel: LockedWheel) -> bool:
     """Whether the file has the lock's sha256; a file that has not is deleted."""
-    if locks.sha256_of(path) == wheel.sha256:
+    if files.sha256_of(path) == wheel.sha256:
         return True
     path.unlink()
     return False
@@ -104,10 +103,13 @@ def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, i
         lock = Path(scratch) / "lock.txt"
         lock.write_text("".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in locked.values()))
         arguments = ["download", "--no-deps", "--require-hashes", "--requirement", str(lock)]
-        arguments += ["--dest", str(Path(scratch) / "wheels"), *pip.target_options(pin)]
+        arguments += ["--dest", str(Path(scratch) / "wheels")]
         for index in indexes:
             result = pip.run(
-                [*arguments, *index], scratch=Path(scratch), heartbeat=lambda: say(_progress(Path(scratch)))
+                [*arguments, *index],
+                pin=pin,
+                scratch=Path(scratch),
+                heartbeat=lambda: say(_progress(Path(scratch))),
             )
             if result.returncode == 0:
                 break
@@ -122,8 +124,8 @@ def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, i
 
 def _progress(scratch: Path) -> str:
     size = 0
-    for root, _, files in os.walk(scratch):
-        for name in files:
+    for root, _, names in os.walk(scratch):
+        for name in names:
             try:
                 size += (Path(root) / name).stat().st_size
             except FileNotFoundError:  # pip moved it between the listing and the look

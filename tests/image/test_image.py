@@ -291,7 +291,8 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ground = base.ensure(PIN, say)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(images, "ENTRYPOINTS", copy)
-        argv = images.build_argv(PIN, ground, wheels.fetch(PIN, say), {})
+        staged = images.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
+        argv = images.build_argv(PIN, ground, wheels.fetch(PIN, say), staged, {})
     argv[argv.index("--tag") + 1] = tag
     try:
         subprocess.run(argv, capture_output=True, check=True, timeout=600)

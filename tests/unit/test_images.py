@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(images, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(images, "ENTRYPOINTS", tmp_path / "entrypoints")
     monkeypatch.setattr(images, "BINDINGS", tmp_path / "bindings")
-    monkeypatch.setattr(images, "VERSIONS_FILE", tmp_path / "images" / "versions.toml")
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "images" / "locks")
     return tmp_path
 
@@ -87,6 +87,7 @@ def test_an_image_is_made_again_when_one_of_its_inputs_changes(
         pytest.param(append("bindings/tests/collectives.py"), id="checks-of-the-bindings"),
         pytest.param(append("bindings/README.md"), id="readme-of-the-bindings"),
         pytest.param(append("images/versions.toml"), id="another-row"),
+        pytest.param(append("images/status.json"), id="proofs"),
         pytest.param(append("images/locks/2.8.txt"), id="another-pins-lock"),
         pytest.param(append("entrypoints/__pycache__/errors.cpython-311.pyc"), id="bytecode"),
         pytest.param(append("entrypoints/train/__pycache__/a.pyc"), id="bytecode-below"),
@@ -105,7 +106,7 @@ def test_an_image_is_not_made_again_for_what_is_not_in_it(
 
 def test_another_base_or_another_package_is_another_image(checkout: Path) -> None:
     other_base = Base(GROUND.reference, "sha256:" + "2" * 64, GROUND.source)
-    other_pin = pins.Pin(**{**vars(PIN), "tcmalloc_package": "libtcmalloc-other"})
+    other_pin = replace(PIN, tcmalloc_package="libtcmalloc-other")
     sums = {images.inputs_sha256(pin, ground) for pin in (PIN, other_pin) for ground in (GROUND, other_base)}
     assert len(sums) == 4
 
@@ -121,21 +122,21 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
     monkeypatch.setenv("HF_TOKEN", "s3cret")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.invalid")
     made = images.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
-    argv = images.build_argv(PIN, GROUND, tmp_path / "wheels", made)
+    argv = images.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
     assert argv[:3] == ["docker", "buildx", "build"]
     assert argv[-1] == str(ROOT / "images")
     assert words_after(argv, "--tag") == ["cpu-train-stack:2.13"]
     assert words_after(argv, "--build-context") == [
         f"wheels={tmp_path / 'wheels'}",
+        f"locks={tmp_path / 'locks'}",
         f"entrypoints={ROOT / 'entrypoints'}",
         f"bindings={ROOT / 'bindings'}",
     ]
     assert dict(word.split("=", 1) for word in words_after(argv, "--build-arg")) == {
         "BASE": "some-base:tag",
         "TCMALLOC_PACKAGE": "libtcmalloc-minimal4",
+        "CCL": "bindings",
         "PYTHON": "3.11",
-        "LOCK": "2.13.txt",
-        "BUILD_LOCK": "2.13-build.txt",
         "PIN": "2.13",
     }
     assert dict(word.split("=", 1) for word in words_after(argv, "--label")) == made
@@ -144,11 +145,11 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
 
 def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> None:
     declared = {
-        line.split()[1]
+        line.split()[1].partition("=")[0]
         for line in (ROOT / "images/Dockerfile").read_text(encoding="utf-8").splitlines()
         if line.startswith("ARG ")
     }
-    argv = images.build_argv(PIN, GROUND, tmp_path, {})
+    argv = images.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
     assert {word.split("=")[0] for word in words_after(argv, "--build-arg")} == declared
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
-from tooling import locks, pins
+from tooling import locks, pins, proofs, resolve
 from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
+from tooling.proofs import Status
+from tooling.resolve import LockedWheel
 
 SHA256 = "a" * 64
-needs_pins_python = pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11), reason="locks are made with the pin's Python"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +26,14 @@ def lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("pin", pins.load().pins.values(), ids=lambda pin: pin.name)
-def test_the_lock_of_every_pin_is_there_and_holds_the_pins_packages(
-    pin: pins.Pin, monkeypatch: pytest.MonkeyPatch
+PROVED = [row for row in pins.load().pins.values() if proofs.of(row).torch_source is TorchSource.ROW]
+
+
+@pytest.mark.parametrize(
+    "pin", [row for row in PROVED if proofs.of(row).status is not Status.LISTED], ids=lambda pin: pin.name
+)
+def test_the_lock_of_every_proved_pin_is_there_and_holds_the_pins_packages(
+    pin: Pin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     wheels = locks.read(pin)
@@ -38,7 +43,7 @@ def test_the_lock_of_every_pin_is_there_and_holds_the_pins_packages(
 
 def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
     (lock_folder / "tiny.txt").write_text(f"# comment\n\nTiny_A==1.0 \\\n    --hash=sha256:{SHA256}\n")
-    expected = {"tiny-a": locks.LockedWheel("tiny-a", "1.0", SHA256)}
+    expected = {"tiny-a": LockedWheel("tiny-a", "1.0", SHA256)}
     assert locks.read(make_pin({"tiny.A": "1.0"})) == expected
 
 
@@ -83,12 +88,11 @@ def test_a_lock_that_cannot_be_used_is_one_line_that_says_how_to_make_it(
     assert caught.value.code == USAGE_EXIT_CODE
 
 
-@needs_pins_python
 def test_a_lock_that_was_written_is_read_again(
     lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = [make_wheel(tmp_path / "links", "tiny_a", "1.0"), make_wheel(tmp_path / "links", "tiny_b", "2.0")]
-    monkeypatch.setattr(locks, "CACHE", tmp_path)
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     pin = make_pin({"tiny-a": "1.0", "tiny-b": "2.0"})
@@ -102,13 +106,12 @@ def test_a_lock_that_was_written_is_read_again(
     assert sorted(path.name for path in lock_folder.iterdir()) == ["tiny-build.txt", "tiny.txt"]
 
 
-@needs_pins_python
 def test_the_old_lock_stays_when_a_package_cannot_be_resolved(
     lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = make_wheel(tmp_path / "links", "tiny_a", "1.0")
     before = write_lock(lock_folder, [wheel]).read_bytes()
-    monkeypatch.setattr(locks, "CACHE", tmp_path)
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     with pytest.raises(UsageError) as caught:
@@ -120,13 +123,12 @@ def test_the_old_lock_stays_when_a_package_cannot_be_resolved(
     assert sorted(path.name for path in lock_folder.iterdir()) == ["tiny-build.txt", "tiny.txt"]
 
 
-@needs_pins_python
 def test_a_torch_that_the_hosts_indexes_lack_is_locked_from_the_pins_own_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = make_wheel(tmp_path / "made", "torch", "2.13.0+cpu")
     other = make_wheel(tmp_path / "made", "tiny_a", "1.0")
-    monkeypatch.setattr(locks, "CACHE", tmp_path)
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", make_simple_index(tmp_path / "host", [other]))
@@ -135,9 +137,34 @@ def test_a_torch_that_the_hosts_indexes_lack_is_locked_from_the_pins_own_index(
     assert locks.read(pin)["torch"].sha256 == hashlib.sha256(torch.read_bytes()).hexdigest()
 
 
-def test_a_lock_is_not_made_with_another_python_than_the_pins(lock_folder: Path) -> None:
-    other = "3.9" if sys.version_info[:2] != (3, 9) else "3.11"
-    pin = make_pin({"tiny-a": "1.0"})
-    with pytest.raises(UsageError, match=rf"expected {other}: remove \.venv"):
-        locks.write(pins.Pin(**{**vars(pin), "python": other}), silent)
-    assert not list(lock_folder.iterdir())
+OTHER_PYTHONS = [
+    pytest.param(DEBIAN_RELEASES[11], ["tiny-a", "tiny-old"], id="3.9"),
+    pytest.param(DEBIAN_RELEASES[13], ["tiny-a", "tiny-new"], id="3.13"),
+]
+
+
+@pytest.mark.parametrize(("release", "expected"), OTHER_PYTHONS)
+def test_a_lock_for_another_python_has_what_its_markers_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: DebianRelease, expected: list[str]
+) -> None:
+    links = tmp_path / "links"
+    wanted = ['tiny-old==1.0; python_version < "3.10"', 'tiny-new==1.0; python_full_version >= "3.13.0"']
+    wheels = {
+        "tiny-a": make_wheel(links, "tiny_a", "1.0", requires=wanted),
+        "tiny-old": make_wheel(links, "tiny_old", "1.0"),
+        "tiny-new": make_wheel(links, "tiny_new", "1.0"),
+    }
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    pin = replace(make_pin({"tiny-a": "1.0"}), debian=release, python=release.python)
+    locks.write(pin, silent)
+    read = locks.read(pin)
+    assert sorted(read) == sorted(expected)
+    assert all(read[name].sha256 == hashlib.sha256(wheels[name].read_bytes()).hexdigest() for name in expected)
+
+
+def test_a_users_own_combination_is_locked_outside_of_the_project(lock_folder: Path, tmp_path: Path) -> None:
+    own = make_pin({"tiny-a": "1.0"}).with_versions({"tiny-a": "1.1"})
+    assert locks.path_of(own).parent == locks.OWN_LOCKS
+    assert lock_folder not in locks.path_of(own).parents

@@ -13,6 +13,7 @@ from tooling import matrix, pins
 from tooling.errors import USAGE_EXIT_CODE, UsageError
 from tooling.paths import ROOT
 
+CHOICES = ", ".join(pins.load().pins)
 VERSIONS = pins.VERSIONS_FILE.read_text(encoding="utf-8")
 
 
@@ -35,7 +36,7 @@ def test_a_pin_names_its_image_and_its_requirements() -> None:
     assert pin.image == "cpu-train-stack:2.13"
     assert f"torch=={pin.packages['torch']}" in pin.requirements
     assert list(pin.requirements) == sorted(pin.requirements)
-    assert pin.index.startswith("https://")
+    assert pin.sources["torch"].url.startswith("https://")
 
 
 def test_a_pin_cannot_be_changed() -> None:
@@ -49,7 +50,7 @@ def test_a_pin_cannot_be_changed() -> None:
 def test_an_unknown_pin_lists_the_choices() -> None:
     with pytest.raises(UsageError) as caught:
         pins.load().pin("2.12")
-    assert str(caught.value) == "unknown pin '2.12': choose one of 2.13"
+    assert str(caught.value) == f"unknown pin '2.12': choose one of {CHOICES}"
     assert caught.value.code == USAGE_EXIT_CODE
 
 
@@ -78,11 +79,25 @@ def test_an_unknown_pin_lists_the_choices() -> None:
             'python = "3.11"', 'python = "3.9"', "python = '3.9', but Debian 12 has 3.11", id="python-debian"
         ),
         pytest.param(
-            'index = "pytorch-cpu"', 'index = "mine"', "index = 'mine' is unknown: choose one of", id="index"
+            'torch = "pytorch-cpu"', 'torch = "mine"', "torch = 'mine' is unknown: choose one of", id="source"
         ),
         pytest.param(
-            'index = "pytorch-cpu"', "index = {}", "index = {} is unknown: choose one of", id="index-table"
+            'torch = "pytorch-cpu"', "torch = {}", "torch = {} is unknown: choose one of", id="source-table"
         ),
+        pytest.param(
+            'torch = "pytorch-cpu"', 'torhc = "pytorch-cpu"', "(did you mean 'torch'?)", id="source-of-nothing"
+        ),
+        pytest.param('ccl = "bindings"', 'ccl = "mine"', "ccl = 'mine' is unknown: choose one of", id="ccl"),
+        pytest.param(
+            'ccl = "bindings"', 'ccl = "intel"', "ccl = 'intel' takes the key oneccl and not", id="intel"
+        ),
+        pytest.param(
+            'oneccl = "2021.14"', "", "ccl = 'intel' takes the key oneccl and not build_packages", id="no-oneccl"
+        ),
+        pytest.param('nearest = "1.10"', 'nearest = "1.11"', "nearest = '1.11' is unknown", id="nearest"),
+        pytest.param('why = "no', 'wyh = "no', "refused 1.9: unknown key 'wyh' (did you mean 'why'?)", id="why"),
+        pytest.param('below = "2.6.0"', 'below = "new"', "advisory 3: below = 'new', expected", id="below"),
+        pytest.param('package = "torch"', 'package = "trch"', "package = 'trch' is unknown", id="advisory"),
         pytest.param('pytorch-cpu = "https', 'pytorch-cpu = "htps', "expected a URL", id="index-no-url"),
         pytest.param(
             '"2.13.0+cpu"', '">=2.13"', "torch = '>=2.13', expected an exact version", id="version-range"
@@ -132,7 +147,7 @@ def test_matrix_as_json_is_one_document_on_standard_output() -> None:
     rows = json.loads(result.stdout)
     assert [row["pin"] for row in rows] == list(pins.load().pins)
     first = rows[0]
-    assert {"pin", "torch", "ipex", "ccl", "transformers", "python", "debian"} <= first.keys()
+    assert {"pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "eol"} <= first.keys()
     assert (first["torch"], first["python"], first["debian"]) == ("2.13.0+cpu", "3.11", "12")
     assert first["ipex"] is None
 
@@ -140,11 +155,19 @@ def test_matrix_as_json_is_one_document_on_standard_output() -> None:
 def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixture[str]) -> None:
     matrix.show(pins.load(), as_json=False)
     shown = capsys.readouterr().out
-    assert all(word in shown for word in (*matrix.COLUMNS, *pins.load().pins, "2.13.0+cpu"))
+    assert all(word in shown for word in (*matrix.COLUMNS[:8], *pins.load().pins, "2.13.0+cpu"))
 
 
 def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2() -> None:
     argv = [sys.executable, "-m", "tooling", "build", "--pin", "2.12"]
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stdout) == (USAGE_EXIT_CODE, "")
-    assert result.stderr.strip() == "unknown pin '2.12': choose one of 2.13"
+    assert result.stderr.strip() == f"unknown pin '2.12': choose one of {CHOICES}"
+
+
+def test_what_is_known_against_a_version_stands_beside_every_row_that_has_it() -> None:
+    rows = pins.load().pins
+    assert rows["2.13"].notes == ()
+    assert any("IPEX was archived" in note for note in rows["2.8"].notes)
+    assert any("CVE-2025-32434" in note for note in rows["2.4"].notes)
+    assert not any("CVE-2025-32434" in note for note in rows["2.7"].notes)

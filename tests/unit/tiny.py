@@ -8,17 +8,19 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tooling.pins import DEBIAN_RELEASES, Pin
+from tooling.pin import DEBIAN_RELEASES, Ccl, Pin, Source
 
 
-def make_wheel(folder: Path, name: str, version: str, payload: bytes = b"") -> Path:
+def make_wheel(folder: Path, name: str, version: str, payload: bytes = b"", requires: Iterable[str] = ()) -> Path:
     """A pure wheel that pip accepts. The same arguments give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     members = {
         f"{name}/__init__.py": b"",
         f"{name}/payload": payload,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = [f"{path},sha256={_record_digest(data)},{len(data)}" for path, data in members.items()]
@@ -48,10 +50,12 @@ def make_pin(packages: dict[str, str], index: str = "https://index.invalid/simpl
         debian=DEBIAN_RELEASES[12],
         base="debian:bookworm-slim@sha256:" + "0" * 64,
         python="3.11",
-        index=index,
         tcmalloc_package="libtcmalloc-minimal4",
+        ccl=Ccl.BINDINGS,
+        oneccl="2022.2.0",
         packages=packages,
         build_packages={},
+        sources={"torch": Source(index)},
     )
 
 

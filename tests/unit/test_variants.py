@@ -1,0 +1,69 @@
+"""Which pin a command line means: a row, the default index's torch, a user's own versions, or why it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tooling import pins, variants
+from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.paths import ROOT
+from tooling.pin import TorchSource
+
+DEFAULT = pins.load().pin()
+
+
+def test_without_options_it_is_the_row() -> None:
+    assert variants.choose() == DEFAULT
+    assert variants.choose("2.8") == pins.load().pin("2.8")
+
+
+def test_the_default_indexs_torch_has_a_name_a_lock_and_a_sum_of_its_own() -> None:
+    pin = variants.choose("2.15", torch_source="default")
+    assert (pin.name, pin.packages["torch"]) == ("2.15-default-torch", "2.15.0")
+    assert pin.torch_source is TorchSource.DEFAULT
+    assert "torch" not in pin.sources
+    assert pin.facts_sha256 != pins.load().pin("2.15").facts_sha256
+
+
+def test_an_own_combination_has_a_tag_of_its_own_and_nothing_of_the_row_is_lost() -> None:
+    pin = variants.choose(assignments=["torch=2.14.1", "Accelerate=1.14.0"])
+    assert pin.own
+    assert pin.image.startswith("cpu-train-stack:2.13-own-")
+    assert (pin.packages["torch"], pin.packages["accelerate"]) == ("2.14.1+cpu", "1.14.0")
+    assert set(pin.packages) == set(DEFAULT.packages)
+    assert pin == variants.choose(assignments=["accelerate=1.14.0", "torch=2.14.1+cpu"])
+    other = variants.choose(assignments=["torch=2.14.1", "accelerate=1.14.1"])
+    assert other.image != pin.image
+
+
+def test_what_is_compiled_in_can_be_chosen_too() -> None:
+    assert variants.choose(assignments=["oneccl-devel=2022.1.0"]).build_packages == {"oneccl-devel": "2022.1.0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "assignments", "source", "expected"),
+    [
+        pytest.param(None, ["torch=2.4.0"], "row", "transformers 5.23.0 needs torch 2.6.0", id="rule"),
+        pytest.param("2.7", [], "default", "linked against the +cpu build of torch", id="intel-and-default"),
+        pytest.param(None, ["tork=2.4.0"], "row", "'tork' is no package of a pin", id="package"),
+        pytest.param(None, ["torch"], "row", "--set torch: '', expected an exact version", id="no-version"),
+        pytest.param(None, ["torch=>=2"], "row", "'>=2', expected an exact version", id="range"),
+        pytest.param(None, [], "mine", "--torch-source is 'mine', expected row or default", id="source"),
+        pytest.param("1.9", [], "row", "no wheel of oneccl_bind_pt was ever published", id="refused"),
+    ],
+)
+def test_what_cannot_be_is_one_line(name: str | None, assignments: list[str], source: str, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        variants.choose(name, assignments, source)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refused_pin_names_the_nearest_one() -> None:
+    argv = [sys.executable, "-m", "tooling", "build", "--pin", "1.9"]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (USAGE_EXIT_CODE, "")
+    assert result.stderr.strip().endswith("; the nearest is 1.10")

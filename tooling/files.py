@@ -1,0 +1,20 @@
+"""Files that are whole or not there, and what is in them."""
+
+from __future__ import annotations
+
+from hashlib import file_digest
+from pathlib import Path
+
+
+def sha256_of(path: Path) -> str:
+    """The hex sha256 of a file."""
+    with path.open("rb") as stream:
+        return file_digest(stream, "sha256").hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replaces a file at once: whoever reads it finds the old text or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,97 @@
+"""What a pin's packages pull in: pip's resolver for the pin's Python, on metadata alone where an index has it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from tooling import files, pip
+from tooling.errors import UsageError
+from tooling.paths import CACHE
+from tooling.pin import Ccl, Pin, Source
+
+Say = Callable[[str], None]
+
+
+class UnavailableError(UsageError):
+    """A wheel is not on the indexes that can be reached here: that says nothing against the combination."""
+
+
+@dataclass(frozen=True)
+class LockedWheel:
+    """One line of a lock: a canonical name, an exact version and the hex sha256 of the wheel."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Every wheel of a pin, and those that are compiled into its image but not installed."""
+
+    packages: list[LockedWheel]
+    build_packages: list[LockedWheel]
+
+
+def resolve(pin: Pin, say: Say) -> Resolution:
+    """Raises UsageError with one line where the packages do not exist or do not fit together."""
+    return Resolution(
+        _resolve(pin, pin.requirements, [], say),
+        # Their dependencies are for programs that link them dynamically.
+        _resolve(pin, pin.build_requirements, ["--no-deps"], say),
+    )
+
+
+def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say) -> list[LockedWheel]:
+    if not requirements:
+        return []
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        report = Path(scratch) / "report.json"
+        arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report), "--quiet", *options]
+        arguments += ["--target", str(Path(scratch) / "target"), *requirements]
+        result = pip.run(arguments, pin=pin, scratch=Path(scratch))
+        lacking = [name for name in pin.sources if f" {name}==" in result.stdout]
+        if result.returncode != 0 and lacking:
+            sources = dict.fromkeys(pin.sources[name] for name in [*lacking, *pin.sources])
+            say(f"the host's indexes do not have this {lacking[0]}: asking the pin's own")
+            extra = [option for source in sources for option in source.beside_the_hosts]
+            result = pip.run([*arguments, *extra], pin=pin, scratch=Path(scratch))
+            if result.returncode != 0 and (silent := _unreachable(sources, result.stdout)):
+                wheels = ", ".join(f"{name} {pin.packages[name]}" for name in lacking)
+                other = ", or take the default index's torch with --torch-source default"
+                raise UnavailableError(
+                    f"pin {pin.name} cannot be resolved: the host's indexes do not have {wheels}, and {silent} "
+                    f"cannot be reached: check network and proxy{other if pin.ccl is Ccl.BINDINGS else ''}"
+                )
+        if result.returncode != 0:
+            error = pip.failure(f"pin {pin.name} cannot be resolved", result)
+            # The resolver goes on to say so where packages exist and contradict each other.
+            if "ResolutionImpossible" in result.stdout:
+                raise error
+            raise UnavailableError(str(error))
+        return [_from_report(entry) for entry in json.loads(report.read_text())["install"]]
+
+
+def _unreachable(sources: Mapping[Source, None], output: str) -> str | None:
+    """The host of the first source that pip could not talk to: pip itself goes on without it."""
+    if not pip.has_network_trouble(output):
+        return None
+    hosts = [urlsplit(source.url).hostname or source.url for source in sources]
+    return next((host for host in hosts if host in output), None)
+
+
+def _from_report(entry: Mapping[str, Any]) -> LockedWheel:
+    metadata, download = entry["metadata"], entry["download_info"]
+    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
+    if sha256 is None:  # pip does not hash a wheel that it found in a local folder
+        sha256 = files.sha256_of(Path(unquote(urlsplit(download["url"]).path)))
+    return LockedWheel(canonicalize_name(metadata["name"]), metadata["version"], sha256)

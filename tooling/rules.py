@@ -1,0 +1,187 @@
+"""Which versions fit together: pure rules over a row, each of which says in words what it is broken by.
+
+The tables are facts about published packages, not choices: the choices are in images/versions.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from tooling.pin import PYTORCH_CPU, Ccl, Pin
+
+IPEX = "intel-extension-for-pytorch"
+INTEL_BINDINGS = "oneccl-bind-pt"
+
+# torch's release -> Intel's bindings for it. Each is compiled against exactly that torch: with another one it ends
+# in an undefined symbol. Source: the releases of intel/torch-ccl; 2.7 was the last.
+BINDINGS_OF_TORCH = {
+    "1.10.0": "1.10.0",
+    "1.11.0": "1.11.0",
+    "1.12.0": "1.12.0",
+    "1.12.1": "1.12.100",
+    "1.13.0": "1.13.0",
+    "1.13.1": "1.13.0",
+    "2.0.0": "2.0.0",
+    "2.0.1": "2.0.0",
+    "2.1.0": "2.1.0",
+    "2.1.1": "2.1.0",
+    "2.2.0": "2.2.0",
+    "2.3.0": "2.3.0",
+    "2.4.0": "2.4.0",
+    "2.5.0": "2.5.0",
+    "2.6.0": "2.6.0",
+    "2.7.0": "2.7.0",
+}
+# torch's first and last release with wheels for a Python that a Debian release has. Source: torch's release notes.
+TORCH_FOR_PYTHON: dict[str, tuple[str, str | None]] = {
+    "3.9": ("1.8.1", "2.8.0"),
+    "3.11": ("1.13.0", None),
+    "3.13": ("2.5.0", None),
+}
+# From this transformers on -> the oldest torch that it accepts. Source: its own import checks.
+OLDEST_TORCH = {"5.23.0": "2.6.0", "5.3.0": "2.4.0", "4.55.0": "2.1.0", "4.48.0": "2.0.0"}
+# From this transformers on -> the oldest Python.
+OLDEST_PYTHON = {"5.23.0": "3.11"}
+# Withdrawn by their authors, and what to take instead.
+YANKED = {("transformers", "4.46.0"): "4.46.3"}
+# The first torch whose wheels are compiled with C++'s current ABI.
+CXX11_ABI = "2.6.0"
+# The first torch that this project's backend compiles against, and the last numpy-1-only one.
+BINDINGS_FROM = "2.8.0"
+NUMPY_2_FROM = "2.3.0"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the rules look at: `packages` maps a distribution's name to its exact version."""
+
+    python: str
+    packages: Mapping[str, str]
+    ccl: Ccl
+
+    def version(self, name: str) -> Version | None:
+        return Version(self.packages[name]) if name in self.packages else None
+
+    @property
+    def torch(self) -> Version:
+        return Version(self.packages["torch"])
+
+
+def row_of(pin: Pin) -> Row:
+    """A pin as the rules see it."""
+    return Row(pin.python, pin.packages, pin.ccl)
+
+
+def abi(torch: str) -> str:
+    """The C++ ABI of a torch wheel: what is compiled against it must have the same."""
+    return "cxx11" if Version(torch) >= Version(CXX11_ABI) else "pre-cxx11"
+
+
+def broken(row: Row) -> str | None:
+    """The first rule that a row breaks, in words: what was found, what fits. None if all hold."""
+    return next((problem for rule in RULES if (problem := rule(row))), None)
+
+
+def not_yanked(row: Row) -> str | None:
+    for (name, version), instead in YANKED.items():
+        if row.packages.get(name) == version:
+            return f"{name} {version} was withdrawn by its authors: take {instead}"
+    return None
+
+
+def python_has_torch(row: Row) -> str | None:
+    if row.python not in TORCH_FOR_PYTHON:
+        return f"Python {row.python} is of no Debian release: choose one of {', '.join(TORCH_FOR_PYTHON)}"
+    first, last = TORCH_FOR_PYTHON[row.python]
+    torch = Version(row.torch.public)
+    if torch < Version(first) or (last and torch > Version(last)):
+        span = f"{first} to {last}" if last else f"{first} and later"
+        return f"torch {row.torch} has no wheel for Python {row.python}: it has torch {span}"
+    return None
+
+
+def transformers_takes_python(row: Row) -> str | None:
+    oldest = _since(OLDEST_PYTHON, row)
+    if oldest and Version(row.python) < Version(oldest):
+        return f"transformers {row.packages['transformers']} needs Python {oldest} or later, found {row.python}"
+    return None
+
+
+def transformers_takes_torch(row: Row) -> str | None:
+    oldest = _since(OLDEST_TORCH, row)
+    if oldest and Version(row.torch.public) < Version(oldest):
+        return f"transformers {row.packages['transformers']} needs torch {oldest} or later, found {row.torch}"
+    return None
+
+
+def numpy_fits_torch(row: Row) -> str | None:
+    numpy = row.version("numpy")
+    if numpy and numpy >= Version("2") and row.torch < Version(NUMPY_2_FROM):
+        return f"torch {row.torch} needs numpy below 2, found {numpy}: torch takes 2 from {NUMPY_2_FROM} on"
+    return None
+
+
+def ipex_is_for_torch(row: Row) -> str | None:
+    ipex = row.version(IPEX)
+    if ipex and ipex.release[:2] != row.torch.release[:2]:
+        wanted = ".".join(map(str, row.torch.release[:2]))
+        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {row.torch}: take {wanted}.*"
+    return None
+
+
+def intel_bindings_are_for_torch(row: Row) -> str | None:
+    found = row.version(INTEL_BINDINGS)
+    if row.ccl is not Ccl.INTEL:
+        return f"{INTEL_BINDINGS} is Intel's backend, but ccl = 'bindings' compiles our own" if found else None
+    if not found:
+        return f"ccl = 'intel' needs {INTEL_BINDINGS} among the packages"
+    wanted = BINDINGS_OF_TORCH.get(row.torch.public)
+    if wanted is None:
+        return f"{INTEL_BINDINGS} was never published for torch {row.torch}: {_published()}"
+    if Version(found.public) != Version(wanted):
+        fits = [torch for torch, bindings in BINDINGS_OF_TORCH.items() if bindings == found.public]
+        only = f"only fits torch {' and '.join(fits)}" if fits else "was never published"
+        return f"{INTEL_BINDINGS} {found} {only}: torch {row.torch} takes {wanted}"
+    return None
+
+
+def intel_bindings_take_cpu_torch(row: Row) -> str | None:
+    if row.ccl is Ccl.INTEL and row.torch.local != PYTORCH_CPU.removeprefix("+"):
+        return f"{INTEL_BINDINGS} is linked against the {PYTORCH_CPU} build of torch, found torch {row.torch}"
+    return None
+
+
+def own_bindings_take_torch(row: Row) -> str | None:
+    if row.ccl is Ccl.BINDINGS and row.torch < Version(BINDINGS_FROM):
+        return f"this project's ccl backend needs torch {BINDINGS_FROM} or later, found {row.torch}"
+    return None
+
+
+Rule = Callable[[Row], str | None]
+
+# In the order in which somebody would mend them: what does not exist, then what does not fit.
+RULES: tuple[Rule, ...] = (
+    not_yanked,
+    python_has_torch,
+    transformers_takes_python,
+    transformers_takes_torch,
+    numpy_fits_torch,
+    ipex_is_for_torch,
+    intel_bindings_are_for_torch,
+    intel_bindings_take_cpu_torch,
+    own_bindings_take_torch,
+)
+
+
+def _since(table: Mapping[str, str], row: Row) -> str | None:
+    """The value of the newest key that the row's transformers has reached."""
+    transformers = row.version("transformers")
+    reached = [Version(key) for key in table if transformers and transformers >= Version(key)]
+    return table[str(max(reached))] if reached else None
+
+
+def _published() -> str:
+    return f"it is for {', '.join(BINDINGS_OF_TORCH)}"
