@@ -1,16 +1,21 @@
-"""oneCCL's variables for ranks of one host, for checks that do not start under `entrypoint`."""
+"""oneCCL's variables for ranks of one host, as `run` sets them, for checks that do not start under it."""
 
 from __future__ import annotations
+
+from entrypoints import ccl
+from entrypoints.environment import DistributedEnvironment
 
 
 def variables(rank: int, ranks: int) -> dict[str, str]:
     """Ranks that meet in shared memory."""
-    return {
-        "CCL_PROCESS_LAUNCHER": "none",
-        "CCL_LOCAL_RANK": str(rank),
-        "CCL_LOCAL_SIZE": str(ranks),
-        "CCL_ATL_TRANSPORT": "ofi",
-        "CCL_ATL_SHM": "1",
-        "FI_PROVIDER": "tcp,shm",
-        "CCL_WORKER_OFFLOAD": "0",
-    }
+    place = DistributedEnvironment(
+        rank=rank,
+        world_size=ranks,
+        local_rank=rank,
+        local_world_size=ranks,
+        node_rank=0,
+        master_addr="127.0.0.1",
+        master_port=29500,
+        launcher="torchrun",
+    )
+    return ccl.variables(place, "lo", shared_memory=True)

@@ -86,21 +86,33 @@ def train(
     return document
 
 
-def test_one_rank_two_ranks_and_accumulation_train_alike(pairs: Data, tmp_path: Path, image: str) -> None:
+def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
+    pairs: Data, tmp_path: Path, image: str
+) -> None:
     common = ("--max_steps=50", "--learning_rate=5e-5", "--eval_strategy=no", "--save_strategy=no", "--do_eval")
-    runs = {  # ranks, rows a rank, steps accumulated
-        "one": (1, 32, 1),
-        "two": (2, 16, 1),
-        "accumulated": (2, 8, 2),
+    runs = {  # ranks, rows a rank, steps accumulated, process group
+        "one": (1, 32, 1, "ccl"),
+        "two": (2, 16, 1, "ccl"),
+        "gloo": (2, 16, 1, "gloo"),
+        "accumulated": (2, 8, 2, "ccl"),
     }
     results = {}
-    for name, (ranks, batch, accumulated) in runs.items():
-        sizes = (f"--per_device_train_batch_size={batch}", f"--gradient_accumulation_steps={accumulated}")
+    for name, (ranks, batch, accumulated, backend) in runs.items():
+        sizes = (
+            f"--per_device_train_batch_size={batch}",
+            f"--gradient_accumulation_steps={accumulated}",
+            f"--backend={backend}",
+        )
         output = tmp_path / name
         results[name] = train(f"parity-{name}", pairs, output, ranks, *common, "--do_train", *sizes)
     losses = {name: result["train_loss_first_50"] for name, result in results.items()}
     assert max(losses.values()) / min(losses.values()) < 1.02, losses
+    # The same batches through both process groups.
+    assert losses["two"] == pytest.approx(losses["gloo"], rel=0.005), losses
+    after = [results[name]["metrics"]["eval_loss"] for name in ("two", "gloo")]
+    assert after[0] == pytest.approx(after[1], rel=0.005), after
     for name, result in results.items():
+        assert result["backend"] == runs[name][3]
         assert result["world_size"] == runs[name][0]
         assert result["metrics"]["eval_samples"] == pairs.test_rows, name
         assert len(set(result["weights_sha256"])) == 1, name
