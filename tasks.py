@@ -9,7 +9,10 @@ from invoke.tasks import task as invoke_task
 
 from tooling import bench as measurements
 from tooling import builds, host_doctor, locks, matrix, pins, suite, variants
+from tooling import conformance as torchs_suite
 from tooling import demo as demonstration
+from tooling import sanitize as sanitizing
+from tooling import soak as soaking
 from tooling import up as clusters
 from tooling.errors import UsageError
 from tooling.program import remainder_argv
@@ -169,6 +172,46 @@ def logs(_c: Context, name: str | None = None, follow: bool = False) -> None:
 def doctor(_c: Context, json: bool = False) -> None:
     """Show what this machine has and lacks, with the mend."""
     host_doctor.run(as_json=json)
+
+
+@task(
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "ranks": "of one container",
+        "only": "a regular expression that a test's name has to contain",
+        "json": "one JSON document on standard output instead of tables",
+    },
+)
+def conformance(_c: Context, pin: str | None = None, ranks: int = 3, only: str = "", json: bool = False) -> None:
+    """Run torch's own suite for process groups with ccl and with gloo, and compare."""
+    torchs_suite.run(pin, ranks, only, json, say)
+
+
+@task(
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "jobs": "one after another, each on a fresh cluster",
+        "nodes": "containers of each job",
+        "ranks-per-node": "processes in each",
+        "backend": "the process group: ccl or gloo",
+    },
+)
+def soak(
+    _c: Context,
+    pin: str | None = None,
+    jobs: int = 100,
+    nodes: int = 2,
+    ranks_per_node: int = 1,
+    backend: str = "ccl",
+) -> None:
+    """Run many short jobs, check every result, keep the logs of those that fail."""
+    soaking.run(pin, jobs, nodes, ranks_per_node, backend, say)
+
+
+@task(help={"pin": "a row of ./inv matrix; the default pin needs no flag"})
+def sanitize(_c: Context, pin: str | None = None) -> None:
+    """Run every collective on a ccl backend compiled with AddressSanitizer."""
+    sanitizing.run(pin, say)
 
 
 @task(name="test", help={"unit": "only the part that needs no Docker"})
