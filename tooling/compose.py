@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from entrypoints import shared_memory
 from tooling.errors import UsageError
 from tooling.paths import COMPOSE
 
@@ -96,6 +97,14 @@ def split_cores(cores: Sequence[int], nodes: int) -> list[list[int]]:
     return shares
 
 
+def shm_bytes(ranks: int, cpus: int) -> int:
+    """The size of a node's /dev/shm: what its ranks need on a host with `cpus`, and 1 GiB for all else.
+
+    Docker's 64 MB is thin for data loading processes alone. It is a limit: memory is taken as it is used.
+    """
+    return (1 << 30) + shared_memory.needed(ranks, cpus)
+
+
 def mpi_launch_command(spec: ClusterSpec) -> list[str]:
     """What the launcher of a cluster of mpirun's runs: of its environment the ranks get what is named."""
     return [
@@ -137,6 +146,7 @@ def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, A
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
             "cpuset": ",".join(map(str, share)),
+            "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
             "volumes": [_volume(mount) for mount in spec.mounts],
         }

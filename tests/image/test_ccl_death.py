@@ -78,7 +78,7 @@ def test_ranks_without_room_in_shared_memory_say_so_and_go_on(run_in_image: RunI
         'print(f"{dist.get_backend()} {number.sum().item():g}\\n", end="", flush=True)\n'
     )
     command = ("launch", "--nproc-per-node=2", "--", "run", "/scripts/script.py")
-    done = run_in_image(*command, docker_args=("--volume", f"{scripts}:/scripts:ro", "--shm-size", "64m"))
+    done = run_in_image(*command, docker_args=("--volume", f"{scripts}:/scripts:ro", "--shm-size", "32m"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["ccl", "2000", "ccl", "2000"]
     assert done.stderr.count("MiB for 2 ranks on a host with") == 1

@@ -79,9 +79,9 @@ def test_a_variable_that_the_user_has_set_stays() -> None:
     ("ranks", "cpus", "free_mib", "said"),
     [
         (1, 64, 0, None),
-        (2, 2, 156, None),
-        (2, 2, 155, "expected 156 MiB for 2 ranks on a host with 2 CPUs"),
-        (2, 128, 1024, "docker run --shm-size 9g"),
+        (2, 2, 50, None),
+        (2, 2, 49, "expected 50 MiB for 2 ranks on a host with 2 CPUs"),
+        (2, 128, 1024, "docker run --shm-size 3g"),
         (8, 2, 514, None),
     ],
     ids=[

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entrypoints import shared_memory
 from tooling import compose, nodes, up
 from tooling.compose import ClusterSpec, Mount
 from tooling.errors import UsageError
@@ -58,6 +59,13 @@ def test_every_node_runs_the_images_launcher_around_the_command() -> None:
     ]
     assert made["services"]["node-0"]["cpuset"] == "4,5"
     assert made["services"]["node-1"]["cpuset"] == "6"
+
+
+def test_a_node_of_a_large_host_has_shared_memory_for_its_ranks() -> None:
+    for cpus in (2, 64, 256):
+        assert compose.shm_bytes(2, cpus) >= (1 << 30) + cpus * shared_memory.FILE_BYTES
+    sizes = [node["shm_size"] for node in document(spec(), cores=[0, 1])["services"].values()]
+    assert sizes == [compose.shm_bytes(1, shared_memory.online_cpus())] * 2
 
 
 def test_a_dollar_sign_reaches_the_command_as_it_was_typed() -> None:
