@@ -133,6 +133,7 @@ def bench_collectives(
         "detach": "leave the cluster running: ./inv logs, ./inv down",
         "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh",
         "memory": "limit of each node: 4g, for example",
+        "max-restarts": "after a failure start anew, from the last checkpoint, so many times",
     },
 )
 def up(
@@ -148,10 +149,26 @@ def up(
     detach: bool = False,
     launcher: str = "torchrun",
     memory: str | None = None,
+    max_restarts: int = 0,
 ) -> None:
     """Run a command on a local cluster: ./inv up --nodes 2 -- train ..."""
-    place = (pin, nodes, ranks_per_node, name)
-    clusters.up(remainder_argv(), *place, data, output, env, offline, detach, launcher, memory)
+    clusters.up(
+        clusters.Request(
+            command=tuple(remainder_argv()),
+            pin=pin,
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            launcher=launcher,
+            name=name,
+            data=data,
+            output=output,
+            environment=tuple(env),
+            memory=memory,
+            offline=offline,
+            detach=detach,
+            max_restarts=max_restarts,
+        )
+    )
 
 
 @task(help={"name": "of the cluster; without it, the only one that is up"})

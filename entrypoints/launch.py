@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entrypoints import network, rank, topology
+from entrypoints import memory_events, network, processes, rank, topology
 from entrypoints.affinity import LAUNCH_ROLE, QUIET, ranks_for
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT, DistributedEnvironment
 from entrypoints.errors import UsageError
@@ -164,6 +164,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         first, *rest = rank.python("entrypoints", list(options.command))
+        processes.tell_of_stopped_ranks(options.node_rank)
         try:
             elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
@@ -177,7 +178,8 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
 def _report(failures: Mapping[int, ProcessFailure], options: Launch) -> int:
     global_rank, failure = first_failure(failures)
-    code, what = how_it_ended(failure.exitcode)
+    out_of_memory = failure.exitcode == -signal.SIGKILL and memory_events.out_of_memory_kills() > 0
+    code, what = how_it_ended(failure.exitcode, out_of_memory)
     if not failure.error_file_data.get("told"):
         place = f"local {failure.local_rank}, node {options.node_rank}"
         print(f"rank {global_rank} ({place}) {what}", file=sys.stderr, flush=True)

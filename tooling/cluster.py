@@ -36,10 +36,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cluster ended. `seconds_to_start` is the time until every container ran."""
+    """How a cluster ended. `seconds_to_start`: until every container ran. `taken_down`: by ./inv down."""
 
     exit_code: int
     seconds_to_start: float
+    taken_down: bool = False
 
 
 def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
@@ -58,7 +59,7 @@ def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = No
                 engine.endpoint, spec.project, folder_of(spec.name) / "log.txt", shown or sys.stdout.buffer
             ):
                 exit_code = waiting.until_end(spec, engine.endpoint, say)
-            return Outcome(exit_code, seconds_to_start)
+            return Outcome(exit_code, seconds_to_start, _taken_down(spec.name).exists())
         finally:
             down(spec.name)
 
@@ -80,6 +81,14 @@ def up(spec: ClusterSpec, file: Path) -> None:
     compose.call(command, compose.template_variables(spec))
 
 
+def take_down(name: str) -> None:
+    """Ends a cluster from outside of the command that runs it, which is not to start it again."""
+    marker = _taken_down(name)
+    if marker.parent.is_dir():
+        marker.touch()
+    down(name)
+
+
 def down(name: str) -> None:
     """Removes a cluster's containers and network; its folder with the log and the output stays."""
     project = compose.PROJECT_PREFIX + name
@@ -97,7 +106,8 @@ def write(spec: ClusterSpec) -> Path:
     """Writes the cluster's Compose file, and its keys if it needs any. Returns the file's path."""
     folder = folder_of(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "log.txt").unlink(missing_ok=True)
+    for old in (folder / "log.txt", _taken_down(spec.name)):
+        old.unlink(missing_ok=True)
     for mount in spec.mounts:
         if not mount.source.is_dir():
             raise UsageError(f"{mount.source} is not a folder: expected one to mount at {mount.target}")
@@ -123,6 +133,10 @@ def writable_folder(path: Path) -> Path:
 def folder_of(name: str) -> Path:
     """Where a cluster's files are: compose.yaml, log.txt, output/, and ssh/ while it is up."""
     return CLUSTERS / name
+
+
+def _taken_down(name: str) -> Path:
+    return folder_of(name) / "taken-down"
 
 
 def check_name(name: str) -> str:

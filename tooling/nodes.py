@@ -11,6 +11,7 @@ import docker
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
 VANISHED_EXIT_CODE = 137  # as after SIGKILL
+_REMOVED = "is gone: its container was removed"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Node:
 
     def describe(self) -> str:
         """How the node ended, in words."""
+        if self.error == _REMOVED:
+            return self.error
         if self.error:
             return f"could not be started: {self.error}"
         if self.out_of_memory:
@@ -72,7 +75,7 @@ def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None
         return min(failed, key=lambda node: node.finished_at)
     vanished = sorted(set(expected) - {node.name for node in nodes})
     if vanished:
-        return Node(vanished[0], "", False, VANISHED_EXIT_CODE, False, "", "its container was removed")
+        return Node(vanished[0], "", False, VANISHED_EXIT_CODE, False, "", _REMOVED)
     return None
 
 

@@ -3,57 +3,82 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from invoke.exceptions import Exit
 
 from tooling import cluster, compose, engine, images, nodes, pins
+from tooling.cluster import Outcome
 from tooling.compose import ClusterSpec, Mount
-from tooling.errors import UsageError
+from tooling.errors import USAGE_EXIT_CODE, UsageError
 from tooling.say import say
 
 
-def up(
-    command: Sequence[str],
-    pin: str | None,
-    node_count: int,
-    ranks_per_node: int,
-    name: str,
-    data: str | None,
-    output: str | None,
-    environment: Sequence[str],
-    offline: bool,
-    detach: bool,
-    launcher: str,
-    memory: str | None,
-) -> None:
-    """Runs `command` on a cluster and exits with its code; with `detach` leaves the cluster running."""
-    chosen = pins.load().pin(pin)
-    folder = Path(output) if output else cluster.folder_of(cluster.check_name(name)) / "output"
-    mounts = [Mount(Path(data).resolve(), "/data")] if data else []
+@dataclass(frozen=True)
+class Request:
+    """The options of `./inv up`, as typed; `command` is what stands behind --."""
+
+    command: tuple[str, ...]
+    pin: str | None
+    nodes: int
+    ranks_per_node: int
+    launcher: str
+    name: str
+    data: str | None
+    output: str | None
+    environment: tuple[str, ...]
+    memory: str | None
+    offline: bool
+    detach: bool
+    max_restarts: int
+
+
+def up(request: Request) -> None:
+    """Runs the command on a cluster and exits with its code; with `detach` leaves the cluster running."""
+    name = cluster.check_name(request.name)
+    if request.max_restarts < 0 or (request.max_restarts and request.detach):
+        raise UsageError("--max-restarts: expected 0 or more, and no --detach: nobody watches such a cluster")
+    chosen = pins.load().pin(request.pin)
+    folder = Path(request.output) if request.output else cluster.folder_of(name) / "output"
+    mounts = [Mount(Path(request.data).resolve(), "/data")] if request.data else []
     spec = ClusterSpec(
-        name=cluster.check_name(name),
+        name=name,
         image=chosen.image,
-        nodes=node_count,
-        ranks_per_node=ranks_per_node,
-        command=tuple(command),
+        nodes=request.nodes,
+        ranks_per_node=request.ranks_per_node,
+        command=request.command,
         mounts=(*mounts, Mount(cluster.writable_folder(folder), "/output", read_only=False)),
-        environment=variables(environment),
-        offline=offline,
-        launcher=launcher,
-        memory=memory,
+        environment=variables(request.environment),
+        offline=request.offline,
+        launcher=request.launcher,
+        memory=request.memory,
     )
     docker = engine.ensure(say)
     spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=images.build(chosen, say).id)
-    if detach:
+    if request.detach:
         cluster.start(spec, docker, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
         return
-    outcome = cluster.run(spec, docker, say)
+    outcome = run_again(lambda again: cluster.run(again, docker, say), spec, request.max_restarts)
     say(f"output folder: {folder}")
     if outcome.exit_code != 0:
         raise Exit(code=outcome.exit_code)
+
+
+def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
+    """Runs a cluster, and after a failure a new one in its place, which goes on from the last checkpoint.
+
+    Bad usage would fail again, and a cluster that was taken down is not wanted any more.
+    """
+    outcome = run(spec)
+    for restart in range(1, max_restarts + 1):
+        if outcome.exit_code in (0, USAGE_EXIT_CODE) or outcome.taken_down:
+            break
+        say(f"restart {restart} of {max_restarts}")
+        outcome = run(spec.with_environment(CPU_TRAIN_STACK_RESTARTS=str(restart)))
+    return outcome
 
 
 def down(name: str | None) -> None:
@@ -61,7 +86,7 @@ def down(name: str | None) -> None:
     chosen = name or _only(_names())
     if chosen not in _names():
         raise UsageError(f"there is no cluster {chosen!r}: {_listed(_names())}")
-    cluster.down(chosen)
+    cluster.take_down(chosen)
     say(f"cluster {chosen} is down")
 
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from types import FrameType
 
-from entrypoints import ssh
+from entrypoints import processes, ssh
 from entrypoints.errors import USAGE_EXIT_CODE
 from entrypoints.failure import how_it_ended
 from entrypoints.mpi.nodes import Event, Nodes
@@ -104,7 +104,7 @@ class Job:
         details = event.details
         rank = f"rank {details.get('rank')} (local {details.get('local_rank')}, node {event.node_rank})"
         if event.state == "stopped":
-            _print(f"{rank} is stopped (SIGSTOP): the others wait for it")
+            _print(processes.stopped_line(details["rank"], details["local_rank"], event.node_rank))
         elif event.state == "ended" and details["code"] != 0:
             exit_code, how = how_it_ended(details["code"], details["out_of_memory"])
             self._add(Failure(f"{rank} {how}", exit_code, code=details["code"], at=details["at"]))

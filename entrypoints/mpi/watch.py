@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoints import memory_events
+from entrypoints import memory_events, processes
 
 # Where the ranks of this job leave word, the same path on every node; handed to the ranks by this name.
 FOLDER = "CPU_TRAIN_STACK_WATCH"
@@ -25,8 +25,6 @@ READY = "ready"
 POLL_SECONDS = 0.25
 # The ranks' time to end by themselves when the launcher is gone.
 STOP_SECONDS = 3.0
-# A rank may be stopped for a moment by a debugger or a snapshot.
-_STOPPED_POLLS = 8
 
 
 @dataclass
@@ -73,14 +71,6 @@ def read(folder: Path) -> dict[int, Member]:
     return found
 
 
-def state(pid: int, proc: Path = Path("/proc")) -> str:
-    """The kernel's letter for what a process does (proc(5)): T is stopped. Empty where there is none."""
-    try:
-        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
     kills = memory_events.out_of_memory_kills()
@@ -101,9 +91,9 @@ def _events(member: Member, kills: int) -> list[dict[str, object]]:
         member.told.add("end")
         out_of_memory = member.code == -signal.SIGKILL and memory_events.out_of_memory_kills() > kills
         events.append({"state": "ended", "code": member.code, "at": member.at, "out_of_memory": out_of_memory})
-    stopped = member.code is None and state(member.pid) == "T"
+    stopped = member.code is None and processes.state(member.pid) == "T"
     member.stopped_polls = member.stopped_polls + 1 if stopped else 0
-    if member.stopped_polls == _STOPPED_POLLS and "stop" not in member.told:
+    if member.stopped_polls == processes.STOPPED_SECONDS / POLL_SECONDS and "stop" not in member.told:
         member.told.add("stop")
         events.append({"state": "stopped"})
     return events
@@ -113,10 +103,12 @@ def _end_ranks(members: dict[int, Member]) -> None:
     """SIGTERM, then SIGKILL, to the process groups of the ranks that still run."""
     end = time.monotonic() + STOP_SECONDS
     for number in (signal.SIGTERM, signal.SIGKILL):
-        running = [member.pid for member in members.values() if member.code is None and state(member.pid)]
+        running = [
+            member.pid for member in members.values() if member.code is None and processes.state(member.pid)
+        ]
         for pid in running:
             _signal(pid, number)
-        while number == signal.SIGTERM and any(state(pid) not in ("", "Z") for pid in running):
+        while number == signal.SIGTERM and any(processes.state(pid) not in ("", "Z") for pid in running):
             if time.monotonic() > end:
                 break
             time.sleep(0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
@@ -82,6 +83,8 @@ def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
+    if output.restarted(os.environ):
+        resume, overwrite = "true", False
     # Rank 0 decides where to begin; the others must see the same checkpoint.
     choice = _agreed(lambda: output.choose_start(folder, resume, overwrite) if rank == 0 else None)
     start = replicas.gather(choice)[0]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from entrypoints.errors import UsageError
-from entrypoints.train import checkpoints, results
+from entrypoints.train import checkpoints, results, staging
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,15 @@ def choose_start(folder: Path, resume: str | None, overwrite: bool) -> Start:
     return Start(found, tuple(notes))
 
 
+def restarted(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher starts this run again after a failure: it then goes on, whatever its flags say.
+
+    TORCHELASTIC_RESTART_COUNT is torchrun's; the other is set where the whole job is started anew.
+    """
+    counts = (environ.get(name, "0") for name in ("TORCHELASTIC_RESTART_COUNT", "CPU_TRAIN_STACK_RESTARTS"))
+    return any(count not in ("", "0") for count in counts)
+
+
 def check_same_model(checkpoint: Path, config: dict[str, Any]) -> None:
     """Refuses a checkpoint of another model or with other labels. `config` is that of the model at hand."""
     saved = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -71,6 +81,7 @@ def prepare(folder: Path, overwrite: bool) -> None:
         probe.touch()
         probe.unlink()
         (folder / results.NAME).unlink(missing_ok=True)
+        staging.clear(folder)
         if overwrite:
             for path in checkpoints.all_in(folder):
                 shutil.rmtree(path)

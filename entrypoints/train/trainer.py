@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from entrypoints.train import staging
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
 from entrypoints.train.speed import Speed
@@ -31,6 +34,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         super().__init__(**options)
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
+        self._saving = False
         self.remove_callback(PrinterCallback)
         for callback in (OwnNoise(), self.losses, Progress(self.speed, self.args.world_size)):
             self.add_callback(callback)
@@ -52,11 +56,50 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         per_epoch: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
         return math.ceil(float(self.args.num_train_epochs) * per_epoch)
 
+    def _get_output_dir(self, trial: Any) -> str:
+        """Where Trainer writes a checkpoint's folder: aside, while one is being written."""
+        folder = Path(super()._get_output_dir(trial))
+        return str(staging.folder(folder) if self._saving else folder)
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        """Trainer writes into the final folder, file by file, each rank its own. Here rank 0 gives the folder its
+        name when all of them are done."""
+        output, step = Path(self.args.output_dir), self.state.global_step
+        name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        self._saving = True
+        try:
+            super()._save_checkpoint(*arguments, **options)
+            if self.args.should_save:
+                self._forget_staging(output, name)
+        except Exception as error:
+            told = staging.failed(output, step, error) if self.args.should_save else None
+            if told is None:
+                raise
+            raise told from error
+        finally:
+            self._saving = False
+        _wait_for_all()
+        if self.args.should_save:
+            staging.publish(output, name)
+            staging.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
+
+    def _forget_staging(self, output: Path, name: str) -> None:
+        """The state names the best checkpoint's folder: by the name that it is about to get."""
+        written = staging.folder(output) / name
+        if self.state.best_model_checkpoint == str(written):
+            self.state.best_model_checkpoint = str(output / name)
+            self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self.speed.add(len(inputs["input_ids"]))
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.losses.add(loss.item())
         return loss
+
+
+def _wait_for_all() -> None:
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def tune_ddp(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:

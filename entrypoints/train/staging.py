@@ -1,0 +1,74 @@
+"""Checkpoints that are there whole or not at all: written aside, brought to the disk, then renamed. Torch-free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from entrypoints.errors import UsageError
+from entrypoints.train import checkpoints
+
+# Beside the checkpoints, so that the rename stays within one file system; named like none of them.
+NAME = ".unfinished"
+# A disk with less room than this is what stopped a checkpoint, whatever the library that wrote it says.
+_FULL_BYTES = 1 << 20
+
+
+def folder(output: Path) -> Path:
+    """Where the checkpoint that is being written is."""
+    return output / NAME
+
+
+def clear(output: Path) -> None:
+    """Takes away what an earlier process left half written."""
+    shutil.rmtree(folder(output), ignore_errors=True)
+
+
+def publish(output: Path, name: str) -> None:
+    """Makes the finished checkpoint `name` visible. It survives a loss of power from here on."""
+    written, final = folder(output) / name, output / name
+    for path in [*written.rglob("*"), written]:
+        _synchronize(path)
+    if final.exists():  # this step was saved before: by an evaluation at the same step, or before a restart
+        shutil.rmtree(final)
+    written.rename(final)
+    _synchronize(output)
+    clear(output)
+
+
+def rotate(output: Path, limit: int | None, best: str | None) -> None:
+    """Deletes the oldest checkpoints beyond `limit`: never the newest whole one, never the `best`."""
+    if not limit or limit < 1:
+        return
+    present = checkpoints.all_in(output)
+    newest, _ = checkpoints.last_whole(output)
+    kept = {path for path in (newest, Path(best) if best else None) if path}
+    for path in present[: max(0, len(present) - max(limit, len(kept)))]:
+        if path not in kept:
+            shutil.rmtree(path)
+
+
+def failed(output: Path, step: int, error: Exception) -> UsageError | None:
+    """What to tell where the disk was full, None for other reasons. The half-written checkpoint is taken away."""
+    try:
+        free = shutil.disk_usage(output).free
+    except OSError:
+        return None
+    clear(output)
+    if free >= _FULL_BYTES:
+        return None
+    last, _ = checkpoints.last_whole(output)
+    resume = f", then --resume_from_checkpoint true goes on from {last.name}" if last else ""
+    return UsageError(
+        f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected room for the checkpoint of "
+        f"step {step} ({error}): make room{resume}"
+    )
+
+
+def _synchronize(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,131 @@
+"""One fault on one cluster: what the command said, how long it took to end, and what it left behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tooling import cluster
+from tooling.compose import PROJECT_PREFIX
+from tooling.errors import UsageError
+from tooling.faults import Fault, Running, docker
+from tooling.paths import ROOT
+
+START_SECONDS = 180.0
+_POLL_SECONDS = 0.1
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`detected_seconds`: from the fault to the line that names its cause, None where none did. `ended_seconds`:
+    to the end of the command. `left`: containers, networks, volumes, keys and shared memory that outlived it."""
+
+    fault: str
+    launcher: str
+    detected_seconds: float | None
+    ended_seconds: float
+    exit_code: int
+    left: tuple[str, ...]
+    output: str
+
+
+def run(
+    fault: Fault, launcher: str, options: Sequence[str], command: Sequence[str], ready: str, limit_seconds: float
+) -> Trial:
+    """Starts `./inv up` with two nodes of one rank, brings the fault about when the output matches `ready`, waits.
+
+    Raises UsageError if the job does not get so far, TimeoutExpired if it does not end within `limit_seconds` of
+    the fault; nothing is left running in either case.
+    """
+    name = f"fault-{fault.name}-{launcher}"[:31]
+    shared_memory = set(_SHARED_MEMORY.iterdir())
+    argv = [
+        str(ROOT / "inv"),
+        "up",
+        f"--name={name}",
+        f"--launcher={launcher}",
+        "--nodes=2",
+        *fault.options,
+        *options,
+        "--",
+        *command,
+    ]
+    log = cluster.CLUSTERS / f"{name}.fault.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            argv, stdout=stream, stderr=stream, cwd=ROOT, start_new_session=True, preexec_fn=_as_at_a_terminal
+        )
+    try:
+        _wait_for(re.compile(ready), log, process)
+        began = time.monotonic()
+        fault.inflict(Running(name, launcher, process))
+        detected = None
+        while process.poll() is None:
+            if time.monotonic() - began > limit_seconds:
+                raise subprocess.TimeoutExpired(argv, limit_seconds, log.read_bytes())
+            if detected is None and _names(fault, launcher, log):
+                detected = time.monotonic() - began
+            time.sleep(_POLL_SECONDS)
+        ended = time.monotonic() - began
+        if detected is None and _names(fault, launcher, log):
+            detected = ended
+        output = log.read_text(encoding="utf-8", errors="replace")
+        left = (*left_behind(name), *(str(path) for path in set(_SHARED_MEMORY.iterdir()) - shared_memory))
+        return Trial(fault.name, launcher, detected, ended, process.returncode, left, output)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+        log.unlink()
+
+
+def left_behind(name: str) -> list[str]:
+    """What of a cluster's containers, networks, volumes and keys exists."""
+    filters = ("--filter", f"name=^{PROJECT_PREFIX}{name}[-_]")
+    left = docker("ps", "--all", *filters, "--format", "container {{.Names}}").splitlines()
+    left += docker("network", "ls", *filters, "--format", "network {{.Name}}").splitlines()
+    left += docker("volume", "ls", *filters, "--format", "volume {{.Name}}").splitlines()
+    keys = cluster.folder_of(name) / "ssh"
+    return [*left, *([f"keys {keys}"] if keys.exists() else [])]
+
+
+@contextmanager
+def small_file_system(folder: Path, megabytes: int) -> Iterator[None]:
+    """A file system in memory at `folder`, soon full; none where `megabytes` is 0. Only root may mount."""
+    if not megabytes:
+        yield
+        return
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(folder)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        raise UsageError(f"no file system can be mounted at {folder}: disk-full needs root; leave it out")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def _wait_for(ready: re.Pattern[str], log: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not ready.search(output := log.read_text(encoding="utf-8", errors="replace")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = (output.strip().splitlines() or ["no output"])[-1]
+            raise UsageError(f"the job did not get as far as {ready.pattern!r} in {START_SECONDS:.0f} s: {last}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _names(fault: Fault, launcher: str, log: Path) -> bool:
+    cause = fault.causes[launcher]
+    return bool(cause) and re.search(cause, log.read_text(encoding="utf-8", errors="replace")) is not None
+
+
+def _as_at_a_terminal() -> None:
+    """A shell starts background jobs deaf to SIGINT, and children inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

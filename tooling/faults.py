@@ -1,0 +1,178 @@
+"""What can go wrong with a cluster's job: how each fault is brought about, and how its message names it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tooling.compose import LAUNCHER, PROJECT_PREFIX
+from tooling.errors import UsageError
+
+# The node that has the fault. Rank 0, which serves the meeting and writes checkpoints, is on another one.
+NODE = "node-1"
+# As PID 1's child sees it: the processes whose command line holds a text, but for this one.
+_SIGNAL = """
+import os, pathlib, sys
+text, number = sys.argv[1].encode(), int(sys.argv[2])
+found = [int(path.name) for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
+         and int(path.name) not in (1, os.getpid()) and text in (path / "cmdline").read_bytes()]
+if not found:
+    raise SystemExit(f"no process with {text} here")
+for process in found:
+    os.kill(process, number)
+"""
+# Takes memory until the kernel ends a process of the container: the rank, which is made its first choice.
+_USE_MEMORY_UP = """
+import os, pathlib, time
+rank = next(path for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
+            and int(path.name) != os.getpid() and b"entrypoints.worker" in (path / "cmdline").read_bytes())
+(rank / "oom_score_adj").write_text("1000")
+taken = []
+while (rank / "oom_score_adj").exists():
+    taken.append(b"1" * (8 << 20))
+    time.sleep(0.01)
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster whose job runs, started by `process` (./inv up, in a process group of its own)."""
+
+    name: str
+    launcher: str
+    process: subprocess.Popen[bytes]
+
+    def container(self, service: str) -> str:
+        """The container of a service, as Compose names it."""
+        return f"{PROJECT_PREFIX}{self.name}-{service}-1"
+
+    def signal_in(self, service: str, command: str, number: signal.Signals) -> None:
+        """Sends a signal to the processes of a service whose command line holds `command`."""
+        self.run_in(service, _SIGNAL, command, str(int(number)))
+
+    def run_in(self, service: str, script: str, *arguments: str) -> None:
+        """Runs a Python script in a service's container. What it brings about may end it too."""
+        argv = ["docker", "exec", self.container(service), "python", "-c", script, *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode not in (0, 128 + signal.SIGKILL):
+            raise UsageError(f"the fault could not be brought about in {service}: {done.stderr.strip()}")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`causes`: a text for each launcher (regular expression) by which the output names rank or node and cause.
+
+    The user's own ctrl-C needs none. `output_megabytes`: the size of the output folder's file system, 0 for the
+    machine's own. `options`: of ./inv up.
+    """
+
+    name: str
+    what: str
+    inflict: Callable[[Running], None]
+    causes: MappingProxyType[str, str]
+    output_megabytes: int = 0
+    options: tuple[str, ...] = ()
+
+
+def docker(*arguments: str) -> str:
+    """The output of a docker command that must succeed."""
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def _same(text: str) -> MappingProxyType[str, str]:
+    return MappingProxyType({"torchrun": text, "mpirun": text})
+
+
+def _kill_rank(running: Running) -> None:
+    running.signal_in(NODE, "entrypoints.worker", signal.SIGKILL)
+
+
+def _stop_rank(running: Running) -> None:
+    running.signal_in(NODE, "entrypoints.worker", signal.SIGSTOP)
+
+
+def _kill_launcher(running: Running) -> None:
+    if running.launcher == "mpirun":
+        running.signal_in(LAUNCHER, "mpi-launch", signal.SIGKILL)
+    else:
+        running.signal_in(NODE, "--nnodes", signal.SIGKILL)
+
+
+def _use_memory_up(running: Running) -> None:
+    running.run_in(NODE, _USE_MEMORY_UP)
+
+
+def _kill_node(running: Running) -> None:
+    docker("kill", running.container(NODE))
+
+
+def _pause_node(running: Running) -> None:
+    docker("pause", running.container(NODE))
+
+
+def _nothing(_running: Running) -> None:
+    """The job itself brings it about."""
+
+
+def _disconnect(running: Running) -> None:
+    docker("network", "disconnect", f"{PROJECT_PREFIX}{running.name}_cluster", running.container(NODE))
+
+
+def _interrupt(running: Running) -> None:
+    """What ctrl-C at a terminal does: SIGINT to the whole process group."""
+    os.killpg(running.process.pid, signal.SIGINT)
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault(
+            "rank-killed",
+            "a rank is killed by SIGKILL",
+            _kill_rank,
+            _same(r"rank 1 .*node 1\) was killed by SIGKILL"),
+        ),
+        Fault(
+            "rank-stopped", "a rank is stopped with SIGSTOP", _stop_rank, _same(r"rank 1 .*node 1\) is stopped")
+        ),
+        Fault(
+            "node-killed",
+            "a node's container is killed",
+            _kill_node,
+            _same("node-1 ended by signal 9"),
+        ),
+        Fault(
+            "node-paused",
+            "a node's container is paused",
+            _pause_node,
+            _same("node-1 is paused"),
+        ),
+        Fault("node-cut-off", "a node is cut off from the network", _disconnect, _same("node-1 is cut off")),
+        Fault(
+            "out-of-memory",
+            "a rank outgrows its node's memory limit",
+            _use_memory_up,
+            _same(r"node 1\).*out of memory"),
+            options=("--memory=2g",),
+        ),
+        Fault(
+            "disk-full",
+            "the output folder is full while a checkpoint is written",
+            _nothing,
+            _same(r"rank 0 on node-0: --output_dir '/output' is full"),
+            output_megabytes=400,
+        ),
+        Fault(
+            "launcher-killed",
+            "the launcher is killed by SIGKILL",
+            _kill_launcher,
+            MappingProxyType({"torchrun": "node-1 ended by signal 9", "mpirun": "launcher ended by signal 9"}),
+        ),
+        Fault("interrupt", "the user presses ctrl-C", _interrupt, _same("")),
+    )
+}
