@@ -8,7 +8,7 @@ from invoke.context import Context
 from invoke.tasks import task as invoke_task
 
 from tooling import bench as measurements
-from tooling import builds, host_doctor, locks, matrix, pins, suite, variants
+from tooling import builds, host_doctor, locks, matrix, pins, reliability, suite, variants
 from tooling import conformance as torchs_suite
 from tooling import demo as demonstration
 from tooling import sanitize as sanitizing
@@ -169,6 +169,17 @@ def up(
             max_restarts=max_restarts,
         )
     )
+
+
+@task(
+    help={
+        "only": "a regular expression that a fault's name has to contain: disk-full, for example",
+        "launcher": "torchrun or mpirun; default both",
+    },
+)
+def faults(_c: Context, only: str = "", launcher: str = "") -> None:
+    """Break running jobs in every way, check how they end, and go on from their checkpoints."""
+    reliability.run(only, launcher, say)
 
 
 @task(help={"name": "of the cluster; without it, the only one that is up"})

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,16 +98,20 @@ def left_behind(name: str) -> list[str]:
 
 
 @contextmanager
-def small_file_system(folder: Path, megabytes: int) -> Iterator[None]:
-    """A file system in memory at `folder`, soon full; none where `megabytes` is 0. Only root may mount."""
+def small_file_system(folder: Path, megabytes: int) -> Iterator[Callable[[], object]]:
+    """A file system in memory at `folder`, soon full, and a function that makes room there.
+
+    None where `megabytes` is 0. Raises UsageError for a user who may not mount.
+    """
     if not megabytes:
-        yield
+        yield lambda: None
         return
     argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(folder)]
     if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
         raise UsageError(f"no file system can be mounted at {folder}: disk-full needs root; leave it out")
+    larger = ["mount", "-o", f"remount,size={10 * megabytes}m", str(folder)]
     try:
-        yield
+        yield lambda: subprocess.run(larger, check=True)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
