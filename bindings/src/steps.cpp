@@ -1,5 +1,7 @@
 #include "steps.hpp"
 
+#include "sums.hpp"
+
 #include <algorithm>
 
 namespace ccl_backend {
@@ -43,6 +45,18 @@ size_t count_of(const at::Tensor& buffer, const Reduction& how) {
   return static_cast<size_t>(buffer.numel() * how.width);
 }
 
+// Starts a sum of all ranks, or another reduction. Only this collective of oneCCL's takes a function of ours.
+ccl::event reduce_all(const at::Tensor& buffer, const Reduction& how, const ccl::communicator& comm) {
+  auto operation = how.operation;
+  auto attributes = ccl::create_operation_attr<ccl::allreduce_attr>();
+  if (how.datatype == ccl::datatype::bfloat16 && operation == ccl::reduction::sum && bfloat16_sum() != nullptr) {
+    operation = ccl::reduction::custom;
+    attributes.set<ccl::allreduce_attr_id::reduction_fn>(bfloat16_sum());
+  }
+  return ccl::allreduce(
+      buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, how), how.datatype, operation, comm, attributes);
+}
+
 // The parts of `whole` along its memory, `size` of them, as views.
 Tensors split(const at::Tensor& whole, int size) {
   return whole.view({size, whole.numel() / size}).unbind(0);
@@ -75,8 +89,7 @@ Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const 
   return {
       [buffer, how](const ccl::communicator& comm, Events& events) {
         if (buffer.numel() > 0) {
-          events.push_back(ccl::allreduce(
-              buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, *how), how->datatype, how->operation, comm));
+          events.push_back(reduce_all(buffer, *how, comm));
         }
       },
       [tensor, buffer, op, size = ranks.size]() mutable {
