@@ -11,9 +11,12 @@ from tooling import bench as measurements
 from tooling import builds, host_doctor, locks, matrix, pins, reliability, suite, variants
 from tooling import conformance as torchs_suite
 from tooling import demo as demonstration
+from tooling import push as pushing
 from tooling import sanitize as sanitizing
+from tooling import sbom as bill
 from tooling import soak as soaking
 from tooling import up as clusters
+from tooling.choice import Choice
 from tooling.errors import UsageError
 from tooling.program import remainder_argv
 from tooling.say import say
@@ -37,6 +40,7 @@ def check_matrix(_c: Context, pin: str | None = None) -> None:
 
 SET_HELP = "PACKAGE=VERSION instead of the row's, torch=2.14.1 for example; may be repeated"
 TORCH_SOURCE_HELP = "row: the CPU build; default: the build that the default index has (CUDA, larger by gigabytes)"
+IMAGE_LOCK_HELP = "an image.lock.json of ./inv push: that image, by its digest, instead of one that is built"
 
 
 @task(
@@ -73,23 +77,64 @@ def lock(_c: Context, pin: str | None = None, torch_source: str = "row") -> None
 
 @task(
     help={
+        "registry": "HOST[:PORT]/NAME; credentials come from docker login",
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "torch-source": TORCH_SOURCE_HELP,
+        "alias": "also move the tag PIN to this image",
+        "output": "folder for image.lock.json and image.spdx.json",
+    }
+)
+def push(
+    _c: Context,
+    registry: str = "",
+    pin: str | None = None,
+    torch_source: str = "row",
+    alias: bool = False,
+    output: str = ".",
+) -> None:
+    """Push the image that was tested, under a tag that is never moved, and write image.lock.json."""
+    pushing.run(registry, Choice(pin, torch_source=torch_source), alias, output, say)
+
+
+@task(
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "torch-source": TORCH_SOURCE_HELP,
+        "output": "the file; default .cache/sbom/PIN.spdx.json",
+    }
+)
+def sbom(_c: Context, pin: str | None = None, torch_source: str = "row", output: str | None = None) -> None:
+    """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
+    bill.run(Choice(pin, torch_source=torch_source), output, say)
+
+
+@task(
+    iterable=["set"],
+    help={
         "pin": "a row of ./inv matrix; the default pin needs no flag",
         "nodes": "containers to start",
         "ranks-per-node": "training processes in each",
         "backend": "the process group: ccl or gloo",
         "launcher": "what starts the ranks: torchrun or mpirun",
+        "set": SET_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "image-lock": IMAGE_LOCK_HELP,
     },
 )
 def demo(
     _c: Context,
+    set: list[str],
     pin: str | None = None,
     nodes: int = 2,
     ranks_per_node: int = 1,
     backend: str = "ccl",
     launcher: str = "torchrun",
+    torch_source: str = "row",
+    image_lock: str | None = None,
 ) -> None:
     """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
-    demonstration.run(pin, nodes, ranks_per_node, backend, launcher, say)
+    choice = Choice(pin, tuple(set), torch_source, image_lock)
+    demonstration.run(choice, nodes, ranks_per_node, backend, launcher, say)
 
 
 @task(

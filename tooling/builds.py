@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from invoke.exceptions import Exit
 
 from tooling import engine, images, locks, pins, variants
+from tooling.choice import Choice, image
 from tooling.errors import UsageError
-from tooling.pin import Ccl, Pin, TorchSource
+from tooling.images import Image
+from tooling.pin import Ccl, TorchSource
 
 Say = Callable[[str], None]
 
 
 def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Say) -> None:
     """Builds one pin; a user's own combination is resolved first, once."""
-    pin = variants.choose(name, assignments, torch_source)
-    engine.ensure(say)
-    _build(pin, say)
+    choice = Choice(name, tuple(assignments), torch_source)
+    variants.choose(name, assignments, torch_source)  # what cannot be is said before an engine is started
+    _tell(image(choice, engine.ensure(say), say), say)
 
 
 def every(torch_source: str, say: Say) -> None:
@@ -37,7 +39,7 @@ def every(torch_source: str, say: Say) -> None:
     engine.ensure(say)
     for pin in chosen:
         try:
-            _build(pin, say)
+            _tell(images.build(pin, say), say)
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
@@ -45,9 +47,6 @@ def every(torch_source: str, say: Say) -> None:
         raise Exit(f"{len(failed)} of {len(chosen)} builds failed: {', '.join(failed)}", code=1)
 
 
-def _build(pin: Pin, say: Say) -> None:
-    if pin.own and not locks.path_of(pin).is_file():
-        locks.write(pin, say)
-    image = images.build(pin, say)
-    done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
-    say(f"{image.tag}: {done}, {image.size_bytes / 1e9:.2f} GB, {image.id}")
+def _tell(made: Image, say: Say) -> None:
+    done = f"built in {made.seconds:.0f} s" if made.built else "up to date"
+    say(f"{made.tag}: {done}, {made.size_bytes / 1e9:.2f} GB, {made.id}")

@@ -13,10 +13,13 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import cluster, demo_data, engine, images, pins, pretrained
+from tooling import choice as chosen
+from tooling import cluster, contents, demo_data, engine, pretrained, proofs
+from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
 from tooling.errors import UsageError
 from tooling.paths import CACHE
+from tooling.proofs import Status
 
 FOLDER = CACHE / "demo"
 RESULT = FOLDER / "result.json"
@@ -48,12 +51,12 @@ class Verdict:
         return not self.problems
 
 
-def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
+def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
     """Builds, trains on a cluster, prints a summary, writes .cache/demo/result.json.
 
     Raises Exit with the cluster's code if a rank failed, with 1 if the model did not learn.
     """
-    pin = pins.load().pin(pin_name)
+    row = choice.row
     batch, rest = divmod(BATCH_SIZE, node_count * ranks_per_node)
     if rest or not batch:
         raise UsageError(
@@ -62,14 +65,14 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
     docker = engine.ensure(say)
-    image = images.build(pin, say)
+    image = chosen.image(choice, docker, say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")
     output = FOLDER / "output"
     (output / "result.json").unlink(missing_ok=True)
     spec = ClusterSpec(
         name="demo",
-        image=pin.image,
+        image=image.tag,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
         command=train_command(batch, backend, train.name, test.name),
@@ -100,6 +103,9 @@ def run(pin_name: str | None, node_count: int, ranks_per_node: int, backend: str
     summarize(result, verdict)
     if not verdict.passed:
         raise Exit("the demo failed: " + "; ".join(verdict.problems), code=1)
+    proofs.record_image(contents.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
+    if row and proofs.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
+        say(f"pin {row.name} is tested now: {_relative(proofs.STATUS_FILE)} says so")
 
 
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ LOCK, BUILD_LOCK = "lock.txt", "build-lock.txt"
 BACKEND = "oneccl-bind-pt"
 # Beside the recipe, but no part of it: other pins' rows and what is proved of them.
 NO_INPUTS = ("versions.toml", "status.json")
+REVISION_LABEL = "org.opencontainers.image.revision"
+DIRTY = "-dirty"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
 
 Say = Callable[[str], None]
@@ -49,14 +51,19 @@ class Image:
     seconds: float
 
 
-def build(pin: Pin, say: Say) -> Image:
-    """Makes the pin's image unless it is there already. The engine must run (tooling.engine.ensure)."""
+def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
+    """Makes the pin's image unless it is there already. The engine must run (tooling.engine.ensure).
+
+    An image stays what it is over commits that change nothing in it. With `of_this_commit` its labels name the one
+    that is checked out.
+    """
     started = time.monotonic()
     lock = locks.read(pin)
     ground = base.ensure(pin, say)
     inputs = inputs_sha256(pin, ground)
     present = inspect(pin.image)
-    if present and present[1].get(INPUTS_LABEL) == inputs:
+    current = not of_this_commit or (present and present[1].get(REVISION_LABEL) == revision()[0])
+    if present and current and present[1].get(INPUTS_LABEL) == inputs:
         return Image(pin.image, present[0], present[2], built=False, seconds=0.0)
     folder = wheels.fetch(pin, say)
     versions = {name: wheel.version for name, wheel in lock.items()}
@@ -108,13 +115,13 @@ def build_argv(
 
 def labels(pin: Pin, ground: Base, versions: Mapping[str, str], inputs: str) -> dict[str, str]:
     """OCI's own labels (image-spec, annotations) and the stack's: the pin and the version of every wheel."""
-    revision, created, source = _revision()
+    commit, created, source = revision()
     return {
         "org.opencontainers.image.title": "cpu-train-stack",
         "org.opencontainers.image.description": "bf16 fine-tuning of Hugging Face transformers on CPU clusters",
         "org.opencontainers.image.licenses": "Apache-2.0",
         "org.opencontainers.image.version": f"{project_version()}-{pin.name}",
-        "org.opencontainers.image.revision": revision,
+        REVISION_LABEL: commit,
         "org.opencontainers.image.created": created,
         "org.opencontainers.image.source": source,
         "org.opencontainers.image.base.name": pin.base.partition("@")[0] or f"debian:{pin.debian.suite}",
@@ -199,7 +206,7 @@ def _context() -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "default"
 
 
-def _revision() -> tuple[str, str, str]:
+def revision() -> tuple[str, str, str]:
     """Commit, commit time (RFC 3339) and origin of the checkout; "unknown" where it is not one."""
 
     def git(*arguments: str) -> str:
@@ -211,7 +218,7 @@ def _revision() -> tuple[str, str, str]:
 
     commit = git("rev-parse", "HEAD")
     if commit and git("status", "--porcelain"):
-        commit += "-dirty"
+        commit += DIRTY
     # An origin may carry a token: only what stands behind the last @ is told.
     origin = git("config", "--get", "remote.origin.url").rpartition("@")[2]
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"

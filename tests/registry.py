@@ -1,0 +1,82 @@
+"""Debian's docker-registry in a container on loopback, for tests of ./inv push."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests import containers
+from tooling import base, pins
+from tooling.say import say
+
+IMAGE = "cpu-train-stack-test-registry"
+# apache2-utils has htpasswd, without which a registry knows nobody.
+DOCKERFILE = """\
+FROM {base}
+RUN apt-get update -q && \\
+    apt-get install -q -y --no-install-recommends apache2-utils docker-registry && \\
+    apt-get clean && rm -rf /var/lib/apt/lists/*
+"""
+SCRIPT = """\
+set -e
+auth=
+if [ -n "$LOGIN" ]; then
+    htpasswd -Bbc /tmp/users "${LOGIN%:*}" "${LOGIN#*:}"
+    auth='auth: {htpasswd: {realm: test, path: /tmp/users}}'
+fi
+{ echo 'version: 0.1'
+  echo 'storage: {filesystem: {rootdirectory: /data}}'
+  echo 'http: {addr: ":5000"}'
+  echo "$auth"; } > /tmp/c
+exec docker-registry serve /tmp/c
+"""
+
+
+def make_image() -> str:
+    """The tag of an image with the registry in it: made once, on the base that pins are built on."""
+    ground = base.ensure(pins.load().pin(), say)
+    argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
+    text = DOCKERFILE.format(base=ground.reference)
+    subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)
+    return IMAGE
+
+
+@contextmanager
+def running(megabytes: int | None = None, login: str = "") -> Iterator[tuple[str, str]]:
+    """A registry, in memory of a certain size or on disk, with or without a user NAME:PASSWORD.
+
+    Gives HOST:PORT on loopback and the container's name.
+    """
+    name = containers.unique_name()
+    disk: Sequence[str] = [] if megabytes is None else ["--tmpfs", f"/data:size={megabytes}m"]
+    argv = ["docker", "run", "--detach", "--name", name, "--publish", "127.0.0.1::5000", *disk]
+    argv += ["--env", f"LOGIN={login}", make_image(), "sh", "-c", SCRIPT]
+    subprocess.run(argv, capture_output=True, check=True, timeout=60)
+    try:
+        ask = ["docker", "port", name, "5000"]
+        address = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
+        _wait(address)
+        yield address, name
+    finally:
+        subprocess.run(
+            ["docker", "rm", "--force", "--volumes", name], capture_output=True, check=False, timeout=60
+        )
+
+
+def _wait(address: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(f"http://{address}/v2/", timeout=5).close()
+        except urllib.error.HTTPError:  # it answers, if only that it wants a login
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return

@@ -1,0 +1,53 @@
+"""Which image a command runs: a pin's, built if it is not up to date, or one that was pushed, by its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tooling import image_lock, images, locks, variants
+from tooling.engine import Engine
+from tooling.errors import UsageError
+from tooling.images import Image
+from tooling.pin import Pin, TorchSource
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The options --pin, --set (PACKAGE=VERSION words), --torch-source and --image-lock as they were typed."""
+
+    pin: str | None = None
+    assignments: tuple[str, ...] = ()
+    torch_source: str = TorchSource.ROW
+    image_lock: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.image_lock and (self.pin or self.assignments or self.torch_source != TorchSource.ROW):
+            raise UsageError("--image-lock says which image: give it without --pin, --set and --torch-source")
+
+    @property
+    def row(self) -> Pin | None:
+        """The pin, None where a lock says which image."""
+        return None if self.image_lock else variants.choose(self.pin, self.assignments, self.torch_source)
+
+    @property
+    def typed(self) -> str:
+        """The options that are not the default, for a command that repeats them."""
+        words = [f"--pin {self.pin}"] if self.pin else []
+        words += [f"--set {assignment}" for assignment in self.assignments]
+        words += [f"--torch-source {self.torch_source}"] if self.torch_source != TorchSource.ROW else []
+        words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
+        return "".join(f" {word}" for word in words)
+
+
+def image(choice: Choice, engine: Engine, say: Say) -> Image:
+    """The chosen image, present in the engine. Raises UsageError with one line where it cannot be had."""
+    pin = choice.row
+    if pin is None:
+        return image_lock.fetch(image_lock.read(Path(str(choice.image_lock))), engine, say)
+    if pin.own and not locks.path_of(pin).is_file():
+        locks.write(pin, say)
+    return images.build(pin, say)

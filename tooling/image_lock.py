@@ -1,0 +1,70 @@
+"""image.lock.json: which image was pushed. Written by ./inv push, taken as --image-lock by what runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tooling import images, registry
+from tooling.engine import Engine
+from tooling.errors import UsageError
+from tooling.files import write_whole
+from tooling.images import Image
+from tooling.registry import Registry, Target
+
+_IMAGE = re.compile(r"(?P<target>[^@\s]+)@(?P<digest>sha256:[0-9a-f]{64})")
+_SUM = re.compile(r"[0-9a-f]{64}")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ImageLock:
+    """`image` is HOST/NAME@sha256:…, `tag` the whole immutable tag, `revision` the commit, sums are in hex."""
+
+    image: str
+    tag: str
+    pin: str
+    revision: str
+    labels: Mapping[str, str]
+    sbom_sha256: str
+
+
+def write(lock: ImageLock, path: Path) -> None:
+    """Replaces the file at once."""
+    write_whole(path, json.dumps(asdict(lock), indent=2) + "\n")
+
+
+def read(path: Path) -> ImageLock:
+    """Raises UsageError with one line if the file is not one that ./inv push wrote."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        lock = ImageLock(**document)
+        texts = (lock.image, lock.tag, lock.pin, lock.revision, lock.sbom_sha256)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(lock.labels, dict):
+            raise ValueError("a value has the wrong type")
+        if not _IMAGE.fullmatch(lock.image):
+            raise ValueError(f"image is {lock.image!r}, expected HOST/NAME@sha256:…")
+        if not _SUM.fullmatch(lock.sbom_sha256):
+            raise ValueError(f"sbom_sha256 is {lock.sbom_sha256!r}, expected 64 hex digits")
+    except FileNotFoundError:
+        raise UsageError(f"--image-lock {path} is not there: ./inv push writes it") from None
+    except (OSError, ValueError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise UsageError(f"--image-lock {path} is not what ./inv push writes: {why}") from None
+    return lock
+
+
+def fetch(lock: ImageLock, engine: Engine, say: Say) -> Image:
+    """The locked image, pulled by its digest unless it is here; its labels must be the lock's."""
+    target, _, digest = lock.image.partition("@")
+    if registry.present(engine.endpoint, lock.image) is None:
+        say(f"pulling {lock.image}")
+        Registry(engine.endpoint, Target.parse(target)).pull(digest)
+    found = images.inspect(lock.image)
+    if found is None or found[1] != lock.labels:
+        raise UsageError(f"{lock.image} does not have the labels of its lock: push it again")
+    return Image(lock.image, found[0], found[2], built=False, seconds=0.0)

@@ -1,0 +1,82 @@
+"""`./inv push`: what was built from this commit, tested here and looked at while it runs, to a registry.
+
+The tag is never moved and never overwritten. image.lock.json is written last: only if everything holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from tooling import contents, engine, image_lock, images, proofs, sbom, variants
+from tooling.choice import Choice
+from tooling.errors import UsageError
+from tooling.files import write_whole
+from tooling.image_lock import ImageLock
+from tooling.registry import Registry, Target
+
+LOCK_FILE = "image.lock.json"
+SBOM_FILE = "image.spdx.json"
+REVISION_CHARACTERS = 12
+
+Say = Callable[[str], None]
+
+
+def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None:
+    """Checks, pushes, reads back, writes image.lock.json and image.spdx.json into the folder `output`."""
+    if not target:
+        raise UsageError("push needs --registry HOST[:PORT]/NAME: where to")
+    where = Target.parse(target)
+    folder = Path(output)
+    if not folder.is_dir():
+        raise UsageError(f"--output is {output!r}, expected a folder that is there")
+    pin = variants.choose(choice.pin, (), choice.torch_source)
+    revision = clean_revision()
+    docker = engine.ensure(say)
+    repository = Registry(docker.endpoint, where)
+    tag = tag_of(pin.name, revision)
+    if there := repository.digest(tag):  # before the long checks, and again by the push itself
+        raise UsageError(f"{where}:{tag} is there already ({there}): an immutable tag is never pushed twice")
+    image = images.build(pin, say, of_this_commit=True)
+    content = contents.content_sha256(image.id)
+    if not proofs.is_tested(content):
+        raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo{choice.typed} first")
+    say(f"looking at {image.tag} while it runs")
+    found = contents.inventory(image.id)
+    if problem := contents.mismatch(pin, found, contents.doctor(image.id)):
+        raise UsageError(f"{image.tag} is not its row: {problem}; nothing was pushed")
+    labels = sbom.labels_of(image.id)
+    bill = sbom.document(f"{where}:{tag}", content, labels, found)
+    # From here on the tag is what the running image says, not what it was built with.
+    tag = tag_of(found.pin, labels[images.REVISION_LABEL])
+    say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
+    digest = repository.push(image.id, tag, say)
+    if alias:
+        repository.push(image.id, found.pin, say)
+    lock = ImageLock(
+        image=f"{where}@{digest}",
+        tag=f"{where}:{tag}",
+        pin=found.pin,
+        revision=labels[images.REVISION_LABEL],
+        labels=labels,
+        sbom_sha256=hashlib.sha256(bill.encode()).hexdigest(),
+    )
+    write_whole(folder / SBOM_FILE, bill)
+    image_lock.write(lock, folder / LOCK_FILE)
+    say(f"pushed {where}:{tag} as {digest}; wrote {folder / LOCK_FILE} and {SBOM_FILE}")
+
+
+def tag_of(pin: str, revision: str) -> str:
+    """<project version>-<pin>-<commit>."""
+    return f"{images.project_version()}-{pin}-{revision[:REVISION_CHARACTERS]}"
+
+
+def clean_revision() -> str:
+    """The commit that is checked out. Raises UsageError if the tree has anything else in it."""
+    revision = images.revision()[0]
+    if revision == "unknown":
+        raise UsageError("this is no git checkout: an image is pushed under the commit that it was built from")
+    if revision.endswith(images.DIRTY):
+        raise UsageError("the tree is dirty (git status): commit first, so that the tag says what is in the image")
+    return revision

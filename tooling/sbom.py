@@ -1,0 +1,138 @@
+"""`./inv sbom`: an image's Debian and Python packages as SPDX 2.3 JSON, made and validated with spdx-tools.
+
+The same image gives the same document, byte for byte: its time is the one in the image's label, and its name space
+ends in the sum of what the image holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from license_expression import ExpressionError, get_spdx_licensing
+from spdx_tools.spdx.jsonschema.document_converter import DocumentConverter
+from spdx_tools.spdx.model import (
+    Actor,
+    ActorType,
+    CreationInfo,
+    Document,
+    ExternalPackageRef,
+    ExternalPackageRefCategory,
+    Package,
+    PackagePurpose,
+    Relationship,
+    RelationshipType,
+    SpdxNoAssertion,
+)
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+from tooling import contents, engine, images, variants
+from tooling.choice import Choice
+from tooling.contents import Inventory
+from tooling.errors import UsageError
+from tooling.files import write_whole
+from tooling.paths import CACHE
+
+NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
+CREATED_LABEL = "org.opencontainers.image.created"
+IMAGE_ID = "SPDXRef-image"
+LICENSES = get_spdx_licensing()
+
+Say = Callable[[str], None]
+
+
+def run(choice: Choice, output: str | None, say: Say) -> None:
+    """Writes the bill of materials of a pin's image, which is built if it is not up to date."""
+    pin = variants.choose(choice.pin, (), choice.torch_source)
+    engine.ensure(say)
+    image = images.build(pin, say)
+    path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"
+    if path.is_dir():
+        raise UsageError(f"--output is {output!r}, a folder: expected a file's name")
+    say(f"asking {image.tag} what is in it")
+    found = contents.inventory(image.tag)
+    try:
+        write_whole(path, document(image.tag, contents.content_sha256(image.tag), labels_of(image.tag), found))
+    except OSError as error:
+        raise UsageError(f"--output {path} cannot be written: {error.strerror or error}") from None
+    say(f"wrote {path}: {len(found.apt)} Debian and {len(found.python_packages)} Python packages")
+
+
+def labels_of(reference: str) -> dict[str, str]:
+    """A local image's labels."""
+    found = images.inspect(reference)
+    return found[1] if found else {}
+
+
+def document(name: str, content: str, labels: Mapping[str, str], found: Inventory) -> str:
+    """The SPDX 2.3 JSON of an image's inventory. Raises UsageError if the library finds it invalid."""
+    creation = CreationInfo(
+        spdx_version="SPDX-2.3",
+        spdx_id="SPDXRef-DOCUMENT",
+        name=name,
+        document_namespace=f"{NAME_SPACE}/{quote(found.pin)}/{content}",
+        creators=[Actor(ActorType.TOOL, f"cpu-train-stack-{images.project_version()}")],
+        created=_time(labels.get(CREATED_LABEL, "")),
+    )
+    root = Package(
+        spdx_id=IMAGE_ID,
+        name="cpu-train-stack",
+        version=labels.get("org.opencontainers.image.version", found.pin),
+        download_location=SpdxNoAssertion(),
+        files_analyzed=False,
+        primary_package_purpose=PackagePurpose.CONTAINER,
+    )
+    parts = [_apt(row, found.debian) for row in found.apt] + [_python(row) for row in found.python_packages]
+    relations = [Relationship("SPDXRef-DOCUMENT", RelationshipType.DESCRIBES, IMAGE_ID)]
+    relations += [Relationship(IMAGE_ID, RelationshipType.CONTAINS, part.spdx_id) for part in parts]
+    made = Document(creation, packages=[root, *parts], relationships=relations)
+    if problems := validate_full_spdx_document(made, "SPDX-2.3"):
+        raise UsageError(f"the bill of materials of {name} is not SPDX 2.3: {problems[0].validation_message}")
+    return json.dumps(DocumentConverter().convert(made), indent=2) + "\n"
+
+
+def _apt(row: Mapping[str, str], debian: str) -> Package:
+    version = quote(row["version"], safe="")
+    url = f"pkg:deb/debian/{quote(row['name'])}@{version}?arch={row['architecture']}&distro=debian-{debian}"
+    package = _package(f"SPDXRef-deb-{_word(row['name'])}-{row['architecture']}", row, url)
+    package.source_info = f"built from {row['source']} {row['source_version']}"
+    return package
+
+
+def _python(row: Mapping[str, str]) -> Package:
+    url = f"pkg:pypi/{row['name']}@{quote(row['version'], safe='')}"
+    package = _package(f"SPDXRef-python-{_word(row['name'])}", row, url)
+    if row["license"]:
+        try:
+            package.license_declared = LICENSES.parse(row["license"], validate=True)
+        except ExpressionError:  # a name that is in no list of SPDX: what it means, nobody can say for sure
+            package.license_comment = f"declared as {row['license']!r}"
+    return package
+
+
+def _package(identifier: str, row: Mapping[str, str], url: str) -> Package:
+    return Package(
+        spdx_id=identifier,
+        name=row["name"],
+        version=row["version"],
+        download_location=SpdxNoAssertion(),
+        files_analyzed=False,
+        license_declared=SpdxNoAssertion(),
+        external_references=[ExternalPackageRef(ExternalPackageRefCategory.PACKAGE_MANAGER, "purl", url)],
+    )
+
+
+def _word(name: str) -> str:
+    """What an SPDX identifier may hold: letters, digits, dots and hyphens."""
+    return "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
+
+
+def _time(created: str) -> datetime:
+    """The label's time in UTC; the beginning of 1970 where an image has none, rather than a time of day."""
+    try:
+        return datetime.fromisoformat(created).astimezone(UTC).replace(tzinfo=None)
+    except ValueError:
+        return datetime(1970, 1, 1)  # naive, but in UTC: what the library takes
