@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,15 @@ dist.all_reduce(torch.ones(1000))
 
 ANOTHER_ORDER = """
 import torch, torch.distributed as dist
+from datetime import timedelta
 dist.barrier()
+group = dist.new_group(timeout=timedelta(seconds=5))
 try:
     if dist.get_rank() == 0:
-        dist.all_reduce(torch.ones(1000))
+        dist.all_reduce(torch.ones(1000), group=group)
     else:
-        dist.broadcast(torch.ones(5), 0)
-        dist.barrier()
+        dist.broadcast(torch.ones(5), 0, group=group)
+        dist.barrier(group=group)
 except RuntimeError as error:
     print(f"rank {dist.get_rank()}: {error}".replace("\\n", " ") + "\\n", end="", flush=True)
 raise SystemExit(4)
@@ -111,7 +114,7 @@ def test_a_killed_rank_ends_the_job_and_leaves_nothing_in_shared_memory(
     run_in_image: RunInImage, script: Path
 ) -> None:
     script.write_text(DIE)
-    job = "entrypoint launch --nproc-per-node=2 -- run --backend ccl --timeout 20 /scripts/script.py"
+    job = "entrypoint launch --nproc-per-node=2 -- run --backend ccl --timeout 60 /scripts/script.py"
     done = run_in_image("sh", "-c", f"{job}; echo code $?; ls -A /dev/shm", docker_args=mounted(script))
     assert "code 137" in done.stdout, done.stdout + done.stderr
     assert "rank 1 (local 1, node 0) was killed by SIGKILL" in done.stderr
@@ -121,9 +124,10 @@ def test_a_killed_rank_ends_the_job_and_leaves_nothing_in_shared_memory(
 
 def test_ranks_that_call_in_another_order_are_told_so(run_in_image: RunInImage, script: Path) -> None:
     script.write_text(ANOTHER_ORDER)
-    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "--timeout", "5")
-    done = run_in_image(*command, "/scripts/script.py", docker_args=mounted(script))
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/scripts/script.py")
+    done = run_in_image(*command, docker_args=mounted(script))
     assert done.returncode == 4, done.stdout + done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0:")]
-    assert "all_reduce" in line
-    assert "rank 1" in line
+    for rank in range(2):
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"rank {rank}:")]
+        assert "rank 0 is at #1 all_reduce(float32, 1000)" in line
+        assert re.search(r"rank 1 is at #(1 broadcast\(float32, 5\)|2 barrier)", line)

@@ -58,10 +58,12 @@ print(f"codes {codes}\\n", end="", flush=True)
 
 LATE = """
 import sys, time, torch, torch.distributed as dist
+from datetime import timedelta
 dist.barrier()
+group = dist.new_group(timeout=timedelta(seconds=5))
 if dist.get_rank() == 0:
     try:
-        dist.all_reduce(torch.ones(1000))
+        dist.all_reduce(torch.ones(1000), group=group)
     except RuntimeError as error:
         print(f"rank 0: {error}".splitlines()[0], flush=True)
         raise SystemExit(4)
@@ -158,11 +160,11 @@ def test_forked_children_neither_hang_nor_disturb_their_parents_group(
 
 def test_a_timeout_names_operation_group_rank_and_seconds(run_in_image: RunInImage, script: Path) -> None:
     script.write_text(LATE)
-    done = run_in_image(*RUN, "--timeout", "3", "/scripts/script.py", docker_args=mounted(script.parent))
+    done = run_in_image(*RUN, "/scripts/script.py", docker_args=mounted(script.parent))
     assert done.returncode == 4, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0: ")]
-    assert "all_reduce(float32, 1000) did not complete within its timeout of 3 s" in line
-    assert "group 0, rank 0 of 2" in line
+    assert "all_reduce(float32, 1000) did not complete within its timeout of 5 s" in line
+    assert "group 1, rank 0 of 2" in line
 
 
 @pytest.mark.parametrize(
