@@ -74,7 +74,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     wrong = [name for name in options.env if not name.isidentifier()]
     if wrong:
         raise UsageError(
-            f"mpi-launch: --env {wrong[0]!r} is not a variable's name; its value is this environment's"
+            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name alone: its value is this environment's"
         )
     return Launch(
         hosts=hosts.read(options.hosts),

@@ -1,0 +1,88 @@
+"""The two ends of ssh: which keys they take, what they allow, and what they say where a key is missing."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from entrypoints import ssh
+from entrypoints.errors import UsageError
+
+
+def keys(folder: Path, *names: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_text(f"content of {name}\n")
+    return folder
+
+
+def test_copies_of_keys_are_readable_by_their_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "PRIVATE", tmp_path)
+    source = keys(tmp_path / "mounted", "id_ed25519", "known_hosts")
+    (source / "id_ed25519").chmod(0o644)
+    (source / "..data").mkdir()  # as in a Kubernetes secret
+    copy = ssh.copy_keys(source)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    assert {path.name for path in copy.iterdir()} == {"id_ed25519", "known_hosts"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copy.iterdir()} == {0o600}
+    assert (copy / "id_ed25519").read_text() == "content of id_ed25519\n"
+
+
+def test_a_folder_of_keys_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a folder, expected one with keys"):
+        ssh.copy_keys(tmp_path / "none")
+
+
+def test_a_server_lets_one_user_in_by_key_for_commands_alone(tmp_path: Path) -> None:
+    folder = keys(tmp_path / "keys", "authorized_keys", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub")
+    config = dict(line.split(" ", 1) for line in ssh.server_config(folder, 2222).splitlines())
+    assert config["HostKey"] == str(folder / "ssh_host_ed25519_key")
+    assert config["AllowUsers"] == ssh.account()
+    expected = {
+        "Port": "2222",
+        "AuthenticationMethods": "publickey",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "no",
+        "UsePAM": "no",
+        "StrictModes": "yes",
+        "DisableForwarding": "yes",
+        "PermitTTY": "no",
+        "PermitUserEnvironment": "no",
+    }
+    assert {name: config[name] for name in expected} == expected
+
+
+def test_without_a_host_key_the_users_key_stands_in_for_it_at_both_ends(tmp_path: Path) -> None:
+    folder = keys(tmp_path / "keys", "authorized_keys", "id_rsa", "id_rsa.pub")
+    assert f"HostKey {folder / 'id_rsa'}\n" in ssh.server_config(folder, 2222)
+    assert f"UserKnownHostsFile {folder / 'known_hosts'}\n" in ssh.client_config(folder, 2222)
+    assert (folder / "known_hosts").read_text() == "* content of id_rsa.pub\n"
+
+
+def test_a_client_checks_hosts_and_never_asks(tmp_path: Path) -> None:
+    folder = keys(tmp_path / "keys", "id_ed25519", "known_hosts")
+    config = ssh.client_config(folder, 2022)
+    for line in ("Port 2022", "StrictHostKeyChecking yes", "BatchMode yes", "IdentitiesOnly yes"):
+        assert f"{line}\n" in config
+    assert re.search(r"ServerAliveInterval \d+\nServerAliveCountMax \d+\n", config)
+    assert (folder / "known_hosts").read_text() == "content of known_hosts\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "end", "message"),
+    [
+        (["id_ed25519"], ssh.server_config, "no authorized_keys"),
+        (["authorized_keys"], ssh.server_config, r"no id_\*"),
+        (["id_ed25519.pub", "known_hosts"], ssh.client_config, r"no id_\*"),
+        (["id_ed25519"], ssh.client_config, "neither known_hosts nor id_ed25519.pub"),
+    ],
+    ids=["nobody may log in", "no host key", "no key", "no host is known"],
+)
+def test_a_missing_key_is_named(tmp_path: Path, names: list[str], end: object, message: str) -> None:
+    folder = keys(tmp_path / "keys", *names)
+    with pytest.raises(UsageError, match=message):
+        end(folder, 2222)  # type: ignore[operator]  # either of the two functions
