@@ -200,6 +200,20 @@ class Check:
         for tensor in tensors:
             self.equal(tensor, torch.full_like(tensor, total), "all_reduce_coalesced")
 
+    def bfloat16_sums(self) -> None:
+        """Rounded as torch rounds, whatever the length and the values. Two ranks: more would add in any order."""
+        for length in (1, 15, 16, 17, 31, 33, 100_003):
+            parts = []
+            for rank in range(2):
+                torch.manual_seed(length + rank)
+                values = torch.randn(length) * torch.pow(10.0, torch.randint(-30, 30, (length,)))
+                values[torch.rand(length) < 0.01] = float("inf")
+                parts.append(values.bfloat16())
+            zeros = torch.zeros(length, dtype=torch.bfloat16)
+            tensor = parts[self.rank].clone() if self.rank < 2 else zeros
+            dist.all_reduce(tensor, group=self.group)
+            self.equal(tensor, parts[0] + parts[1], "all_reduce", "rounding", length)
+
     def asynchronous(self) -> None:
         tensors = [torch.full((1000,), float(self.rank + i)) for i in range(8)]
         works = [dist.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors]
@@ -219,6 +233,7 @@ class Check:
         self.uneven_moves()
         self.messages()
         self.coalesced()
+        self.bfloat16_sums()
         self.asynchronous()
         dist.barrier(group=self.group)
 
