@@ -44,9 +44,9 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
     present = checkpoints.all_in(output)
     newest, _ = checkpoints.last_whole(output)
     kept = {path for path in (newest, Path(best) if best else None) if path}
-    for path in present[: max(0, len(present) - max(limit, len(kept)))]:
-        if path not in kept:
-            shutil.rmtree(path)
+    surplus = max(0, len(present) - max(limit, len(kept)))
+    for path in [path for path in present if path not in kept][:surplus]:
+        shutil.rmtree(path)
 
 
 def failed(output: Path, step: int, error: Exception) -> UsageError | None:

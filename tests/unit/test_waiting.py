@@ -1,0 +1,106 @@
+"""What the tool does about nodes that are held back, and when it starts a cluster again. The engine's own part is
+in tests/cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling import fault_trial, reliability, up
+from tooling.cluster import Outcome
+from tooling.compose import ClusterSpec
+from tooling.faults import FAULTS
+from tooling.nodes import Node
+from tooling.waiting import PATIENCE_SECONDS, Watchdog
+
+
+def node(name: str, **more: bool) -> Node:
+    return Node(name, "p", True, 0, False, "", **more)  # type: ignore[arg-type]  # only paused and cut_off
+
+
+def test_a_paused_node_is_told_at_once_and_given_up_later() -> None:
+    said: list[str] = []
+    watchdog = Watchdog(said.append)
+    seen = [node("node-0"), node("node-1", paused=True)]
+    assert not watchdog.stuck(seen, now=100.0)
+    assert said == ["node-1 is paused"]
+    assert not watchdog.stuck(seen, now=100.0 + PATIENCE_SECONDS)
+    assert watchdog.stuck(seen, now=101.0 + PATIENCE_SECONDS)
+    assert said[1:] == [f"node-1: not back after {PATIENCE_SECONDS:.0f} s"]
+
+
+def test_a_node_that_comes_back_has_its_whole_time_again() -> None:
+    said: list[str] = []
+    watchdog = Watchdog(said.append)
+    cut_off = [node("node-1", cut_off=True)]
+    assert not watchdog.stuck(cut_off, now=0.0)
+    assert not watchdog.stuck([node("node-1")], now=PATIENCE_SECONDS)
+    assert not watchdog.stuck(cut_off, now=PATIENCE_SECONDS + 1)
+    assert not watchdog.stuck(cut_off, now=2 * PATIENCE_SECONDS)
+    told = "node-1 is cut off: its container has left the cluster's network"
+    assert said == [told, "node-1 is back", told]
+
+
+def test_a_node_that_has_ended_is_not_held_back() -> None:
+    assert Node("node-1", "p", False, 0, False, "", paused=True, cut_off=True).held_back() == ""
+
+
+def spec() -> ClusterSpec:
+    return ClusterSpec("test", "image", nodes=2, ranks_per_node=1, command=("train",))
+
+
+@pytest.mark.parametrize(
+    ("ends", "max_restarts", "runs"),
+    [
+        ([Outcome(137, 1.0), Outcome(0, 1.0)], 3, 2),
+        ([Outcome(1, 1.0)] * 4, 2, 3),
+        ([Outcome(1, 1.0)], 0, 1),
+        ([Outcome(0, 1.0)], 2, 1),
+        ([Outcome(2, 1.0)], 2, 1),
+        ([Outcome(143, 1.0, taken_down=True)], 2, 1),
+    ],
+    ids=["recovers", "gives up", "none wanted", "no failure", "bad usage", "taken down"],
+)
+def test_a_cluster_is_started_again_after_a_failure_that_another_start_can_mend(
+    ends: list[Outcome], max_restarts: int, runs: int
+) -> None:
+    started: list[ClusterSpec] = []
+
+    def run(cluster: ClusterSpec) -> Outcome:
+        started.append(cluster)
+        return ends[len(started) - 1]
+
+    assert up.run_again(run, spec(), max_restarts) is ends[runs - 1]
+    counts = [cluster.environment.get("CPU_TRAIN_STACK_RESTARTS") for cluster in started]
+    assert counts == [None, *map(str, range(1, runs))]
+
+
+def trial(**changes: object) -> fault_trial.Trial:
+    values: dict[str, object] = {
+        "fault": "rank-killed",
+        "launcher": "mpirun",
+        "detected_seconds": 1.0,
+        "ended_seconds": 2.0,
+        "exit_code": 137,
+        "left": (),
+        "output": "",
+    }
+    return fault_trial.Trial(**{**values, **changes})  # type: ignore[arg-type]  # one place for the defaults
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost", "problem"),
+    [
+        ({}, 4, None),
+        ({"exit_code": 0}, 4, "exit code 0"),
+        ({"detected_seconds": None}, 4, "its cause was not named"),
+        ({"ended_seconds": reliability.TIMEOUT_SECONDS + 31.0}, 4, "too late"),
+        ({"left": ("network x",)}, 4, "left something behind"),
+        ({}, None, "no recovery"),
+        ({}, 14, "recovery lost 14 steps"),
+    ],
+)
+def test_a_fault_that_is_not_survived_as_it_should_be_is_told(
+    changes: dict[str, object], lost: int | None, problem: str | None
+) -> None:
+    found = reliability.judge(trial(**changes), FAULTS["rank-killed"], lost)
+    assert found == ((problem,) if problem else ())
