@@ -56,7 +56,7 @@ def plan(
 
     chosen = variables(environment)
     chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
-    chosen.update(openmp.variables(part, len(computing), threads, user_environ, preloads, notes))
+    chosen.update(openmp.variables(part, computing, threads, user_environ, preloads, notes))
     if backend == "ccl" and environment.world_size > 1:
         chosen.update(communication.variables(workers, environment.local_world_size, user_environ))
     loaders = _dataloader_workers(part, len(cpus), threads, user_environ, notes)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from entrypoints.cpus import format_cpu_list
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
+from entrypoints.host import Core
 from entrypoints.launchers import TORCHRUN
 from entrypoints.notes import Notes, count
 from entrypoints.preload import Preloads, split
@@ -15,8 +17,6 @@ from entrypoints.share import Share
 
 # The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
 LAUNCH_ROLE = "cpu-train-stack"
-# One thread on the first hardware thread of each core in turn. The main thread is one of them; `threads` frees it.
-BOUND = "granularity=fine,compact,1,0"
 _PLACEMENT = ("KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 
 
@@ -74,9 +74,14 @@ def _under_quota(threads: int, quota: float) -> str:
 
 
 def variables(
-    share: Share, computing: int, threads: int, environ: Mapping[str, str], preloads: Preloads, notes: Notes
+    share: Share,
+    computing: Sequence[Core],
+    threads: int,
+    environ: Mapping[str, str],
+    preloads: Preloads,
+    notes: Notes,
 ) -> dict[str, str]:
-    """Intel OpenMP's variables; none without its library. `computing`: cores for compute threads."""
+    """Intel OpenMP's variables; none without its library. `computing`: the cores for compute threads."""
     paths = [*preloads.paths, *split(environ.get("LD_PRELOAD", ""))]
     if not any(Path(path).name.startswith("libiomp5") for path in paths):
         return {}
@@ -89,19 +94,27 @@ def variables(
     users = next((name for name in _PLACEMENT if name in environ), None)
     if users:
         notes.reasons.append(f"{users}={environ[users]} is the user's own: threads are placed by it")
-    elif threads == 1:
-        notes.reasons.append("KMP_AFFINITY is left unset: there is one thread to place")
-    elif share.shares_cores:
-        notes.reasons.append("threads are not bound one by one: others run on these cores, the kernel evades them")
-    elif threads != computing:
+        return chosen
+    if share.shares_cores or threads > len(computing):
         notes.reasons.append(
-            f"threads are not bound one by one: {count(threads, 'thread')} on {count(computing, 'core')}, the "
-            "kernel places them"
+            "threads are not placed: they share the cores with others, the kernel finds idle CPUs"
         )
+    elif all(len(core.cpus) == 1 for core in computing):
+        notes.reasons.append("threads are not placed: each of the rank's cores has one hardware thread")
     else:
-        chosen["KMP_AFFINITY"] = BOUND
+        chosen.update(OMP_PLACES=place(core.cpus[0] for core in computing), OMP_PROC_BIND="close")
         notes.reasons.append(
-            f"KMP_AFFINITY={BOUND}: each thread keeps a core of its own; the main thread and what it starts may "
-            "use all of the rank's"
+            f"OMP_PLACES={chosen['OMP_PLACES']}: compute threads keep to one hardware thread of each core, so "
+            "that no two meet on one; the others are for data loading and communication"
         )
+    notes.reasons.append(
+        "KMP_AFFINITY is left unset: a thread that is bound to one core waits where another program has it, and "
+        "all that the main thread starts would inherit its one core"
+    )
     return chosen
+
+
+def place(cpus: Iterable[int]) -> str:
+    """One OpenMP place of all these CPUs: {0, 1, 2, 8} is "{0:3,8}"."""
+    runs = (run.split("-") for run in format_cpu_list(frozenset(cpus)).split(","))
+    return "{" + ",".join(f"{low}:{int(high[0]) - int(low) + 1}" if high else low for low, *high in runs) + "}"

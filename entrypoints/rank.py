@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from entrypoints import environment, plan
 from entrypoints.errors import UsageError
+from entrypoints.forks import WIDEN
 from entrypoints.preload import split
 from entrypoints.rank_plan import MemoryPolicy
-from entrypoints.threads import FREE_MAIN_THREAD
 
 # What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
 PRELOADED = "CPU_TRAIN_STACK_PRELOADED"
@@ -37,8 +37,8 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(made.environment)
     environ[LAUNCHER] = made.placement.launcher
     environ[PRELOADED] = ":".join(made.preload)
-    if "KMP_AFFINITY" in made.environment:
-        environ[FREE_MAIN_THREAD] = "1"
+    if "OMP_PLACES" in made.environment:
+        environ[WIDEN] = "1"
     os.execve(sys.executable, python("entrypoints.worker", argv), environ)  # noqa: S606 - no shell is the point
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import NoReturn, Protocol
 
-from entrypoints import banner, failure, preload, rank, script, threads
+from entrypoints import banner, failure, forks, preload, rank, script
 from entrypoints.distributed import agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
@@ -68,7 +68,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
 def main() -> NoReturn:
     _whole_lines()
     environment, preloaded = rank.take_back(os.environ)
-    threads.settle(os.environ)
+    forks.widen(os.environ)
     for warning in preload.verify(preloaded):
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
     command, *argv = sys.argv[1:]

@@ -15,7 +15,7 @@ from entrypoints.division import divide, shares
 from entrypoints.environment import DistributedEnvironment, variables
 from entrypoints.errors import UsageError
 from entrypoints.host import Core, NumaNode, Quota, Route, Topology
-from entrypoints.openmp import BOUND
+from entrypoints.openmp import place as openmp_place
 from entrypoints.preload import Preloads
 from entrypoints.rank_plan import MemoryPolicy, RankPlan
 
@@ -124,8 +124,8 @@ def test_no_cpu_has_more_threads_than_it_can_feed(topology: Topology, ranks: int
             part = topology.quota.cpus / ranks
             assert one.omp_num_threads <= max(1, math.ceil(part))
             assert one.omp_num_threads + one.dataloader_workers <= max(1, math.ceil(part))
-        if "KMP_AFFINITY" in one.environment:
-            assert one.omp_num_threads == len(own)
+        if "OMP_PLACES" in one.environment:
+            assert one.environment["OMP_PLACES"] == openmp_place(core.cpus[0] for core in own)
 
 
 @given(
@@ -269,7 +269,7 @@ def test_less_than_a_cpu_for_each_rank_is_a_warning() -> None:
 def test_a_quota_of_all_cores_limits_nothing() -> None:
     made = make(place(), cores(4, threads=2), {}, IOMP, quota=Quota(4, "cpu.max"))
     assert made.omp_num_threads == 4
-    assert made.environment["KMP_AFFINITY"] == BOUND
+    assert made.environment["OMP_PLACES"] == "{0:4}"
     assert made.dataloader_workers == 0  # the processor time is all for compute
 
 
@@ -374,34 +374,41 @@ def test_other_numbers_of_threads_are_the_users(where: DistributedEnvironment, e
 def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
     assert make(place(), cores(2), preloads=IOMP).environment["KMP_BLOCKTIME"] == "1"
     assert not {name for name in make(place(), cores(2)).environment if name.startswith("KMP_")}
-    own = make(place(), cores(2), {"LD_PRELOAD": "/x/libiomp5.so"}, Preloads())
-    assert own.environment["KMP_AFFINITY"] == BOUND
+    own = make(place(), cores(2, 2), {"LD_PRELOAD": "/x/libiomp5.so"}, Preloads())
+    assert own.environment["OMP_PLACES"] == "{0:2}"
 
 
 @pytest.mark.parametrize(
-    ("environ", "preloads", "facts"),
+    ("environ", "facts"),
     [
-        ({"OMP_NUM_THREADS": "3"}, IOMP, {}),
-        ({"OMP_NUM_THREADS": "5"}, IOMP, {}),
-        ({"OMP_PROC_BIND": "spread"}, IOMP, {}),
-        ({"OMP_PLACES": "cores"}, IOMP, {}),
-        ({}, IOMP, {"quota": Quota(3, "cpu.max")}),
+        ({"OMP_NUM_THREADS": "5"}, {}),
+        ({"OMP_PROC_BIND": "spread"}, {}),
+        ({"OMP_PLACES": "cores"}, {}),
+        ({"KMP_AFFINITY": "none"}, {}),
+        ({}, {"quota": Quota(3, "cpu.max")}),
     ],
-    ids=["idle cores", "too many threads", "OMP_PROC_BIND", "OMP_PLACES", "quota"],
+    ids=["too many threads", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "quota"],
 )
-def test_threads_are_bound_only_where_each_has_a_core_of_its_own(
-    environ: dict[str, str], preloads: Preloads, facts: dict[str, Any]
+def test_compute_keeps_to_one_hardware_thread_of_each_core_where_the_cores_are_the_ranks(
+    environ: dict[str, str], facts: dict[str, Any]
 ) -> None:
-    assert make(place(), cores(4), {}, IOMP).environment["KMP_AFFINITY"] == BOUND
-    assert "KMP_AFFINITY" not in make(place(), cores(4), environ, preloads, **facts).environment
+    chosen = make(place(1, 2), cores(8, 2), {}, IOMP).environment
+    assert (chosen["OMP_PLACES"], chosen["OMP_PROC_BIND"]) == ("{4:4}", "close")
+    chosen = make(place(1, 2), cores(8, 2), environ, IOMP, **facts).environment
+    assert not {"OMP_PLACES", "OMP_PROC_BIND", "KMP_AFFINITY"} & set(chosen)
 
 
-def test_ranks_that_share_cpus_or_have_one_thread_bind_none() -> None:
-    assert "KMP_AFFINITY" not in make(place(0, 3), cores(2), preloads=IOMP).environment
-    assert "KMP_AFFINITY" not in make(place(0, 2), cores(2), preloads=IOMP).environment
+def test_threads_are_not_placed_where_cores_have_one_hardware_thread_or_are_shared() -> None:
+    assert "OMP_PLACES" not in make(place(), cores(4), preloads=IOMP).environment
+    assert "OMP_PLACES" not in make(place(0, 5), cores(2, 2), preloads=IOMP).environment
 
 
-@pytest.mark.parametrize("name", ["KMP_BLOCKTIME", "KMP_AFFINITY", "TORCH_CPP_LOG_LEVEL"])
+@pytest.mark.parametrize(("cpus", "text"), [((3,), "{3}"), ((0, 1, 2), "{0:3}"), ((9, 0, 1, 5), "{0:2,5,9}")])
+def test_a_place_is_written_as_openmp_reads_it(cpus: tuple[int, ...], text: str) -> None:
+    assert openmp_place(cpus) == text
+
+
+@pytest.mark.parametrize("name", ["KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PLACES", "TORCH_CPP_LOG_LEVEL"])
 def test_the_users_own_variable_is_left_alone(name: str) -> None:
     made = make(place(), cores(2), {name: "INFO"}, IOMP)
     assert name not in made.environment
@@ -419,7 +426,6 @@ def test_a_rank_with_cores_to_spare_keeps_one_for_ccls_worker() -> None:
     assert made.environment["CCL_WORKER_OFFLOAD"] == "1"
     # For all ranks of the node, of which oneCCL takes the part at its own place.
     assert made.environment["CCL_WORKER_AFFINITY"] == "31,31"
-    assert made.environment["KMP_AFFINITY"] == BOUND
 
 
 @pytest.mark.parametrize(
