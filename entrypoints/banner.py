@@ -13,12 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Callable
 
 from entrypoints import cpuinfo, mapped
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.host import EMULATED
 from entrypoints.notes import count
 
+# `show` for the process's own rank; the argument is `quiet`.
+Announce = Callable[[bool], None]
 LINES = 8
 PACKAGES = ("torch", "transformers")
 # oneDNN's ONEDNN_MAX_CPU_ISA hides instructions above its value.

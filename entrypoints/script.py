@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from entrypoints.banner import Announce
 from entrypoints.distributed import DEFAULT_BACKEND, DEFAULT_TIMEOUT_SECONDS, check_backend
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
@@ -32,8 +33,9 @@ class Script:
     timeout_seconds: float
     quiet: bool = False
 
-    def run(self, environment: DistributedEnvironment) -> int:
+    def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Run it in this process, under the group that exists. Its own exceptions pass through."""
+        announce(self.quiet)
         _adopt_group(environment)
         if self.is_module:
             sys.argv = [self.target, *self.arguments]  # runpy replaces the first by the module's file

@@ -8,9 +8,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from functools import partial
 from typing import NoReturn, Protocol
 
 from entrypoints import banner, failure, forks, preload, rank, script
+from entrypoints.banner import Announce
 from entrypoints.distributed import agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
@@ -26,9 +28,8 @@ class Job(Protocol):
     def backend(self) -> str: ...
     @property
     def timeout_seconds(self) -> float: ...
-    @property
-    def quiet(self) -> bool: ...
-    def run(self, environment: DistributedEnvironment) -> int: ...
+    def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
+        """Do the work. `announce`: to call on every rank once its input is known to be good, or not at all."""
 
 
 def prepare(command: str, argv: list[str]) -> Job:
@@ -61,8 +62,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
-        banner.show(environment, preloaded, job.quiet)
-        return job.run(environment)
+        return job.run(environment, partial(banner.show, environment, preloaded))
 
 
 def main() -> NoReturn:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from entrypoints.banner import Announce
 from entrypoints.bench import calls, report
 from entrypoints.bench.cases import Case
 from entrypoints.bench.ceilings import Ceilings, everyone
@@ -35,10 +36,12 @@ class Collectives:
     timeout_seconds: float
     as_json: bool
     output: Path | None
-    quiet: bool = True  # what the banner says is in the document
 
-    def run(self, environment: DistributedEnvironment) -> int:
-        """Measure; rank 0 prints the table or the document, or writes the file. A collective."""
+    def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
+        """Measure; rank 0 prints the table or the document, or writes the file. A collective.
+
+        What there is to announce is in the document.
+        """
         torch.set_num_threads(1)  # threads that fill a tensor spin for a while beside the calls
         nodes_of_ranks = everyone(environment.node_rank)
         nodes = len(set(nodes_of_ranks))

@@ -13,6 +13,7 @@ from entrypoints.train import checkpoints, console
 from entrypoints.train.arguments import Parsed, parse, training_arguments
 
 if TYPE_CHECKING:
+    from entrypoints.banner import Announce
     from entrypoints.environment import DistributedEnvironment
 
 T = TypeVar("T")
@@ -34,13 +35,9 @@ class Prepared:
     def timeout_seconds(self) -> float:
         return float(self.parsed.training["ddp_timeout"])
 
-    @property
-    def quiet(self) -> bool:
-        return self.parsed.task.quiet
-
-    def run(self, environment: DistributedEnvironment) -> int:
+    def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Trains and evaluates. The process group must exist. Returns the exit code; raises UsageError."""
-        return _run(self.parsed, environment)
+        return _run(self.parsed, environment, announce)
 
 
 def prepare(argv: list[str]) -> Prepared:
@@ -67,7 +64,7 @@ def _agreed(check: Callable[[], T]) -> T:
     return value  # type: ignore[return-value]  # agree raised if check did not return
 
 
-def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
+def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
     from transformers import set_seed
 
     from entrypoints.train import data, job, model, output, replicas, run, tasks
@@ -112,6 +109,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment) -> int:
         notes += loaded.notes
     elif checkpoints.ranks_of(start.checkpoint) not in (0, environment.world_size):
         notes.append("the checkpoint was made with another number of ranks: rows and noise differ from that run's")
+    announce(task_arguments.quiet)
     for line in notes:
         console.note(line, rank)
     return run.run(run.Plan(task_arguments, arguments, rows, loaded, made, start.checkpoint), environment)
