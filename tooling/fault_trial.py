@@ -17,7 +17,7 @@ from tooling.errors import UsageError
 from tooling.faults import Fault, Running, docker
 from tooling.paths import ROOT
 
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 _POLL_SECONDS = 0.1
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 

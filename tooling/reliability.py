@@ -24,8 +24,8 @@ from tooling.paths import CACHE, ROOT
 FOLDER = CACHE / "faults"
 # Of a collective; the job has to end within this and 30 s.
 TIMEOUT_SECONDS = 15
-SAVE_STEPS, FAULT_STEP, MAX_STEPS = 10, 14, 30
-RECOVERY_SECONDS = 300.0
+SAVE_STEPS, FAULT_STEP, MAX_STEPS = 4, 6, 10
+RECOVERY_SECONDS = 600.0
 TRAIN = (
     *("train", "--model_name_or_path=/data/model", "--train_file=/data/train.csv", "--output_dir=/output"),
     *("--bf16", "--do_train", "--per_device_train_batch_size=4", "--max_seq_length=32", "--logging_steps=1"),
@@ -152,7 +152,10 @@ def _recover(launcher: str, options: Sequence[str], output: Path, printed: str) 
     """Trains on to the end. Returns how many steps were done a second time, None if it did not get there."""
     argv = [str(ROOT / "inv"), "up", "--name=fault-recovery", f"--launcher={launcher}", *options]
     argv += ["--", *TRAIN, "--resume_from_checkpoint=true"]
-    done = subprocess.run(argv, capture_output=True, check=False, timeout=RECOVERY_SECONDS, cwd=ROOT)
+    try:
+        done = subprocess.run(argv, capture_output=True, check=False, timeout=RECOVERY_SECONDS, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return None
     if done.returncode != 0:
         return None
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))

@@ -96,7 +96,7 @@ def trial(**changes: object) -> fault_trial.Trial:
         ({"ended_seconds": reliability.TIMEOUT_SECONDS + 31.0}, 4, "too late"),
         ({"left": ("network x",)}, 4, "left something behind"),
         ({}, None, "no recovery"),
-        ({}, 14, "recovery lost 14 steps"),
+        ({}, 6, "recovery lost 6 steps"),
     ],
 )
 def test_a_fault_that_is_not_survived_as_it_should_be_is_told(
