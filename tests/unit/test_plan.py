@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from entrypoints import memory_policy, plan, rank
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.rank_plan import MemoryPolicy
+from tests.unit import launcher_environments as recorded
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,3 +177,26 @@ def test_a_refused_policy_is_a_warning_and_the_rank_goes_on(
 def test_a_rank_of_many_is_placed_by_its_own_numbers() -> None:
     place = plan.what_if(DistributedEnvironment(), 4, "2", None)
     assert (place.rank, place.world_size, place.launcher) == (2, 4, "what-if")
+
+
+@pytest.mark.skipif(
+    shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2, reason="needs taskset and two CPUs"
+)
+@pytest.mark.parametrize("which", ["each rank", "all ranks"])
+def test_a_rank_that_taskset_has_bound_under_torchrun_keeps_its_cpu(which: str) -> None:
+    last = str(max(os.sched_getaffinity(0)))
+    rank_command = [sys.executable, "-m", "entrypoints", "plan", "--json"]
+    agent = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    bind = ["taskset", "-c", last]
+    command = (
+        [sys.executable, "-c", agent, *bind, *rank_command]
+        if which == "each rank"
+        else [*bind, sys.executable, "-c", agent, *rank_command]
+    )
+    environ = {**os.environ, **recorded.torchrun(0, 2, 2)}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    document = json.loads(done.stdout)
+    assert document["cores"] == [int(last)]
+    bound = any("has bound this rank to 1 core already" in reason for reason in document["reasons"])
+    assert bound is (which == "each rank")
+    assert any("2 ranks on this node, but only 1 CPU" in warning for warning in document["warnings"]) is not bound
