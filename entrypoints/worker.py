@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from entrypoints import banner, failure, forks, preload, rank, script
 from entrypoints.banner import Announce
-from entrypoints.distributed import agree, check_backend, initialize
+from entrypoints.distributed import DEFAULT_BACKEND, agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 
@@ -56,13 +56,23 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         job, problem = None, error
     if environment.world_size == 1 and problem:
         raise problem
-    backend, timeout = (job.backend, job.timeout_seconds) if job else ("gloo", _USAGE_SECONDS)
+    backend, timeout = (
+        (job.backend, job.timeout_seconds) if job else (_others_backend(command, argv), _USAGE_SECONDS)
+    )
     with initialize(environment, backend, timeout):
         # Not every node sees the same files: rank 0 says what is wrong anywhere, and all stop together.
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
         return job.run(environment, partial(banner.show, environment, preloaded))
+
+
+def _others_backend(command: str, argv: list[str]) -> str:
+    """The group of the ranks that can go on, which this one has to join to say that it cannot."""
+    try:
+        return check_backend(rank.named_backend([command, *argv]) or DEFAULT_BACKEND)
+    except UsageError:  # which is the others' error too
+        return DEFAULT_BACKEND
 
 
 def main() -> NoReturn:
