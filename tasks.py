@@ -8,10 +8,12 @@ from invoke.context import Context
 from invoke.tasks import task as invoke_task
 
 from tooling import bench as measurements
+from tooling import bench_launch as launchers
 from tooling import builds, host_doctor, locks, matrix, pins, reliability, suite, variants
 from tooling import conformance as torchs_suite
 from tooling import demo as demonstration
 from tooling import push as pushing
+from tooling import reproduce as reproducing
 from tooling import sanitize as sanitizing
 from tooling import sbom as bill
 from tooling import soak as soaking
@@ -73,6 +75,18 @@ def build(
 def lock(_c: Context, pin: str | None = None, torch_source: str = "row") -> None:
     """Make a pin's lock anew: images/locks/PIN.txt, every wheel with its sha256."""
     say(f"wrote {locks.write(variants.choose(pin, (), torch_source), say)}")
+
+
+@task(
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "torch-source": TORCH_SOURCE_HELP,
+        "json": "one JSON document on standard output instead of a table",
+    }
+)
+def reproduce(_c: Context, pin: str | None = None, torch_source: str = "row", json: bool = False) -> None:
+    """Build a pin twice without the build cache and compare the layers, down to the first file that differs."""
+    reproducing.run(Choice(pin, torch_source=torch_source), json, say)
 
 
 @task(
@@ -165,9 +179,29 @@ def bench_collectives(
 
 
 @task(
-    iterable=["env"],
+    name="bench-launch",
     help={
         "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "ranks": "training processes of launch and torchrun",
+        "rounds": "how often each is measured, in turn",
+        "steps": "training steps that count, each time",
+        "json": "one JSON document on standard output instead of a table",
+    },
+)
+def bench_launch(
+    _c: Context, pin: str | None = None, ranks: int = 2, rounds: int = 5, steps: int = 10, json: bool = False
+) -> None:
+    """Train the same under launch, torchrun and run_cpu: ./inv bench launch."""
+    launchers.run(pin, ranks, rounds, (f"--steps={steps}",), json, say)
+
+
+@task(
+    iterable=["env", "set"],
+    help={
+        "pin": "a row of ./inv matrix; the default pin needs no flag",
+        "set": SET_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "image-lock": IMAGE_LOCK_HELP,
         "nodes": "containers to start; the host's cores are split over them",
         "ranks-per-node": "training processes in each",
         "name": "of the cluster: two clusters can run beside each other",
@@ -184,6 +218,7 @@ def bench_collectives(
 def up(
     _c: Context,
     env: list[str],
+    set: list[str],
     pin: str | None = None,
     nodes: int = 2,
     ranks_per_node: int = 1,
@@ -195,12 +230,14 @@ def up(
     launcher: str = "torchrun",
     memory: str | None = None,
     max_restarts: int = 0,
+    torch_source: str = "row",
+    image_lock: str | None = None,
 ) -> None:
     """Run a command on a local cluster: ./inv up --nodes 2 -- train ..."""
     clusters.up(
         clusters.Request(
             command=tuple(remainder_argv()),
-            pin=pin,
+            choice=Choice(pin, tuple(set), torch_source, image_lock),
             nodes=nodes,
             ranks_per_node=ranks_per_node,
             launcher=launcher,

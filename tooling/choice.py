@@ -34,6 +34,12 @@ class Choice:
         return None if self.image_lock else variants.choose(self.pin, self.assignments, self.torch_source)
 
     @property
+    def reference(self) -> str:
+        """What the engine knows the image by."""
+        row = self.row
+        return row.image if row else image_lock.read(Path(str(self.image_lock))).image
+
+    @property
     def typed(self) -> str:
         """The options that are not the default, for a command that repeats them."""
         words = [f"--pin {self.pin}"] if self.pin else []

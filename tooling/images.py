@@ -80,6 +80,14 @@ def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
     return Image(pin.image, made[0], made[2], built=True, seconds=time.monotonic() - started)
 
 
+def build_anew(pin: Pin, tag: str, say: Say) -> None:
+    """Makes the pin's image once more under another tag, without labels and without the build cache."""
+    ground, folder = base.ensure(pin, say), wheels.fetch(pin, say)
+    argv = build_argv(pin, ground, folder, stage_locks(pin, CACHE / "build" / pin.name), {})
+    argv[argv.index("--tag") + 1] = tag
+    _buildx(pin, [*argv[:3], "--no-cache", *argv[3:]], say)
+
+
 def stage_locks(pin: Pin, folder: Path) -> Path:
     """The pin's two locks in a folder of their own, so that another pin's are no part of the build."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, compose, engine, images, nodes, pins
+from tooling import choice, cluster, compose, engine, nodes
+from tooling.choice import Choice
 from tooling.cluster import Outcome
 from tooling.compose import ClusterSpec, Mount
 from tooling.errors import USAGE_EXIT_CODE, UsageError
@@ -21,7 +22,7 @@ class Request:
     """The options of `./inv up`, as typed; `command` is what stands behind --."""
 
     command: tuple[str, ...]
-    pin: str | None
+    choice: Choice
     nodes: int
     ranks_per_node: int
     launcher: str
@@ -40,12 +41,11 @@ def up(request: Request) -> None:
     name = cluster.check_name(request.name)
     if request.max_restarts < 0 or (request.max_restarts and request.detach):
         raise UsageError("--max-restarts: expected 0 or more, and no --detach: nobody watches such a cluster")
-    chosen = pins.load().pin(request.pin)
     folder = Path(request.output) if request.output else cluster.folder_of(name) / "output"
     mounts = [Mount(Path(request.data).resolve(), "/data")] if request.data else []
     spec = ClusterSpec(
         name=name,
-        image=chosen.image,
+        image=request.choice.reference,
         nodes=request.nodes,
         ranks_per_node=request.ranks_per_node,
         command=request.command,
@@ -56,7 +56,7 @@ def up(request: Request) -> None:
         memory=request.memory,
     )
     docker = engine.ensure(say)
-    spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=images.build(chosen, say).id)
+    spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=choice.image(request.choice, docker, say).id)
     if request.detach:
         cluster.start(spec, docker, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")

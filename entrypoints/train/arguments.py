@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from entrypoints.affinity import DATALOADER_WORKERS
 from entrypoints.errors import UsageError
-from entrypoints.train import flags
+from entrypoints.train import flags, ipex
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -103,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def parse(argv: list[str]) -> Parsed:
     """Parses and checks everything that needs neither data nor model. Raises UsageError."""
-    cleaned = flags.clean(argv)
+    cleaned = flags.clean(argv, ipex.installed())
     parser = make_parser()
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:

@@ -16,7 +16,7 @@ INSTEAD = {
     "ddp_backend": "write --backend",
     "xpu_backend": "write --backend",
     "evaluation_strategy": "write --eval_strategy",
-    "use_ipex": "drop it, this image has no IPEX and torch runs bf16 by itself",
+    "use_ipex": "drop it, this image has no IPEX: torch has taken its optimizations over and runs bf16 by itself",
     "half_precision_backend": "drop it, --bf16 is enough",
     "jit_mode_eval": "drop it",
     "fp16": "write --bf16, CPUs have no fast fp16",
@@ -57,8 +57,8 @@ def name_of(argument: str) -> str | None:
     return argument[2:].split("=", 1)[0].replace("-", "_")
 
 
-def clean(argv: Iterable[str]) -> Cleaned:
-    """Answers flags of old guides.
+def clean(argv: Iterable[str], has_ipex: bool = False) -> Cleaned:
+    """Answers flags of old guides. `has_ipex`: this image is of a pin whose `--use_ipex` still means something.
 
     Raises UsageError with what to write instead; drops, with a note, those that ask for what happens anyway.
     """
@@ -68,7 +68,7 @@ def clean(argv: Iterable[str]) -> Cleaned:
     while pending:
         argument = pending.pop(0)
         name = name_of(argument)
-        if name in INSTEAD:
+        if name in INSTEAD and not (has_ipex and name == "use_ipex"):
             raise UsageError(f"--{name} is not a flag of this trainer: {INSTEAD[name]}")
         if name in NEEDLESS:
             value = argument.split("=", 1)[1] if "=" in argument else "true"

@@ -14,7 +14,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.train import staging
+from entrypoints.train import ipex, staging
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
 from entrypoints.train.speed import Speed
@@ -38,6 +38,14 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         self.remove_callback(PrinterCallback)
         for callback in (OwnNoise(), self.losses, Progress(self.speed, self.args.world_size)):
             self.add_callback(callback)
+
+    def create_optimizer(self, *arguments: Any) -> Any:
+        """Here, because IPEX must see model and optimizer together, and before DDP sees the model."""
+        made = super().create_optimizer(*arguments)
+        if ipex.is_left_to_us(Trainer, self.args):
+            made = ipex.optimize(self.model, made, self.args.bf16)
+            self.optimizer = made
+        return made
 
     def train_from(self, checkpoint: Path | None) -> None:
         """Trains from a checkpoint, or from the model as it is. A checkpoint at the end of the run is only loaded:

@@ -29,6 +29,14 @@ def test_a_flag_of_an_old_guide_is_answered_with_what_to_write(argv: list[str], 
     assert "\n" not in str(raised.value)
 
 
+def test_ipex_is_a_flag_where_the_image_has_it_and_answered_with_the_reason_where_it_has_not() -> None:
+    assert flags.clean(["--use_ipex", "--bf16"], has_ipex=True).argv == ["--use_ipex", "--bf16"]
+    with pytest.raises(UsageError, match="this image has no IPEX: torch has taken its optimizations over"):
+        flags.clean(["--use_ipex", "--bf16"], has_ipex=False)
+    with pytest.raises(UsageError, match="write --backend"):
+        flags.clean(["--ddp_backend", "ccl"], has_ipex=True)
+
+
 @pytest.mark.parametrize(
     "argv", [["--no_cuda"], ["--no_cuda", "True"], ["--use_cpu=true"], ["--use-cpu"]], ids=" ".join
 )
