@@ -72,8 +72,8 @@ def table(document: Document) -> RenderableType:
     parts: list[RenderableType] = []
     for where in places(document):
         ceilings = [ceiling for ceiling in document["ceilings"] if ceiling["where"] == where]
-        limits = ", ".join(f"{ceiling['what']} {ceiling['gbytes_per_s']:.1f} GB/s" for ceiling in ceilings)
-        parts += [_table_of(document, where), Text(f"ceilings: {limits}"), Text()]
+        limits = ", ".join(f"{_ceiling(ceiling)} {ceiling['gbytes_per_s']:.1f}" for ceiling in ceilings)
+        parts += [_table_of(document, where), Text(f"ceilings, GB/s: {limits}"), Text()]
     return Group(*parts)
 
 
@@ -130,6 +130,11 @@ def readable(size: float) -> str:
         if size >= factor and size % factor == 0:
             return f"{size / factor:g} {unit}"
     return f"{size:g} B"
+
+
+def _ceiling(ceiling: Mapping[str, Any]) -> str:
+    size = ceiling["bytes"]
+    return str(ceiling["what"]) if size is None else f"{ceiling['what']} of {readable(size)}"
 
 
 def _speed(row: Row | None) -> list[str]:

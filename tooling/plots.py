@@ -24,6 +24,8 @@ CEILINGS = {
     "tcp-both-ways": "TCP stream, each way at once",
 }
 GREY = "#444444"
+# By order; a level line and another at the same height are both to be seen.
+CEILING_STYLES = ((0, (1, 1.5)), (0, (6, 3)), (0, (4, 2, 1, 2)))
 
 
 def collectives(document: Document, collective: str, file: Path) -> None:
@@ -49,17 +51,12 @@ def collectives(document: Document, collective: str, file: Path) -> None:
                     marker=marker,
                     label=f"{line.backend} {SHORT.get(line.dtype, line.dtype)}",
                 )
-        for label, value in ceilings(document, where, collective):
-            below.axhline(value, color=GREY, linestyle=":", linewidth=1.2)
-            below.annotate(
-                f"{label}: {value:.2g}",
-                (0.01, value),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 2),
-                textcoords="offset points",
-                color=GREY,
-                fontsize=9,
-            )
+        for (label, ceiling), pattern in zip(
+            ceilings(document, where, collective), itertools.cycle(CEILING_STYLES), strict=False
+        ):
+            below.plot(*zip(*ceiling, strict=True), color=GREY, linestyle=pattern, label=label)
+        drawn = [line for line in below.get_lines() if line.get_color() == GREY]
+        below.legend(handles=drawn, loc="lower right", title="ceilings")
         below.set_xlabel("size of the tensor")
         above.legend(loc="upper left")
     for row, label in enumerate((f"time of {collective}, microseconds", "bandwidth (size / time), GB/s")):
@@ -76,12 +73,20 @@ def collectives(document: Document, collective: str, file: Path) -> None:
     figure.savefig(file)
 
 
-def ceilings(document: Document, where: str, collective: str) -> list[tuple[str, float]]:
-    """The lines above a place's curves, in GB/s: what was measured, and what that leaves for the collective."""
-    measured = {c["what"]: c["gbytes_per_s"] for c in document["ceilings"] if c["where"] == where}
-    result = [(CEILINGS.get(name, name), value) for name, value in measured.items()]
-    for row in document["rows"]:
-        if (row["where"], row["collective"]) == (where, collective) and row["ceiling_factor"] not in (None, 1):
-            factor = row["ceiling_factor"]
-            return [*result, (f"{collective} at most, that / {factor:g}", measured[row["ceiling"]] / factor)]
-    return result
+def ceilings(document: Document, where: str, collective: str) -> list[tuple[str, list[tuple[int, float]]]]:
+    """A place's ceilings as a name and points (bytes, GB/s) by rising size, one for all sizes as a level line."""
+    rows = [row for row in document["rows"] if (row["where"], row["collective"]) == (where, collective)]
+    sizes = sorted({row["bytes"] for row in rows})
+    measured: dict[str, list[tuple[int, float]]] = {}
+    for ceiling in document["ceilings"]:
+        if ceiling["where"] == where:
+            points = [ceiling["bytes"]] if ceiling["bytes"] else [sizes[0], sizes[-1]]
+            curve = measured.setdefault(CEILINGS.get(ceiling["what"], ceiling["what"]), [])
+            curve += [(size, ceiling["gbytes_per_s"]) for size in points if size in sizes]
+    return [(f"{name}: {_range(curve)}", sorted(curve)) for name, curve in measured.items() if curve]
+
+
+def _range(curve: list[tuple[int, float]]) -> str:
+    """`1.5`, or `89 to 11` from the smallest size to the largest."""
+    values = [f"{value:.2g}" for _size, value in sorted(curve)]
+    return " to ".join(dict.fromkeys((values[0], values[-1])))

@@ -8,51 +8,48 @@ import torch.distributed as dist
 
 from entrypoints import network
 from entrypoints.bench import stream
-from entrypoints.bench.bounds import MEMORY_COPY, TCP_BOTH_WAYS, TCP_ONE_WAY
+from entrypoints.bench.bounds import MEMORY_COPY, SMALLEST_SHARE, TCP_BOTH_WAYS, TCP_ONE_WAY
 from entrypoints.bench.cases import BLOCK_SECONDS
-from entrypoints.bench.copying import COPY_BYTES, Copier
+from entrypoints.bench.copying import Copier
 from entrypoints.environment import DistributedEnvironment
 
 BLOCKS = 3
+_MOST_COPIES = 1000
 _FIRST_BYTES = 4 << 20
 _LARGEST_BYTES = 1 << 30
 
 
 class Ceilings:
-    """Blocks of each ceiling so far, in GB/s, the same on every rank: `samples`.
+    """`samples`: the blocks of each ceiling so far, in GB/s, the same on every rank, by name and a copy's bytes.
 
     Every method is a collective. Rank 0 and the first rank of another node, where there is one, hold a TCP stream.
     """
 
     def __init__(self, environment: DistributedEnvironment, nodes_of_ranks: list[int]) -> None:
-        self._copier = Copier()
-        self._copies = 1
         others = [rank for rank, node in enumerate(nodes_of_ranks) if node != nodes_of_ranks[0]]
         self._rank = environment.rank
+        self._several_nodes = bool(others)
         self._stream = _open(environment, others[0]) if others else None
         self._bytes = _FIRST_BYTES
-        self._blocks: dict[str, Callable[[], float]] = {MEMORY_COPY: self._copy}
-        # How much to move in a block, learnt once.
-        self._copies = max(1, min(100, round(BLOCK_SECONDS * self._copy() * 1e9 / COPY_BYTES)))
-        if others:
-            self._blocks.update({TCP_ONE_WAY: self._one_way, TCP_BOTH_WAYS: self._both_ways})
+        if others:  # how much to move in a block, learnt once
             self._bytes = max(_FIRST_BYTES, min(_LARGEST_BYTES, int(BLOCK_SECONDS * self._both_ways() * 1e9)))
-        self.samples: dict[str, list[float]] = {name: [] for name in self._blocks}
+        self.samples: dict[tuple[str, int | None], list[float]] = {}
 
-    def sample(self) -> None:
-        """BLOCKS more blocks of each."""
+    def sample(self, size: int) -> None:
+        """BLOCKS more blocks of each, of a copy within a buffer of `size` bytes where shares are told."""
+        blocks: dict[tuple[str, int | None], Callable[[], float]] = {}
+        if size >= SMALLEST_SHARE:
+            blocks[MEMORY_COPY, size] = _copying(size)
+        if self._several_nodes:
+            blocks[TCP_ONE_WAY, None] = self._one_way
+            blocks[TCP_BOTH_WAYS, None] = self._both_ways
         for _ in range(BLOCKS):
-            for name, block in self._blocks.items():
-                self.samples[name].append(block())
+            for key, block in blocks.items():
+                self.samples.setdefault(key, []).append(block())
 
     def close(self) -> None:
         if self._stream:
             self._stream.close()
-
-    def _copy(self) -> float:
-        """GB/s of the slowest rank, all copying at once."""
-        dist.barrier()
-        return self._copies * COPY_BYTES / slowest(self._copier.copy(self._copies)) / 1e9
 
     def _one_way(self) -> float:
         """GB/s from rank 0 to its peer."""
@@ -68,6 +65,19 @@ class Ceilings:
         if self._stream:
             seconds = self._stream.transfer(sends * self._bytes, receives * self._bytes)
         return self._bytes / slowest(seconds) / 1e9
+
+
+def _copying(size: int) -> Callable[[], float]:
+    """A block of copies: GB/s of the slowest rank, all copying at once."""
+    copier = Copier(size)
+    dist.barrier()
+    times = max(1, min(_MOST_COPIES, round(BLOCK_SECONDS / slowest(copier.copy(1)))))
+
+    def block() -> float:
+        dist.barrier()
+        return times * copier.copied / slowest(copier.copy(times)) / 1e9
+
+    return block
 
 
 def everyone(value: Any) -> list[Any]:

@@ -49,8 +49,8 @@ class Collectives:
         rows: list[dict[str, Any]] = []
         with self._groups(environment) as groups:
             for case in self.cases:
-                ceilings.sample()
                 call = calls.make(case, environment.world_size)
+                ceilings.sample(call.bytes)
                 timings = measure(call, groups, self.row_seconds)
                 if environment.rank == 0:
                     say(f"{case}: {_in_words(timings)}")
@@ -64,7 +64,6 @@ class Collectives:
                         (timing.low, timing.median, timing.high),
                     )
                     rows.append({**row, "nodes": nodes, "calls": timing.calls, "repetitions": timing.blocks})
-        ceilings.sample()
         ceilings.close()
         if environment.rank == 0:
             self._tell(report.document(rows, ceilings.samples, nodes, facts()))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from entrypoints.bench import bounds
 from entrypoints.bench.cases import Case, quartiles, readable
+
+# By a ceiling's name and the size in bytes that it is for, None where it is for all.
+Samples = Mapping[tuple[str, Optional[int]], Sequence[float]]
 
 
 def row(
@@ -28,30 +31,26 @@ def row(
 
 
 def document(
-    rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[float]], nodes: int, facts: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]], samples: Samples, nodes: int, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """`rows` with their share of the ceiling, and the ceilings from their `samples` in GB/s."""
-    ceilings = [
-        {
-            "where": bounds.place(nodes),
-            "what": name,
-            "gbytes_per_s": _digits(quartiles(values)[1]),
-            "gbytes_per_s_quartiles": [_digits(quartiles(values)[0]), _digits(quartiles(values)[2])],
-            "samples": len(values),
-        }
-        for name, values in samples.items()
-    ]
-    speeds = {name: quartiles(values)[1] for name, values in samples.items()}
-    return {**facts, "rows": [_with_share(row, speeds, nodes) for row in rows], "ceilings": ceilings}
+    ceilings = []
+    for (name, size), values in sorted(samples.items(), key=lambda item: (item[0][0], item[0][1] or 0)):
+        low, middle, high = map(_digits, quartiles(values))
+        ceiling = {"where": bounds.place(nodes), "what": name, "bytes": size, "gbytes_per_s": middle}
+        ceilings.append({**ceiling, "gbytes_per_s_quartiles": [low, high], "samples": len(values)})
+    return {**facts, "rows": [_with_share(row, samples, nodes) for row in rows], "ceilings": ceilings}
 
 
-def _with_share(row: Mapping[str, Any], speeds: Mapping[str, float], nodes: int) -> dict[str, Any]:
+def _with_share(row: Mapping[str, Any], samples: Samples, nodes: int) -> dict[str, Any]:
     limit = bounds.limit(row["collective"], row["ranks"], nodes)
     if limit is None:
         return {**row, "ceiling": None, "ceiling_factor": None, "ceiling_share": None}
     name, factor = limit
-    share = bounds.share(row["algbw_gbytes_per_s"], row["bytes"], speeds[name], factor)
-    share = None if share is None else round(share, 3)
+    share = None
+    values = samples.get((name, row["bytes"] if name == bounds.MEMORY_COPY else None))
+    if values and row["bytes"] >= bounds.SMALLEST_SHARE:
+        share = round(bounds.share(row["algbw_gbytes_per_s"], quartiles(values)[1], factor), 3)
     return {**row, "ceiling": name, "ceiling_factor": round(factor, 4), "ceiling_share": share}
 
 
@@ -64,7 +63,9 @@ def table(document: Mapping[str, Any]) -> str:
             f"{row['collective']:<15}{row['dtype']:<10}{readable(row['bytes']):>9}  {row['backend']:<8}"
             f"{row['latency_us']:>11.1f}{row['algbw_gbytes_per_s']:>9.3f}  {share}"
         )
-    lines += [f"ceiling {ceiling['what']}: {ceiling['gbytes_per_s']:.2f} GB/s" for ceiling in document["ceilings"]]
+    for ceiling in document["ceilings"]:
+        size = f" of {readable(ceiling['bytes'])}" if ceiling["bytes"] else ""
+        lines.append(f"ceiling {ceiling['what']}{size}: {ceiling['gbytes_per_s']:.2f} GB/s")
     return "\n".join(lines)
 
 

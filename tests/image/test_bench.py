@@ -51,7 +51,7 @@ def test_two_ranks_print_one_document_with_both_backends_and_the_ceiling(run_in_
         assert row["algbw_gbytes_per_s"] == pytest.approx(row["bytes"] / row["latency_us"] / 1e3, rel=0.01)
         assert (row["ceiling_share"] is not None) == (row["bytes"] >= 16 << 20)
     (ceiling,) = document["ceilings"]
-    assert (ceiling["where"], ceiling["what"]) == ("one-container", "memory-copy")
+    assert (ceiling["where"], ceiling["what"], ceiling["bytes"]) == ("one-container", "memory-copy", 16 << 20)
     assert ceiling["gbytes_per_s"] > 0
     assert document["environment"]["FI_PROVIDER"] == "tcp,shm"
 
@@ -65,7 +65,7 @@ def test_a_rank_alone_and_ranks_of_mpirun_print_a_table(run_in_image: RunInImage
         assert head.split()[:2] == ["collective", "type"]
         assert first.split()[:5] == ["all_reduce", "float32", "4", "KiB", "gloo"]
         assert ("of memory-copy" in second) == bool(launcher)  # one rank moves nothing: nothing limits it
-        assert ceiling.startswith("ceiling memory-copy: ")
+        assert ceiling.startswith("ceiling memory-copy of 16 MiB: ")
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,10 @@ def test_quartiles(values: list[float], expected: tuple[float, float, float]) ->
 @pytest.mark.parametrize(
     ("collective", "ranks", "nodes", "expected"),
     [
-        ("all_reduce", 2, 1, (bounds.MEMORY_COPY, 1.75)),
-        ("all_reduce", 4, 1, (bounds.MEMORY_COPY, 2.125)),
-        ("reduce_scatter", 2, 1, (bounds.MEMORY_COPY, 1.25)),
-        ("all_gather", 2, 1, (bounds.MEMORY_COPY, 1.0)),
-        ("broadcast", 8, 1, (bounds.MEMORY_COPY, 1.0)),
+        ("all_reduce", 2, 1, (bounds.MEMORY_COPY, 1.0)),
+        ("reduce_scatter", 2, 1, (bounds.MEMORY_COPY, 0.75)),
+        ("all_gather", 4, 1, (bounds.MEMORY_COPY, 0.625)),
+        ("broadcast", 8, 1, (bounds.MEMORY_COPY, 0.5)),
         ("all_reduce", 2, 2, (bounds.TCP_BOTH_WAYS, 1.0)),
         ("all_reduce", 4, 4, (bounds.TCP_BOTH_WAYS, 1.5)),
         ("all_gather", 2, 2, (bounds.TCP_BOTH_WAYS, 0.5)),
@@ -99,22 +98,19 @@ def test_what_limits_a_collective(
 
 
 def test_a_share_is_what_was_moved_of_what_could_be() -> None:
-    assert bounds.share(algbw=4.0, size=25 * MIB, ceiling=14.0, factor=1.75) == 0.5
-
-
-def test_a_tensor_that_stays_in_the_caches_has_no_share_of_memorys_speed() -> None:
-    assert bounds.share(algbw=4.0, size=1 * MIB, ceiling=14.0, factor=1.75) is None
+    assert bounds.share(algbw=4.0, ceiling=12.0, factor=1.5) == 0.5
 
 
 def test_a_document_has_the_contracts_keys_and_figures() -> None:
     seconds = (0.004, 0.005, 0.007)
     row = report.row(Case("all_reduce", "float32", 25 * MIB), 25 * MIB, "ccl", ranks=2, nodes=1, seconds=seconds)
-    document = report.document([row], {bounds.MEMORY_COPY: [12.0, 14.0, 13.0]}, 1, {"pin": "2.13"})
+    document = report.document([row], {(bounds.MEMORY_COPY, 25 * MIB): [12.0, 14.0, 13.0]}, 1, {"pin": "2.13"})
     assert document["pin"] == "2.13"
     assert document["ceilings"] == [
         {
             "where": "one-container",
             "what": "memory-copy",
+            "bytes": 26214400,
             "gbytes_per_s": 13.0,
             "gbytes_per_s_quartiles": [12.0, 14.0],
             "samples": 3,
@@ -132,16 +128,28 @@ def test_a_document_has_the_contracts_keys_and_figures() -> None:
             "latency_us_quartiles": [4000.0, 7000.0],
             "algbw_gbytes_per_s": 5.243,
             "ceiling": "memory-copy",
-            "ceiling_factor": 1.75,
-            "ceiling_share": 0.706,
+            "ceiling_factor": 1.0,
+            "ceiling_share": 0.403,
         }
     ]
-    assert "71% of memory-copy" in report.table(document)
+    assert "40% of memory-copy" in report.table(document)
+
+
+@pytest.mark.parametrize(
+    ("size", "copied", "share"),
+    [(4096, 4096, None), (MIB, 25 * MIB, None), (MIB, MIB, 0.5)],
+    ids=["a matter of latency", "a copy of another size", "large"],
+)
+def test_a_share_is_of_a_copy_of_the_same_size(size: int, copied: int, share: float | None) -> None:
+    seconds = size / 5e9
+    row = report.row(Case("all_reduce", "float32", size), size, "ccl", 2, 1, (seconds, seconds, seconds))
+    document = report.document([row], {(bounds.MEMORY_COPY, copied): [10.0]}, 1, {})
+    assert document["rows"][0]["ceiling_share"] == share
 
 
 def test_ranks_on_both_nodes_have_no_ceiling() -> None:
     row = report.row(Case("all_reduce", "float32", 25 * MIB), 25 * MIB, "ccl", 4, 2, (0.1, 0.1, 0.1))
-    document = report.document([row], {bounds.MEMORY_COPY: [13.0]}, 2, {})
+    document = report.document([row], {(bounds.MEMORY_COPY, 25 * MIB): [13.0]}, 2, {})
     assert (document["rows"][0]["ceiling"], document["rows"][0]["ceiling_share"]) == (None, None)
     assert document["rows"][0]["where"] == "two-containers"
 
@@ -171,7 +179,9 @@ def test_a_stream_moves_what_it_is_asked_to_both_ways_at_once() -> None:
 
 
 def test_a_copy_is_of_all_bytes() -> None:
-    copier = Copier()
-    assert copier._target[0] != copier._source[0]
+    copier = Copier(1 << 16)
+    assert copier.copied == 1 << 15
+    copier._source[-1] = 7
+    assert copier._target != copier._source
     assert copier.copy(1) > 0
     assert copier._target == copier._source

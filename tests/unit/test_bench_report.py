@@ -27,7 +27,7 @@ def row(where: str, backend: str, size: int, microseconds: float, dtype: str = "
         "latency_us": microseconds,
         "algbw_gbytes_per_s": size / microseconds / 1e3,
         "ceiling": "memory-copy" if one else "tcp-both-ways",
-        "ceiling_factor": 1.75 if one else 1.0,
+        "ceiling_factor": 1.0,
         "ceiling_share": 0.7 if size > 16 * MIB else None,
     }
 
@@ -35,7 +35,8 @@ def row(where: str, backend: str, size: int, microseconds: float, dtype: str = "
 def document(where: str, backends: tuple[str, ...] = ("ccl", "gloo")) -> dict[str, Any]:
     times = {"ccl": 10.0, "gloo": 2000.0}
     sizes = (4096, 25 * MIB)
-    ceiling = {"memory-copy": 14.0} if where == "one-container" else {"tcp-one-way": 1.5, "tcp-both-ways": 1.1}
+    memory = {("memory-copy", 25 * MIB): 14.0, ("memory-copy", MIB): 90.0}
+    ceilings = memory if where == "one-container" else {("tcp-one-way", None): 1.5, ("tcp-both-ways", None): 1.1}
     return {
         "pin": "2.13",
         "torch": "2.13.0+cpu",
@@ -47,7 +48,10 @@ def document(where: str, backends: tuple[str, ...] = ("ccl", "gloo")) -> dict[st
             for size in sizes
             for name in backends
         ],
-        "ceilings": [{"where": where, "what": name, "gbytes_per_s": value} for name, value in ceiling.items()],
+        "ceilings": [
+            {"where": where, "what": name, "bytes": size, "gbytes_per_s": value}
+            for (name, size), value in ceilings.items()
+        ],
     }
 
 
@@ -59,7 +63,10 @@ def merged() -> dict[str, Any]:
 
 def test_a_merged_document_has_every_row_and_ceiling_and_what_they_depend_on(merged: dict[str, Any]) -> None:
     assert [entry["where"] for entry in merged["rows"]] == ["one-container"] * 8 + ["two-containers"] * 8
-    assert [entry["what"] for entry in merged["ceilings"]] == ["memory-copy", "tcp-one-way", "tcp-both-ways"]
+    assert [entry["what"] for entry in merged["ceilings"]] == ["memory-copy"] * 2 + [
+        "tcp-one-way",
+        "tcp-both-ways",
+    ]
     assert (merged["pin"], merged["cpu"], merged["image"]) == ("2.13", "A processor", "sha256:1")
     assert merged["environment"].keys() == {"one-container", "two-containers"}
 
@@ -89,7 +96,8 @@ def test_the_table_fits_a_narrow_terminal(merged: dict[str, Any]) -> None:
     assert "…" not in "".join(lines)
     (line,) = [line for line in lines[: len(lines) // 2] if "fp32" in line and "4 KiB" in line]
     assert line.split() == ["all_reduce", "fp32", "4", "KiB", "10.0", "2,000.0", "200.0x", "0.41"]
-    assert any("ceilings: tcp-one-way 1.5 GB/s, tcp-both-ways 1.1 GB/s" in line for line in lines)
+    assert any("memory-copy of 25 MiB 14.0" in line for line in lines)
+    assert any("ceilings, GB/s: tcp-one-way 1.5, tcp-both-ways 1.1" in line for line in lines)
 
 
 def test_an_image_with_one_backend_has_a_table_without_comparison() -> None:
@@ -113,11 +121,14 @@ def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any
     assert bench_report.lines(merged, "one-container", "broadcast") == []
 
 
-def test_the_pictures_ceilings_are_the_measured_ones_and_what_they_leave(merged: dict[str, Any]) -> None:
+def test_the_pictures_ceilings_are_curves_over_the_sizes_that_are_drawn(merged: dict[str, Any]) -> None:
     one = plots.ceilings(merged, "one-container", "all_reduce")
-    assert one == [("memory copy of one core", 14.0), ("all_reduce at most, that / 1.75", 8.0)]
+    assert one == [("memory copy of one core: 14", [(25 * MIB, 14.0)])]
     two = plots.ceilings(merged, "two-containers", "all_reduce")
-    assert [value for _name, value in two] == [1.5, 1.1]
+    assert [curve for _name, curve in two] == [
+        [(4096, 1.5), (25 * MIB, 1.5)],
+        [(4096, 1.1), (25 * MIB, 1.1)],
+    ]
 
 
 def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_path: Path) -> None:
