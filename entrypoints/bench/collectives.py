@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -53,7 +53,7 @@ class Collectives:
                 ceilings.sample(call.bytes)
                 timings = measure(call, groups, self.row_seconds)
                 if environment.rank == 0:
-                    say(f"{case}: {_in_words(timings)}")
+                    say(f"{case}: {_in_words(timings, groups)}")
                 for name, timing in timings.items():
                     row = report.row(
                         case,
@@ -111,5 +111,8 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return found[1] if found else "unknown"
 
 
-def _in_words(timings: dict[str, Timing]) -> str:
-    return ", ".join(f"{backend} {timing.median * 1e6:.1f} us" for backend, timing in timings.items())
+def _in_words(timings: Mapping[str, Timing], asked: Iterable[str]) -> str:
+    return ", ".join(
+        f"{backend} {timings[backend].median * 1e6:.1f} us" if backend in timings else f"{backend} has it not"
+        for backend in asked
+    )

@@ -28,10 +28,10 @@ class Timing:
 
 
 def measure(call: Call, groups: Mapping[str, dist.ProcessGroup], row_seconds: float) -> dict[str, Timing]:
-    """The timing of each backend. A collective; every rank gets the same numbers."""
+    """The timing of each backend that supports the call. A collective; every rank gets the same numbers."""
+    groups = {backend: group for backend, group in groups.items() if call.check(group)}
     first = {}
     for backend, group in groups.items():
-        call.check(group)
         first[backend] = [_block(call, group, 1) for _ in range(_FIRST_CALLS)]
     plan = repetitions(
         {backend: median(longest(everyone(times))) for backend, times in first.items()}, row_seconds
