@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from entrypoints.cpus import format_cpu_list
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.host import Core
@@ -97,24 +96,23 @@ def variables(
         return chosen
     if share.shares_cores or threads > len(computing):
         notes.reasons.append(
-            "threads are not placed: they share the cores with others, the kernel finds idle CPUs"
+            "threads are not placed: others use these cores, or they are fewer than threads; the kernel finds idle CPUs"
         )
     elif all(len(core.cpus) == 1 for core in computing):
         notes.reasons.append("threads are not placed: each of the rank's cores has one hardware thread")
     else:
-        chosen.update(OMP_PLACES=place(core.cpus[0] for core in computing), OMP_PROC_BIND="close")
+        chosen["KMP_AFFINITY"] = affinity(core.cpus[0] for core in computing)
         notes.reasons.append(
-            f"OMP_PLACES={chosen['OMP_PLACES']}: compute threads keep to one hardware thread of each core, so "
-            "that no two meet on one; the others are for data loading and communication"
+            "KMP_AFFINITY: compute threads keep to one hardware thread of each core, so that no two meet on one, "
+            "and move between them; the others are for data loading and communication"
         )
-    notes.reasons.append(
-        "KMP_AFFINITY is left unset: a thread that is bound to one core waits where another program has it, and "
-        "all that the main thread starts would inherit its one core"
-    )
     return chosen
 
 
-def place(cpus: Iterable[int]) -> str:
-    """One OpenMP place of all these CPUs: {0, 1, 2, 8} is "{0:3,8}"."""
-    runs = (run.split("-") for run in format_cpu_list(frozenset(cpus)).split(","))
-    return "{" + ",".join(f"{low}:{int(high[0]) - int(low) + 1}" if high else low for low, *high in runs) + "}"
+def affinity(cpus: Iterable[int]) -> str:
+    """All threads on all of these CPUs, none bound to a single one.
+
+    So bound, one would wait where another program has its CPU, and what the main thread starts would inherit its
+    own. libiomp5 gives forked children, which load data, the process's whole mask back.
+    """
+    return "granularity=fine,proclist=[{" + ",".join(map(str, sorted(cpus))) + "}],explicit"

@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from entrypoints import environment, plan
 from entrypoints.errors import UsageError
-from entrypoints.forks import WIDEN
 from entrypoints.preload import split
 from entrypoints.rank_plan import MemoryPolicy
 
@@ -37,8 +36,6 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(made.environment)
     environ[LAUNCHER] = made.placement.launcher
     environ[PRELOADED] = ":".join(made.preload)
-    if "OMP_PLACES" in made.environment:
-        environ[WIDEN] = "1"
     os.execve(sys.executable, python("entrypoints.worker", argv), environ)  # noqa: S606 - no shell is the point
 
 

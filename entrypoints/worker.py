@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import banner, failure, forks, preload, rank, script
+from entrypoints import banner, failure, preload, rank, script
 from entrypoints.banner import Announce
 from entrypoints.distributed import DEFAULT_BACKEND, agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
@@ -78,7 +78,6 @@ def _others_backend(command: str, argv: list[str]) -> str:
 def main() -> NoReturn:
     _whole_lines()
     environment, preloaded = rank.take_back(os.environ)
-    forks.widen(os.environ)
     for warning in preload.verify(preloaded):
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
     command, *argv = sys.argv[1:]

@@ -15,7 +15,7 @@ from entrypoints.division import divide, shares
 from entrypoints.environment import DistributedEnvironment, variables
 from entrypoints.errors import UsageError
 from entrypoints.host import Core, NumaNode, Quota, Route, Topology
-from entrypoints.openmp import place as openmp_place
+from entrypoints.openmp import affinity
 from entrypoints.preload import Preloads
 from entrypoints.rank_plan import MemoryPolicy, RankPlan
 
@@ -124,8 +124,8 @@ def test_no_cpu_has_more_threads_than_it_can_feed(topology: Topology, ranks: int
             part = topology.quota.cpus / ranks
             assert one.omp_num_threads <= max(1, math.ceil(part))
             assert one.omp_num_threads + one.dataloader_workers <= max(1, math.ceil(part))
-        if "OMP_PLACES" in one.environment:
-            assert one.environment["OMP_PLACES"] == openmp_place(core.cpus[0] for core in own)
+        if "KMP_AFFINITY" in one.environment:
+            assert one.environment["KMP_AFFINITY"] == affinity(core.cpus[0] for core in own)
 
 
 @given(
@@ -269,7 +269,7 @@ def test_less_than_a_cpu_for_each_rank_is_a_warning() -> None:
 def test_a_quota_of_all_cores_limits_nothing() -> None:
     made = make(place(), cores(4, threads=2), {}, IOMP, quota=Quota(4, "cpu.max"))
     assert made.omp_num_threads == 4
-    assert made.environment["OMP_PLACES"] == "{0:4}"
+    assert made.environment["KMP_AFFINITY"] == affinity(range(4))
     assert made.dataloader_workers == 0  # the processor time is all for compute
 
 
@@ -375,7 +375,7 @@ def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
     assert make(place(), cores(2), preloads=IOMP).environment["KMP_BLOCKTIME"] == "1"
     assert not {name for name in make(place(), cores(2)).environment if name.startswith("KMP_")}
     own = make(place(), cores(2, 2), {"LD_PRELOAD": "/x/libiomp5.so"}, Preloads())
-    assert own.environment["OMP_PLACES"] == "{0:2}"
+    assert own.environment["KMP_AFFINITY"] == affinity(range(2))
 
 
 @pytest.mark.parametrize(
@@ -393,19 +393,14 @@ def test_compute_keeps_to_one_hardware_thread_of_each_core_where_the_cores_are_t
     environ: dict[str, str], facts: dict[str, Any]
 ) -> None:
     chosen = make(place(1, 2), cores(8, 2), {}, IOMP).environment
-    assert (chosen["OMP_PLACES"], chosen["OMP_PROC_BIND"]) == ("{4:4}", "close")
+    assert chosen["KMP_AFFINITY"] == "granularity=fine,proclist=[{4,5,6,7}],explicit"
     chosen = make(place(1, 2), cores(8, 2), environ, IOMP, **facts).environment
-    assert not {"OMP_PLACES", "OMP_PROC_BIND", "KMP_AFFINITY"} & set(chosen)
+    assert "KMP_AFFINITY" not in chosen
 
 
 def test_threads_are_not_placed_where_cores_have_one_hardware_thread_or_are_shared() -> None:
-    assert "OMP_PLACES" not in make(place(), cores(4), preloads=IOMP).environment
-    assert "OMP_PLACES" not in make(place(0, 5), cores(2, 2), preloads=IOMP).environment
-
-
-@pytest.mark.parametrize(("cpus", "text"), [((3,), "{3}"), ((0, 1, 2), "{0:3}"), ((9, 0, 1, 5), "{0:2,5,9}")])
-def test_a_place_is_written_as_openmp_reads_it(cpus: tuple[int, ...], text: str) -> None:
-    assert openmp_place(cpus) == text
+    assert "KMP_AFFINITY" not in make(place(), cores(4), preloads=IOMP).environment
+    assert "KMP_AFFINITY" not in make(place(0, 5), cores(2, 2), preloads=IOMP).environment
 
 
 @pytest.mark.parametrize("name", ["KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PLACES", "TORCH_CPP_LOG_LEVEL"])

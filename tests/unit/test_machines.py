@@ -13,6 +13,7 @@ from entrypoints.cpus import format_cpu_list
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.host import Topology
+from entrypoints.openmp import affinity
 from entrypoints.preload import Preloads
 from entrypoints.rank_plan import MemoryPolicy, RankPlan
 from tests.unit.machines.expected import EXPECTED
@@ -108,7 +109,7 @@ def test_a_quota_is_found_wherever_it_stands_and_named(folder: Path, name: str) 
     assert host.quota.cpus == 1.5
     (made,) = plans(host, 1)
     assert any("CPU quota is 1.5 CPUs (/sys/fs/cgroup/" in reason for reason in made.reasons)
-    assert "OMP_PLACES" not in made.environment
+    assert "KMP_AFFINITY" not in made.environment
 
 
 def test_the_cpus_of_a_mask_that_are_not_there_are_left_out(folder: Path) -> None:
@@ -150,7 +151,7 @@ def test_the_guides_choice_for_one_rank_a_socket_of_24_cores_comes_out_by_itself
     made = plans(read(folder, "genoa-2x96-nps4"), 8)[0]
     assert (made.omp_num_threads, len(made.ccl_worker_cores)) == (23, 1)
     assert made.environment["CCL_WORKER_COUNT"] == "1"
-    assert made.environment["OMP_PLACES"] == "{0:23}"
+    assert made.environment["KMP_AFFINITY"] == affinity(range(23))
 
 
 def test_two_workers_a_rank_as_the_guide_has_them_are_kept_where_the_user_asks(folder: Path) -> None:

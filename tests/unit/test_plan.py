@@ -102,27 +102,6 @@ def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | 
     assert rank.named_backend(line.split()) == backend
 
 
-# Forks
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_forked_child_has_the_ranks_cpus_and_not_the_main_threads(asked: bool) -> None:
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
-        pytest.skip("needs two CPUs")
-    code = (
-        "import os; from entrypoints import forks\n"
-        f"environ = {{forks.WIDEN: '1'}} if {asked} else {{}}\n"
-        f"forks.widen(environ); assert not environ; os.sched_setaffinity(0, {{{cpus[0]}}})\n"
-        "if os.fork() == 0: print(*sorted(os.sched_getaffinity(0)), flush=True); os._exit(0)\n"
-        "os.wait()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert [int(cpu) for cpu in done.stdout.split()] == (cpus if asked else cpus[:1])
-
-
 # Memory
 
 
