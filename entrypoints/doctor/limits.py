@@ -1,12 +1,13 @@
-"""Limits of the process that a training job can meet.
+"""Limits of the process that a training job can meet, and its place for temporary files.
 
-Only open files: locked memory matters to RDMA, which the tcp and shm transports do not use, and core files to
-nobody who did not ask for them.
+Of the limits only open files: locked memory matters to RDMA, which the tcp and shm transports do not use, and core
+files to nobody who did not ask for them.
 """
 
 from __future__ import annotations
 
 import resource
+import tempfile
 
 from entrypoints.doctor.checks import Check, Status
 
@@ -27,5 +28,14 @@ def open_files(soft: int) -> Check:
     )
 
 
+def temporary_files() -> Check:
+    """torch does not start without a folder for them, nor do launchers."""
+    try:
+        return Check("temporary files", Status.OK, f"{tempfile.gettempdir()} can be written")
+    except FileNotFoundError as error:
+        mend = "docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
+        return Check("temporary files", Status.ERROR, error.strerror or str(error), mend)
+
+
 def examine() -> list[Check]:
-    return [open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
+    return [open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]), temporary_files()]

@@ -13,7 +13,7 @@ from entrypoints.doctor.checks import Check, Status
 from entrypoints.host import EMULATED
 
 MODULE = "entrypoints.doctor.probe"
-SECONDS = 60.0
+SECONDS = 180.0  # of an idle machine it takes two
 # oneDNN's names of kernels that multiply bf16 with the CPU's own instructions have one of these.
 NATIVE_KERNELS = ("amx", "bf16_vnni", "avx512_core_bf16", "avx512_core_fp16", "avx10")
 
@@ -70,7 +70,7 @@ def bf16(flag: str, found: Mapping[str, Any]) -> Check:
 
 def examine(flag: str) -> list[Check]:
     """Starts the rank. `flag`: as in `bf16`."""
-    outcome = ranks.start(["run", "--backend", "gloo", "-m", MODULE], SECONDS)  # which needs the least
+    outcome = ranks.start(["run", "--quiet", "--backend", "gloo", "-m", MODULE], SECONDS)  # which needs the least
     if outcome.problem or not outcome.found:
         mend = "see what `entrypoint run` says of a script of yours"
         return [Check("a rank", Status.ERROR, f"a single rank fails: {outcome.problem or 'silent'}", mend)]

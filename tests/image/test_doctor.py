@@ -144,6 +144,12 @@ def test_a_master_that_cannot_be_reached_is_an_error(run_in_image: RunInImage, a
     assert found.broken["master"]["mend"]
 
 
+def test_a_read_only_container_without_a_folder_for_temporary_files_is_an_error(run_in_image: RunInImage) -> None:
+    found = examine(run_in_image("doctor", "--json", "--quick", docker_args=("--read-only",)))
+    assert (found.code, set(found.broken)) == (1, {"temporary files"})
+    assert "--tmpfs /tmp" in found.broken["temporary files"]["mend"]
+
+
 def test_the_table_has_a_line_for_each_check_and_the_mend_below(run_in_image: RunInImage) -> None:
     done = run_in_image("doctor", "--quick", env={"GLOO_SOCKET_IFNAME": "eth9"})
     assert done.returncode == 1
