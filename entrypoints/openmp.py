@@ -96,7 +96,8 @@ def variables(
         return chosen
     if share.shares_cores or threads > len(computing):
         notes.reasons.append(
-            "threads are not placed: others use these cores, or they are fewer than threads; the kernel finds idle CPUs"
+            "threads are not placed: others use these cores, or there are fewer cores than threads; the kernel "
+            "finds idle CPUs"
         )
     elif all(len(core.cpus) == 1 for core in computing):
         notes.reasons.append("threads are not placed: each of the rank's cores has one hardware thread")
