@@ -29,24 +29,23 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Way:
-    """One way to start the loop. `against`: the way that it is compared with; its own name for those."""
+    """One way to start the loop. `is_baseline`: the others are compared with it."""
 
     name: str
     command: tuple[str, ...]
-    against: str
+    is_baseline: bool = False
 
 
 def ways(ranks: int) -> list[Way]:
-    """Several ranks against torchrun's, one rank against run_cpu's: that one starts no group."""
+    """`ranks` ranks, and one with all cores: what run_cpu starts, which makes no process group."""
     per_node = f"--nproc-per-node={ranks}"
-    several, one = f"torchrun, {ranks} ranks", "run_cpu, 1 rank"
     launch = ("launch", per_node, "--", "run", "--quiet")
     return [
-        Way(several, ("torchrun", per_node, SCRIPT), several),
-        Way(f"launch, {ranks} ranks, gloo", (*launch, "--backend=gloo", SCRIPT), several),
-        Way(f"launch, {ranks} ranks, ccl", (*launch, "--backend=ccl", SCRIPT), several),
-        Way(one, ("python", "-m", "torch.backends.xeon.run_cpu", SCRIPT), one),
-        Way("run, 1 rank", ("run", "--quiet", SCRIPT), one),
+        Way(f"torchrun, {ranks} ranks", ("torchrun", per_node, SCRIPT), is_baseline=True),
+        Way(f"launch, {ranks} ranks, gloo", (*launch, "--backend=gloo", SCRIPT)),
+        Way(f"launch, {ranks} ranks, ccl", (*launch, "--backend=ccl", SCRIPT)),
+        Way("run_cpu, 1 rank", ("python", "-m", "torch.backends.xeon.run_cpu", SCRIPT), is_baseline=True),
+        Way("run, 1 rank", ("run", "--quiet", SCRIPT)),
     ]
 
 
@@ -101,39 +100,44 @@ def measure(image: str, way: Way, options: Sequence[str]) -> dict[str, Any]:
 
 
 def rows(chosen: Sequence[Way], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Per way the median speed, its range, its ratio to the way it is against, and what the loop had.
+    """Per way the median speed, its range, its ratio to each baseline, and what the loop had.
 
-    The ratio is the median of the rounds' own ratios: what slows a whole round does not count.
+    A ratio is the median of the rounds' own ratios: what slows a whole round does not count.
     """
     speeds = {name: [one["samples_per_second"] for one in reports] for name, reports in found.items()}
+    baselines = [way.name for way in chosen if way.is_baseline]
     return [
         {
             "way": way.name,
             "samples_per_second": round(statistics.median(speeds[way.name]), 2),
-            "samples_per_second_range": [round(min(speeds[way.name]), 2), round(max(speeds[way.name]), 2)],
-            "against": way.against,
-            "ratio": round(
-                statistics.median(a / b for a, b in zip(speeds[way.name], speeds[way.against], strict=True)), 3
-            ),
+            "samples_per_second_rounds": [round(speed, 2) for speed in speeds[way.name]],
+            "ratio_to": {name: round(ratio(speeds[way.name], speeds[name]), 3) for name in baselines},
             **{key: found[way.name][0][key] for key in ("ranks", "backend", "threads", "cpus", "preloads")},
         }
         for way in chosen
     ]
 
 
+def ratio(speeds: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(speed / other for speed, other in zip(speeds, others, strict=True))
+
+
 def table(found: Sequence[Mapping[str, Any]]) -> Table:
     """One row a way."""
-    shown = Table("started by", "threads", "CPUs", "preloads", "samples/s", "range", "ratio")
+    baselines = list(found[0]["ratio_to"])
+    shown = Table(
+        "started by", "threads", "CPUs", "preloads", "samples/s", "range", *(f"to {b}" for b in baselines)
+    )
     for row in found:
-        low, high = row["samples_per_second_range"]
-        same = row["way"] == row["against"]
+        speeds = row["samples_per_second_rounds"]
         shown.add_row(
             row["way"],
             str(row["threads"]),
             str(row["cpus"]),
             ", ".join(row["preloads"]) or "none",
             f"{row['samples_per_second']:.1f}",
-            f"{low:.1f} to {high:.1f}",
-            "1" if same else f"{row['ratio']:.2f} of {row['against']}",
+            f"{min(speeds):.1f} to {max(speeds):.1f}",
+            *(f"{row['ratio_to'][name]:.2f}" for name in baselines),
         )
     return shown
