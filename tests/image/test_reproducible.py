@@ -1,0 +1,58 @@
+"""A step of the Dockerfile makes the same layer each time (images/scripts/settled), or it is told where not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import containers
+from tooling import base, contents, engine, layers, pins
+from tooling.paths import IMAGES
+from tooling.say import say
+
+DOCKERFILE = """\
+FROM {base}
+RUN --network=none --mount=type=bind,source=scripts,target=/run/scripts {prefix} sh -c '\
+ mkdir -p /opt/made/below /run/made && echo a > /opt/made/below/a && ln -s a /opt/made/below/link &&\
+ useradd --uid 1234 somebody && chmod 755 /opt && head -c 1 /run/scripts/trim.py > /etc/read'
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Builds the step with a command before it, without the build cache; gives the image's tag."""
+    engine.ensure(say)
+    ground = base.ensure(pins.load().pin(), say)
+    shutil.copytree(IMAGES / "scripts", tmp_path / "scripts")
+    tags: list[str] = []
+
+    def make(prefix: str) -> str:
+        tags.append(f"{containers.unique_name()}:step")
+        (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(base=ground.reference, prefix=prefix))
+        argv = ["docker", "buildx", "build", "--builder", "default", "--provenance=false", "--no-cache", "--quiet"]
+        argv += ["--tag", tags[-1], str(tmp_path)]
+        subprocess.run(argv, capture_output=True, check=True, timeout=300)
+        return tags[-1]
+
+    yield make
+    for tag in tags:
+        subprocess.run(["docker", "image", "rm", "--force", tag], capture_output=True, check=False, timeout=60)
+
+
+def test_a_settled_step_makes_the_same_layer_twice(build: Callable[[str], str]) -> None:
+    first, second = (build("/run/scripts/settled") for _ in range(2))
+    assert contents.layers(first) == contents.layers(second), layers.difference(first, second)
+    made = {entry.path: entry for entry in layers.entries(first, contents.layers(first)[-1])}
+    changed = ("opt", "opt/made/below/a", "opt/made/below/link", "run/made", "etc/shadow")
+    assert len({made[path].time for path in changed}) == 1
+    assert not {path for path in made if path.startswith("run/scripts")}
+
+
+def test_where_two_builds_differ_the_first_file_that_does_is_named(build: Callable[[str], str]) -> None:
+    told = layers.difference(build("env"), build("env"))
+    assert told is not None
+    assert "time" in told
