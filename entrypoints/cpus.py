@@ -50,17 +50,16 @@ def nodes(root: Path, switched_on: frozenset[int], mems_allowed: frozenset[int])
 
 
 def cores(
-    root: Path,
-    allowed: frozenset[int],
-    switched_on: frozenset[int],
-    numa: tuple[NumaNode, ...],
-    warnings: list[str],
+    root: Path, allowed: frozenset[int], numa: tuple[NumaNode, ...], warnings: list[str]
 ) -> tuple[Core, ...]:
-    """The physical cores that have an allowed CPU, ordered by socket, NUMA node and first hardware thread."""
+    """The physical cores of the `allowed` CPUs, ordered by socket, NUMA node and first hardware thread.
+
+    CPUs that are switched off are nobody's siblings: the kernel leaves them out.
+    """
     node_of = {cpu: node.number for node in numa for cpu in node.cpus}
     places: Mapping[int, tuple[int, int]] | None = None
     groups: dict[frozenset[int], Core] = {}
-    for cpu in sorted(allowed & switched_on):
+    for cpu in sorted(allowed):
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         # The first name is the kernel's since 5.1, the second its older one.
         listed = _text(folder / "core_cpus_list") or _text(folder / "thread_siblings_list")
@@ -76,7 +75,7 @@ def cores(
             place = places.get(cpu, (0, -1 - cpu))  # one that nobody describes is a core of its own
             same = {other for other, where in places.items() if where == place} | {cpu}
             listed, socket = format_cpu_list(frozenset(same)), str(place[0])
-        siblings = parse_cpu_list(listed) & switched_on
+        siblings = parse_cpu_list(listed)
         if siblings not in groups:
             groups[siblings] = Core(
                 cpus=tuple(sorted(siblings & allowed)),

@@ -27,7 +27,7 @@ def read(root: Path = REAL_ROOT, master_addr: str | None = None) -> Topology:
     allowed = masks.own & switched_on
     allowed = allowed & cpus.parse_cpu_list(limits.cpuset) or allowed
     numa = cpus.nodes(root, switched_on, masks.mems)
-    cores = cpus.cores(root, allowed, switched_on, numa, warnings)
+    cores = cpus.cores(root, allowed, numa, warnings)
     if not numa and len({core.socket for core in cores}) > 1:
         warnings.append("/sys/devices/system/node cannot be read: sockets are taken for NUMA nodes")
     cpu = cpuinfo.read(root)

@@ -165,6 +165,11 @@ def test_the_longer_share_is_where_it_keeps_every_rank_on_its_socket() -> None:
     assert [len(part) for part in shares(own, 4)] == [4, 3, 4, 4]
 
 
+def test_a_sockets_end_counts_more_than_a_numa_nodes() -> None:
+    own = tuple(Core((cpu,), (cpu,), int(cpu > 3), int(cpu > 3) + int(cpu > 4)) for cpu in range(9))
+    assert [len(part) for part in shares(own, 2)] == [4, 5]
+
+
 def test_hundreds_of_ranks_are_divided_at_once() -> None:
     own = tuple(Core((cpu,), (cpu,), cpu // 192, cpu // 48) for cpu in range(383))
     assert len(shares(own, 250)) == 250
