@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,11 @@ FOLDER = CACHE / "faults"
 TIMEOUT_SECONDS = 15
 SAVE_STEPS, FAULT_STEP, MAX_STEPS = 4, 6, 10
 RECOVERY_SECONDS = 600.0
+TABLE_WIDTH = 120
 TRAIN = (
     *("train", "--model_name_or_path=/data/model", "--train_file=/data/train.csv", "--output_dir=/output"),
     *("--bf16", "--do_train", "--per_device_train_batch_size=4", "--max_seq_length=32", "--logging_steps=1"),
     *(f"--max_steps={MAX_STEPS}", f"--save_steps={SAVE_STEPS}", "--save_strategy=steps", "--eval_strategy=no"),
-    f"--ddp_timeout={TIMEOUT_SECONDS}",
 )
 
 Say = Callable[[str], None]
@@ -69,7 +70,7 @@ def run(only: str, launcher: str, say: Say) -> None:
             say(f"  {describe(rows[-1])}")
     document = {"rows": [{**row.__dict__} for row in rows], "timeout_seconds": TIMEOUT_SECONDS}
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    Console().print(table(rows))
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table(rows))
     if any(row.problems for row in rows):
         raise Exit("not every fault was survived as it should be", code=1)
 
@@ -132,7 +133,8 @@ def _try(fault: Fault, launcher: str, data: Path) -> Row:
         writable_folder(output)
         limit = TIMEOUT_SECONDS + 60
         ready = rf"step {FAULT_STEP}/"
-        trial = fault_trial.run(fault, launcher, options, TRAIN, ready, limit)
+        command = (*TRAIN, f"--ddp_timeout={TIMEOUT_SECONDS}")
+        trial = fault_trial.run(fault, launcher, options, command, ready, limit)
         (FOLDER / f"{fault.name}-{launcher}.txt").write_text(trial.output, encoding="utf-8")
         enlarge()
         lost = _recover(launcher, options, output, trial.output)

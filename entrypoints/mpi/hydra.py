@@ -12,6 +12,8 @@ from entrypoints.environment import DEFAULT_MASTER_PORT
 # first port is where the ranks meet, the others are hydra's and libfabric's.
 FIRST_PORT, LAST_PORT = DEFAULT_MASTER_PORT, 29999
 PORT_RANGE = f"{FIRST_PORT + 1}:{LAST_PORT}"
+# What mpirun is but for its search for a batch system; signals reach it directly.
+PROGRAM = "mpiexec.hydra"
 # What of the launcher's environment every rank gets. hydra by itself hands on all of it, secrets included.
 HANDED_ON = (
     "CPU_TRAIN_STACK_IMAGE",
@@ -29,7 +31,7 @@ def argv(
     """mpirun for `ranks` of `command` in all. `names`: variables to hand on beside HANDED_ON; no value is in
     the command line, where every user of a host can read it."""
     return [
-        "mpiexec.hydra",  # what mpirun is but for its search for a batch system; signals reach it directly
+        PROGRAM,
         "-f",
         str(hostfile),
         "-n",

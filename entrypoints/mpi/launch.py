@@ -89,6 +89,8 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
 
 def main(argv: list[str]) -> int:
     options = parse(argv, os.environ)
+    if shutil.which(hydra.PROGRAM) is None:
+        raise UsageError(f"mpi-launch: {hydra.PROGRAM} is not on PATH, expected a pin with Intel MPI (impi-rt)")
     private = ssh.copy_keys(options.keys)
     try:
         config = private / "config"

@@ -1,0 +1,109 @@
+"""Debian's own Open MPI, MPICH and Slurm start the same command line as the launchers in the image."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import containers
+
+PACKAGES = "openmpi-bin mpich slurmctld slurmd slurm-client munge"
+# No labels of the pin: this is a test's image, and goes with it.
+DOCKERFILE = """
+FROM {image}
+USER 0
+RUN apt-get update -q && apt-get install -q -y --no-install-recommends {packages}
+"""
+# One node that is controller and worker, without cgroups or accounting; its tasks are of who calls srun.
+START_SLURM = """
+set -eu
+install -d -o munge /run/munge
+su -s /bin/sh munge -c /usr/sbin/munged
+cat > /etc/slurm/slurm.conf <<END
+ClusterName=test
+SlurmctldHost=$(hostname)
+SlurmUser=root
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+StateSaveLocation=/tmp/slurmctld
+SlurmdSpoolDir=/tmp/slurmd
+NodeName=$(hostname) CPUs=$(nproc) State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+END
+/usr/sbin/slurmctld
+/usr/sbin/slurmd
+"""
+ROWS = "text,label\n" + "".join(f"{word} film,{number % 2}\n" for number, word in enumerate("abcdefgh"))
+
+
+def docker(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=timeout)
+
+
+@pytest.fixture(scope="module")
+def node(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A container with the three launchers, a tiny model and eight rows at /work."""
+    tag, name = f"{containers.unique_name()}:foreign", containers.unique_name()
+    recipe = DOCKERFILE.format(image=image, packages=PACKAGES)
+    context = tmp_path_factory.mktemp("foreign")
+    (context / "Dockerfile").write_text(recipe)
+    try:
+        built = docker("build", "--quiet", "--tag", tag, str(context), timeout=600)
+        assert built.returncode == 0, built.stderr
+        options = ("--user=0", "--hostname=node-0", "--shm-size=1g", "--entrypoint=sleep")
+        tests = ("--volume", f"{Path(__file__).parent}:/tests:ro")
+        started = docker("run", "--detach", "--rm", f"--name={name}", *options, *tests, tag, "900")
+        assert started.returncode == 0, started.stderr
+        save = "python /tests/tiny_model.py /work/tiny 'a film'"
+        files = f"install -d -m 0777 /work && {save} && printf '%s' '{ROWS}' > /work/rows.csv"
+        made = docker("exec", name, "sh", "-c", files)
+        assert made.returncode == 0, made.stderr
+        yield name
+    finally:
+        docker("rm", "--force", "--volumes", name)
+        docker("rmi", "--force", tag)
+
+
+@pytest.fixture(scope="module")
+def slurm(node: str) -> str:
+    """The same container, where Slurm runs. Skips, with its message, where Slurm cannot be started."""
+    started = docker("exec", node, "sh", "-c", START_SLURM)
+    if started.returncode != 0:
+        pytest.skip(f"Slurm does not start in a container here: {started.stderr.strip()}")
+    deadline = time.monotonic() + 30
+    while "idle" not in docker("exec", node, "sinfo", "--noheader").stdout:
+        assert time.monotonic() < deadline, docker("exec", node, "sinfo").stdout
+        time.sleep(0.5)
+    return node
+
+
+def train(node: str, launcher: str, *start: str) -> None:
+    """Two ranks train a step; what they say of themselves is what the launcher made them."""
+    output = f"/tmp/{launcher.replace(' ', '-')}"
+    command = (
+        *("entrypoint", "train", "--model_name_or_path=/work/tiny", "--train_file=/work/rows.csv"),
+        *(f"--output_dir={output}", "--do_train", "--max_steps=1", "--per_device_train_batch_size=2"),
+        *("--eval_strategy=no", "--save_strategy=no"),
+    )
+    done = docker("exec", "--user=1000", "--env=HF_HUB_OFFLINE=1", node, *start, *command)
+    assert done.returncode == 0, done
+    result = json.loads(docker("exec", node, "cat", f"{output}/result.json").stdout)
+    assert (result["launcher"], result["world_size"], result["nodes"]) == (launcher, 2, 1)
+    assert len(set(result["weights_sha256"])) == 1
+
+
+def test_open_mpi_starts_two_ranks(node: str) -> None:
+    train(node, "Open MPI", "mpirun.openmpi", "--oversubscribe", "-n", "2")
+
+
+def test_mpich_starts_two_ranks(node: str) -> None:
+    train(node, "hydra", "mpirun.mpich", "-n", "2")
+
+
+def test_srun_starts_two_ranks(slurm: str) -> None:
+    train(slurm, "Slurm", "srun", "--overcommit", "-n", "2")
