@@ -18,6 +18,9 @@ from entrypoints import processes
 from entrypoints.mpi import watch
 from tooling.paths import ROOT
 
+# A watch that says nothing would be waited for.
+pytestmark = pytest.mark.timeout(60)
+
 
 class Watched:
     """A watch as ssh runs it, and ranks as mpirun does."""
