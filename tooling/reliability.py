@@ -20,6 +20,7 @@ from tooling.cluster import writable_folder
 from tooling.compose import LAUNCHERS
 from tooling.errors import UsageError
 from tooling.faults import FAULTS, Fault
+from tooling.locking import alone
 from tooling.paths import CACHE, ROOT
 
 FOLDER = CACHE / "faults"
@@ -61,13 +62,14 @@ def run(only: str, launcher: str, say: Say) -> None:
             f"no fault is {only!r} under {launcher or 'any launcher'}: expected some of {', '.join(FAULTS)}, "
             f"and {' or '.join(LAUNCHERS)}"
         )
-    data = _data(say)
     rows = []
-    for fault in chosen:
-        for name in launchers:
-            say(f"{fault.name} under {name}: {fault.what}")
-            rows.append(_try(fault, name, data))
-            say(f"  {describe(rows[-1])}")
+    with alone(FOLDER / ".lock", lambda: say("waiting for another ./inv faults")):
+        data = _data(say)
+        for fault in chosen:
+            for name in launchers:
+                say(f"{fault.name} under {name}: {fault.what}")
+                rows.append(_try(fault, name, data))
+                say(f"  {describe(rows[-1])}")
     document = {"rows": [{**row.__dict__} for row in rows], "timeout_seconds": TIMEOUT_SECONDS}
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table(rows))
