@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,8 @@ def prepare(folder: Path, overwrite: bool) -> None:
 
     Raises UsageError if that is not possible.
     """
-    probe = folder / f".writable.{os.getpid()}"
+    # Ranks in several containers share the folder, and may have the same process number.
+    probe = folder / f".writable.{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
