@@ -136,6 +136,8 @@ def explain(error: RuntimeError, environment: DistributedEnvironment, join_secon
     """One line, with the mend, for what torch says when ranks cannot meet."""
     text = " ".join(str(error).split())
     where = f"{environment.master_addr}:{environment.master_port}"
+    if text.startswith("ccl: "):  # the ranks have met, and the backend says by itself what it lacks
+        return f"{text[:400]}; see that rank's own log, or try --backend gloo"
     if "EADDRINUSE" in text or "address already in use" in text.lower():
         return (
             f"port {environment.master_port} on this host is in use, expected a free one for the ranks to meet: "

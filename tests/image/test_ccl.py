@@ -131,3 +131,20 @@ def test_ranks_that_call_in_another_order_are_told_so(run_in_image: RunInImage, 
         (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"rank {rank}:")]
         assert "rank 0 is at #1 all_reduce(float32, 1000)" in line
         assert re.search(r"rank 1 is at #(1 broadcast\(float32, 5\)|2 barrier)", line)
+
+
+def test_what_the_backend_says_of_its_start_is_not_taken_for_an_unreachable_master(
+    run_in_image: RunInImage,
+) -> None:
+    said = (
+        "ccl: the ranks could not connect, group 0, rank 0 of 2: rank 1 has ended, or its host cannot be reached"
+    )
+    code = f"""
+from entrypoints import distributed, environment
+place = environment.detect({{}})
+print(distributed.explain(RuntimeError({said!r}), place, 30.0))
+"""
+    done = run_in_image("python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(said)
+    assert "MASTER_ADDR" not in done.stdout
