@@ -47,7 +47,7 @@ def docker(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def node(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A container with the three launchers, a tiny model and eight rows at /work."""
+    """A container with the three launchers, a tiny model and eight rows at /job."""
     tag, name = f"{containers.unique_name()}:foreign", containers.unique_name()
     recipe = DOCKERFILE.format(image=image, packages=PACKAGES)
     context = tmp_path_factory.mktemp("foreign")
@@ -59,8 +59,8 @@ def node(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         tests = ("--volume", f"{Path(__file__).parent}:/tests:ro")
         started = docker("run", "--detach", "--rm", f"--name={name}", *options, *tests, tag, "900")
         assert started.returncode == 0, started.stderr
-        save = "python /tests/tiny_model.py /work/tiny 'a film'"
-        files = f"install -d -m 0777 /work && {save} && printf '%s' '{ROWS}' > /work/rows.csv"
+        save = "python /tests/tiny_model.py /job/tiny 'a film'"
+        files = f"install -d -m 0777 /job && {save} && printf '%s' '{ROWS}' > /job/rows.csv"
         made = docker("exec", name, "sh", "-c", files)
         assert made.returncode == 0, made.stderr
         yield name
@@ -86,7 +86,7 @@ def train(node: str, launcher: str, *start: str) -> None:
     """Two ranks train a step; what they say of themselves is what the launcher made them."""
     output = f"/tmp/{launcher.replace(' ', '-')}"
     command = (
-        *("entrypoint", "train", "--model_name_or_path=/work/tiny", "--train_file=/work/rows.csv"),
+        *("entrypoint", "train", "--model_name_or_path=/job/tiny", "--train_file=/job/rows.csv"),
         *(f"--output_dir={output}", "--do_train", "--max_steps=1", "--per_device_train_batch_size=2"),
         *("--eval_strategy=no", "--save_strategy=no"),
     )
