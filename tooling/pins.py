@@ -44,6 +44,8 @@ INTEL_BINDINGS = "oneccl-bind-pt"
 ONECCL = "oneccl-devel"
 OPTIONAL_PACKAGES = (
     "accelerate",
+    "evaluate",
+    "peft",
     "protobuf",
     "sentencepiece",
     IPEX,

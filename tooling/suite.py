@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import engine, images, pins
-from tooling.paths import ROOT
+from tooling import engine, images, locking, pins
+from tooling.paths import CACHE, ROOT
 from tooling.say import say
 
 CHECKS = (
@@ -16,10 +18,13 @@ CHECKS = (
     ("ruff", "format", "--check", "--quiet", "."),
     ("mypy",),
 )
+# A superset of tooling/requirements.txt, with the same versions.
+REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
 
 
 def run(unit_only: bool) -> None:
     """Runs ruff, mypy and pytest; the exit code is the first one that is not 0."""
+    install_requirements()
     for check in CHECKS:
         say("$ " + " ".join(check))
         _call("-m", *check)
@@ -29,6 +34,18 @@ def run(unit_only: bool) -> None:
     folders = ["tests/unit"] if unit_only else ["tests/unit", "tests/image", "tests/cluster"]
     say("$ pytest " + " ".join(folders))
     _call("-m", "pytest", *folders)
+
+
+def install_requirements() -> None:
+    """Adds to ./inv's own .venv what only the tests and checks need, once for each state of their lock."""
+    stamp = Path(sys.prefix) / "stamp-test"
+    with locking.alone(CACHE / "venv-test.lock", lambda: say("another ./inv test is installing")):
+        wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+        if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
+            return
+        say(f"installing {REQUIREMENTS.relative_to(ROOT)}")
+        _call("-m", "pip", "install", "-qq", "--require-hashes", "-r", str(REQUIREMENTS))
+        stamp.write_text(wanted, encoding="ascii")
 
 
 def _call(*arguments: str) -> None:
