@@ -45,6 +45,11 @@ def named_backend(argv: list[str]) -> str | None:
     Only read, to keep cores for its worker threads: the command's own parser judges it.
     """
     command, *rest = argv
+    if command == "train" and not any(word.partition("=")[0] == "--backend" for word in rest):
+        from entrypoints.train import config_files  # a file beside the flags
+
+        file, _ = config_files.split(rest)
+        return config_files.value_of(file, "backend") if file else None
     words = iter(rest)
     for word in words:
         name, given, value = word.partition("=")

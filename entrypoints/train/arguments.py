@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from entrypoints.affinity import DATALOADER_WORKERS
 from entrypoints.errors import UsageError
-from entrypoints.train import flags, ipex
+from entrypoints.train import config_files, flags, ipex
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -101,24 +101,45 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(argv: list[str]) -> Parsed:
-    """Parses and checks everything that needs neither data nor model. Raises UsageError."""
-    cleaned = flags.clean(argv, ipex.installed())
+def parse(argv: list[str], check: bool = True) -> Parsed:
+    """Parses everything that needs neither data nor model, and checks it. Raises UsageError.
+
+    A config file may stand before the flags, which win over it.
+    """
+    file, words = config_files.split(argv)
     parser = make_parser()
+    known = {action.dest for action in parser._actions} | set(flags.INSTEAD) | set(flags.NEEDLESS)
+    filed = [_checked(entry, parser, known) for entry in (config_files.read(file) if file else [])]
+    cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed())
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
         # A value behind an unknown flag is left over too: name the flag, not its value.
         first = next((argument for argument in rest if argument.startswith("--")), rest[0])
-        raise flags.unknown(first, {action.dest for action in parser._actions} | set(flags.INSTEAD))
+        raise flags.unknown(first, known - set(flags.NEEDLESS))
     values = vars(namespace)
-    given = frozenset(name for name in map(flags.name_of, cleaned.argv) if name is not None)
+    named = [name for name in map(flags.name_of, cleaned.argv) if name is not None]
+    given = frozenset(name if name in values else name[len("no_") :] for name in named)  # --no_bf16 gives bf16
     names = {item.name for item in fields(TaskArguments)}
     task = TaskArguments(**{name: values[name] for name in names})
     training = {name: value for name, value in values.items() if name not in names}
     if "eval_strategy" in given and training["eval_strategy"] != "no":
         training["do_eval"] = True
-    _check(task, training)
+    if check:
+        _check(task, training)
     return Parsed(task, training, given, cleaned.notes)
+
+
+def _checked(entry: config_files.Entry, parser: argparse.ArgumentParser, known: set[str]) -> tuple[str, ...]:
+    """The entry as flags, or a UsageError that names its line in the file."""
+    if entry.key not in known:
+        raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, known - set(flags.NEEDLESS))}")
+    try:
+        _, rest = parser.parse_known_args(flags.clean(entry.argv, ipex.installed()).argv)
+    except UsageError as error:
+        raise UsageError(f"{entry.where}: {error}") from error
+    if rest:
+        raise UsageError(f"{entry.where}: '{entry.key}' has {len(entry.argv) - 1} values, expected one")
+    return entry.argv
 
 
 def _check(task: TaskArguments, training: dict[str, Any]) -> None:

@@ -86,7 +86,21 @@ def unknown(argument: str, known: Iterable[str]) -> UsageError:
     """The error for an argument that no flag takes, with the nearest known flag."""
     name = name_of(argument)
     if name is None:
-        return UsageError(f"found '{argument}' where a --flag was expected; train --help lists the flags")
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    advice = f"did you mean --{near[0]}?" if near else "train --help lists the flags"
-    return UsageError(f"unknown flag --{name}: {advice}")
+        return UsageError(
+            f"found '{argument}' where a --flag was expected, or before them all a config file (.yaml); "
+            "train --help lists the flags"
+        )
+    near = _nearest(name, known)
+    return UsageError(
+        f"unknown flag --{name}: {f'did you mean --{near}?' if near else 'train --help lists the flags'}"
+    )
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The same for a key of a config file."""
+    near = _nearest(key, known)
+    return f"unknown key '{key}': {f'did you mean {near}?' if near else 'train --help lists the keys'}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)

@@ -1,11 +1,12 @@
-"""`train --help`: the flags of this trainer and the most used ones of Hugging Face, in groups."""
+"""`train --help` and `--print-config`: this trainer's flags and the most used ones of Hugging Face, in groups."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 
-from entrypoints.train.arguments import make_parser
+from entrypoints.train import config_files
+from entrypoints.train.arguments import Parsed, make_parser
 
 _GROUPS = {
     "model and data": (
@@ -33,7 +34,9 @@ usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE
 Fine-tunes a text classifier or an extractive question answerer on CPU ranks. Flags are Hugging Face's own;
 every field of its TrainingArguments works. Without --do_train and --do_eval, both are done where there is data.
 """
-_FOOTER = "train --help all lists every flag."
+_FOOTER = """\
+train config.yaml [flags] takes the same names as keys; flags win. train --print-config [flags] prints such a file.
+train --help all lists every flag."""
 
 
 def render(everything: bool) -> str:
@@ -48,6 +51,23 @@ def render(everything: bool) -> str:
         lines += [_line(actions[name]) for name in names.split()]
         lines.append("")
     return "\n".join([*lines, _FOOTER])
+
+
+def config(parsed: Parsed) -> str:
+    """A config file: the values that were given, and the defaults of the other documented keys as comments."""
+    values = {**vars(parsed.task), **parsed.training}
+    lines = []
+    documented: set[str] = set()
+    for title, names in _GROUPS.items():
+        lines.append(f"# {title}")
+        for name in names.split():
+            documented.add(name)
+            lines.append(("" if name in parsed.given else "# ") + config_files.dump(name, values[name]))
+        lines.append("")
+    others = sorted(parsed.given & set(values) - documented)
+    if others:
+        lines += ["# others", *(config_files.dump(name, values[name]) for name in others)]
+    return "\n".join(lines).rstrip("\n")
 
 
 def _line(action: argparse.Action) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from entrypoints.environment import DistributedEnvironment
 
 T = TypeVar("T")
+PRINT_CONFIG = "--print-config"
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,18 @@ class Prepared:
 
 
 def prepare(argv: list[str]) -> Prepared:
-    """Parses and checks the flags. Raises UsageError; prints and exits with 0 for --help."""
+    """Parses and checks the flags. Raises UsageError; prints and exits with 0 for --help and --print-config."""
     if "--help" in argv or "-h" in argv:
         from entrypoints.train import help_text
 
         print(help_text.render(everything="all" in argv))
+        raise SystemExit(0)
+    if PRINT_CONFIG in argv:
+        from entrypoints.train import help_text
+
+        parsed = parse([word for word in argv if word != PRINT_CONFIG], check=False)
+        if os.environ.get("RANK", "0") == "0":
+            print(help_text.config(parsed), flush=True)
         raise SystemExit(0)
     return Prepared(parse(argv))
 

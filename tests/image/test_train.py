@@ -43,6 +43,10 @@ def squad() -> dict[str, Any]:
     return {"data": [{"title": "places", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
 
 
+# The same 22 rows in the same order, whoever computes them: 8 rows a step, plain gradients, no noise.
+PARITY = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "eval_strategy": "no"}
+
+
 @pytest.fixture(scope="module")
 def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mounted as /data: a tiny model and data files, good and bad."""
@@ -67,6 +71,9 @@ def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "numbers.jsonl": '{"text": 3, "label": 1}\n{"text": "b", "label": 0}\n',
         "other-label.csv": "text,label\na,pos\nb,maybe\n",
         "broken.parquet": "PAR1 and no more",
+        "wrong-key.yaml": "bf16: true\nmax_seq_lenght: 32\n",
+        "wrong-value.yaml": "learning_rate: fast\n",
+        "parity.yaml": "".join(f"{key}: {value}\n" for key, value in PARITY.items()),
     }
     for name, content in files.items():
         (folder / name).write_text(content)
@@ -108,8 +115,6 @@ def line(output: str, **changes: object) -> list[str]:
     return argv
 
 
-# The same 22 rows in the same order, whoever computes them: 8 rows a step, plain gradients, no noise.
-PARITY = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "eval_strategy": "no"}
 # Two epochs have 12 steps: the run ends in the middle of one.
 STEPS = 11
 RESUMED = {
@@ -155,7 +160,10 @@ def alone(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     output = tmp_path_factory.mktemp("alone")
     output.chmod(0o777)
     lines = {name: line(f"/output/{name}", **changes) for name, (changes, _) in BAD.items()}
-    lines["parity"] = line("/output/parity", per_device_train_batch_size=8, **PARITY)
+    lines["wrong key"] = ["/data/wrong-key.yaml"]
+    lines["wrong value"] = ["/data/wrong-value.yaml", *line("/output/never")]
+    lines["print"] = ["/data/parity.yaml", "--print-config", "--seed", "3", "--max_grad_norm", "1"]
+    lines["parity"] = ["/data/parity.yaml", *line("/output/parity", per_device_train_batch_size=8)]
     lines["full"] = line("/output/full", **RESUMED)
     lines["again"] = line("/output/full", **RESUMED)
     lines["finished"] = line("/output/full", resume_from_checkpoint="true", **RESUMED)
@@ -190,6 +198,25 @@ def test_bad_input_is_one_line_and_exit_2_and_nothing_is_written(alone: Alone, n
     assert lines[0].startswith("error: ")
     assert BAD[name][1] in lines[0]
     assert not (output / name).exists()
+
+
+def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_file(alone: Alone) -> None:
+    runs, _ = alone
+    said = "error: config file '/data/wrong-key.yaml' line 2: unknown key 'max_seq_lenght': did you mean"
+    assert (runs["wrong key"]["code"], runs["wrong value"]["code"]) == (2, 2)
+    assert runs["wrong key"]["stderr"].splitlines() == [f"{said} max_seq_length?"]
+    assert "line 1: argument --learning_rate" in runs["wrong value"]["stderr"]
+    assert runs["print"]["code"] == 0
+    printed = runs["print"]["stderr"].splitlines()
+    expected = {
+        "optim: sgd",
+        "max_grad_norm: 1.0",
+        "lr_scheduler_type: constant",
+        "eval_strategy: 'no'",
+        "seed: 3",
+    }
+    assert {text for text in printed if text and not text.startswith("#")} == expected
+    assert "# num_train_epochs: 3.0" in printed
 
 
 def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(

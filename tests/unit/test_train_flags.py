@@ -63,7 +63,7 @@ def test_other_flags_and_their_values_pass_untouched() -> None:
         ("--max_seq_lenght", "did you mean --max_seq_length?"),
         ("--learning-rat=3", "did you mean --learning_rate?"),
         ("--zzz", "unknown flag --zzz: train --help"),
-        ("stray", "found 'stray' where a --flag was expected"),
+        ("stray", "found 'stray' where a --flag was expected, or before them all a config file"),
     ],
 )
 def test_an_unknown_flag_is_answered_with_the_nearest_known_one(argument: str, expected: str) -> None:

@@ -1,0 +1,114 @@
+"""`train config.yaml`: one `key: value` a line, the keys are the flags. Torch-free.
+
+Values are taken as they are written and judged by the flags' own parser: `eval_strategy: no` and
+`learning_rate: 5e-5`, which YAML itself would read as false and as text, mean what they mean on a command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entrypoints.errors import UsageError
+
+SUFFIXES = (".yaml", ".yml", ".json")
+# What YAML means by no value: the flag keeps its default.
+_NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of a file. `where` is the file and the line, for messages; `argv` the same as flags."""
+
+    key: str
+    where: str
+    argv: tuple[str, ...]
+
+
+def split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The config file, which stands before all flags, or None; and the flags."""
+    if argv and not argv[0].startswith("-") and argv[0].endswith(SUFFIXES):
+        return argv[0], list(argv[1:])
+    return None, list(argv)
+
+
+def read(name: str) -> list[Entry]:
+    """The entries of a file, without those that have no value. Raises UsageError, with the line."""
+    import yaml
+
+    try:
+        text = Path(name).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"config file '{name}' cannot be read ({reason}): check the path and the mount"
+        ) from error
+    try:
+        document: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        if document is None:
+            return []
+        if not isinstance(document, yaml.MappingNode):
+            raise UsageError(f"config file '{name}': found {document.id}, expected one 'key: value' a line")
+        return _entries(name, document, yaml)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "broken YAML"
+        raise UsageError(f"config file '{name}'{where}: {problem}; expected 'key: value'") from error
+
+
+def value_of(name: str, key: str) -> str | None:
+    """One key's value as it is written, None where the file lacks it or cannot be read: its reader will say so."""
+    try:
+        entries = read(name)
+    except UsageError:
+        return None
+    return next((entry.argv[1] for entry in entries if entry.key == key and len(entry.argv) > 1), None)
+
+
+def dump(key: str, value: Any) -> str:
+    """One line that `read` reads back."""
+    import yaml
+
+    plain = getattr(value, "value", value)  # Hugging Face's enumerations
+    if isinstance(plain, str) and "\n" in plain:
+        return f"{key}: {json.dumps(plain)}"
+    text: str = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1 << 20)
+    return f"{key}: {text.partition(chr(10))[0]}"  # a scalar alone is followed by the document's end
+
+
+def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
+    entries: list[Entry] = []
+    seen: dict[str, int] = {}
+    for key_node, value_node in document.value:
+        line = key_node.start_mark.line + 1
+        where = f"config file '{name}' line {line}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UsageError(f"{where}: the key is a {key_node.id}, expected the name of a flag")
+        key = key_node.value.lstrip("-").replace("-", "_")
+        if key in seen:
+            raise UsageError(f"{where}: '{key}' is there twice, first in line {seen[key]}: leave one of them")
+        seen[key] = line
+        words = _words(value_node, where, key, yaml)
+        if words:
+            entries.append(Entry(key, where, (f"--{key}", *words)))
+    return entries
+
+
+def _words(node: Any, where: str, key: str, yaml: Any) -> list[str]:
+    """The words that would follow the flag. A mapping becomes JSON, which is how flags take it."""
+    if isinstance(node, yaml.ScalarNode):
+        quoted = node.style is not None
+        return [] if node.value in _NOTHING and not quoted else [node.value]
+    if isinstance(node, yaml.SequenceNode):
+        if all(isinstance(item, yaml.ScalarNode) for item in node.value):
+            return [item.value for item in node.value]
+        raise UsageError(f"{where}: '{key}' is a list of lists or mappings, expected a list of values")
+    loader = yaml.SafeLoader("")
+    try:
+        return [json.dumps(loader.construct_document(node))]
+    except TypeError as error:
+        raise UsageError(f"{where}: '{key}' cannot be written as JSON ({error}), which its flag takes") from error

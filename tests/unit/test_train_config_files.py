@@ -1,0 +1,99 @@
+"""A config file means what the same words mean on a command line, and its errors name the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoints import rank
+from entrypoints.errors import UsageError
+from entrypoints.train import config_files, flags
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def argv(folder: Path, text: str) -> list[str]:
+    return [word for entry in config_files.read(written(folder, text)) for word in entry.argv]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("eval_strategy: no", ["--eval_strategy", "no"]),
+        ("learning_rate: 5e-5", ["--learning_rate", "5e-5"]),
+        ("bf16: true", ["--bf16", "true"]),
+        ("per-device-train-batch-size: 4", ["--per_device_train_batch_size", "4"]),
+        ("report_to: [tensorboard, none]", ["--report_to", "tensorboard", "none"]),
+        ("lr_scheduler_kwargs: {num_cycles: 2}", ["--lr_scheduler_kwargs", '{"num_cycles": 2}']),
+        ("task:", []),
+        ("task: null", []),
+        ('task: "null"', ["--task", "null"]),
+        ("# nothing", []),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_value_is_the_word_that_stands_there(tmp_path: Path, line: str, expected: list[str]) -> None:
+    assert argv(tmp_path, line) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["no", "null", "a: b", "5e-5", "", "é", "two\nlines", 5e-5, True, 3, '{"a": 1}'],
+    ids=repr,
+)
+def test_what_is_printed_is_read_back(tmp_path: Path, value: Any) -> None:
+    line = config_files.dump("key", value)
+    assert "\n" not in line
+    words = argv(tmp_path, line)
+    assert words[1:] == ([str(value)] if isinstance(value, str) else words[1:])
+    assert len(words) == 2
+    if not isinstance(value, str):
+        assert type(value)(words[1]) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1\nb: [", "line 2"),
+        ("- a\n- b\n", "found sequence, expected one 'key: value' a line"),
+        ("bf16: 1\nseed: 2\nbf16: 1\n", "line 3: 'bf16' is there twice, first in line 1"),
+        ("report_to: [[a]]\n", "line 1: 'report_to' is a list of lists"),
+        ("? [a]\n: b\n", "expected the name of a flag"),
+        ("a: {b: 2026-01-01}\n", "cannot be written as JSON"),
+    ],
+    ids=["broken", "list", "twice", "nested", "odd key", "date"],
+)
+def test_a_bad_file_is_answered_with_the_line(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        config_files.read(written(tmp_path, text))
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match=r"'/none\.yaml' cannot be read"):
+        config_files.read("/none.yaml")
+
+
+def test_only_what_stands_before_the_flags_is_a_config_file() -> None:
+    assert config_files.split(["a.yaml", "--seed", "1"]) == ("a.yaml", ["--seed", "1"])
+    assert config_files.split(["--fsdp_config", "a.json"]) == (None, ["--fsdp_config", "a.json"])
+    assert config_files.split([]) == (None, [])
+
+
+def test_a_wrong_key_is_answered_with_the_nearest_right_one() -> None:
+    assert flags.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith("did you mean max_seq_length?")
+    assert "train --help" in flags.unknown_key("zzz", ["max_seq_length", "seed"])
+
+
+def test_the_process_group_that_a_file_names_is_known_before_the_rank_starts(tmp_path: Path) -> None:
+    file = written(tmp_path, "seed: 1\nbackend: gloo\n")
+    assert rank.named_backend(["train", file]) == "gloo"
+    assert rank.named_backend(["train", file, "--backend", "ccl"]) == "ccl"
+    assert rank.named_backend(["train", written(tmp_path, "seed: [")]) is None
