@@ -132,10 +132,18 @@ def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Sto
     return dist.PrefixStore("cpu-train-stack", store)
 
 
-def explain(error: RuntimeError, environment: DistributedEnvironment, join_seconds: float) -> str:
-    """One line, with the mend, for what torch says when ranks cannot meet."""
-    text = " ".join(str(error).split())
+def explain(error: Exception, environment: DistributedEnvironment, join_seconds: float) -> str:
+    """One line, with the mend, for what torch says when ranks or nodes cannot meet."""
+    text = " ".join(f"{error} {error.__cause__ or ''}".split())
     where = f"{environment.master_addr}:{environment.master_port}"
+    kind = type(error).__name__
+    if kind == "RendezvousTimeoutError":
+        return (
+            f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: start them all "
+            "within that time, with this endpoint"
+        )
+    if kind == "RendezvousClosedError":
+        return f"the job that met at {where} has ended, expected it to wait for this node: start all nodes anew"
     if text.startswith("ccl: "):  # the ranks have met, and the backend says by itself what it lacks
         return f"{text[:400]}; see that rank's own log, or try --backend gloo"
     if "EADDRINUSE" in text or "address already in use" in text.lower():
@@ -150,7 +158,7 @@ def explain(error: RuntimeError, environment: DistributedEnvironment, join_secon
             f"only {joined} {what} met at {where} within {join_seconds:g} s: start them all within that time, "
             "with this MASTER_ADDR and MASTER_PORT"
         )
-    if type(error).__name__ in ("DistNetworkError", "DistStoreError") or "connect" in text.lower():
+    if kind in ("DistNetworkError", "DistStoreError") or "connect" in text.lower():
         agent = "the launcher of node 0" if environment.launcher in (TORCHRUN.name, "launch") else "rank 0"
         return (
             f"{agent} cannot be reached at {where} within {join_seconds:g} s, expected it to listen there: check "

@@ -38,12 +38,12 @@ def stopped_line(rank: object, local_rank: object, node_rank: object) -> str:
     return f"rank {rank} (local {local_rank}, node {node_rank}) is stopped (SIGSTOP): the others wait for it"
 
 
-def tell_of_stopped_ranks(node_rank: int) -> None:
+def tell_of_stopped_ranks(node: object) -> None:
     """Says of each rank that this process has started that it is stopped, once, as long as this process runs."""
-    threading.Thread(target=_watch, args=(node_rank,), daemon=True).start()
+    threading.Thread(target=_watch, args=(node,), daemon=True).start()
 
 
-def _watch(node_rank: int) -> None:
+def _watch(node: object) -> None:
     polls: dict[int, int] = {}
     done = threading.Event()
     while not done.wait(_POLL_SECONDS):
@@ -51,7 +51,7 @@ def _watch(node_rank: int) -> None:
             polls[pid] = polls.get(pid, 0) + 1 if state(pid) == "T" else 0
             place = variables(pid) if polls[pid] == STOPPED_SECONDS / _POLL_SECONDS else {}
             if "RANK" in place:
-                line = stopped_line(place["RANK"], place.get("LOCAL_RANK"), node_rank)
+                line = stopped_line(place["RANK"], place.get("LOCAL_RANK"), node)
                 print(line, file=sys.stderr, flush=True)
 
 

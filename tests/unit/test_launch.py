@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from entrypoints import launch
+from entrypoints.errors import UsageError
 
 
 def test_one_node_needs_no_options_but_the_command() -> None:
@@ -40,6 +41,48 @@ def test_kubeflows_variables_are_the_defaults() -> None:
     }
     options = launch.parse(["--nproc-per-node", "2", "--", "train"], pod)
     assert options == launch.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
+
+
+ELASTIC = {
+    "PET_NNODES": "2:2",
+    "PET_NPROC_PER_NODE": "1",
+    "PET_RDZV_BACKEND": "c10d",
+    "PET_RDZV_ENDPOINT": "job-worker-0:23456",
+    "PET_MAX_RESTARTS": "3",
+}
+
+
+def test_an_elastic_pytorchjobs_nodes_meet_without_numbers() -> None:
+    options = launch.parse(["--", "train"], ELASTIC)
+    assert options == launch.Launch(2, None, 1, "job-worker-0", 23456, 3, 300.0, ("train",))
+    assert options.backend == "c10d"
+    alone = launch.parse(["--", "train"], {**ELASTIC, "PET_NNODES": "1:1"})
+    assert (alone.backend, alone.node_rank, alone.master_addr) == ("static", 0, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [("node-0", ("node-0", 29500)), ("[fd00::1]:99", ("fd00::1", 99)), ("[fd00::1]", ("fd00::1", 29500))],
+)
+def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[str, int]) -> None:
+    options = launch.parse(["--", "train"], {**ELASTIC, "PET_RDZV_ENDPOINT": endpoint})
+    assert (options.master_addr, options.master_port) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"PET_RDZV_ENDPOINT": ""}, "--rdzv-endpoint is missing"),
+        ({"PET_RDZV_ENDPOINT": "a:b"}, "port is 'b', expected an integer from 1 to 65535"),
+        ({"PET_RDZV_BACKEND": "etcd"}, "'etcd', expected static or c10d"),
+        ({"PET_NNODES": "1:2"}, "is a range, expected one number"),
+        ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts is '-1'"),
+    ],
+    ids=["no endpoint", "port", "backend", "range", "restarts"],
+)
+def test_an_elastic_policy_that_cannot_be_is_one_line(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        launch.parse(["--", "train"], {**ELASTIC, **changed})
 
 
 @pytest.mark.parametrize("environ", [{}, {"PET_NPROC_PER_NODE": "auto"}], ids=["left out", "Kubeflow's auto"])
