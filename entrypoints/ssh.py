@@ -81,7 +81,7 @@ def server_config(keys: Path, port: int) -> str:
         "KbdInteractiveAuthentication no",
         "PermitRootLogin no",
         "UsePAM no",
-        "StrictModes yes",
+        f"StrictModes {'yes' if only_ours(keys) else 'no'}",
         "DisableForwarding yes",
         "PermitTTY no",
         "PermitTunnel no",
@@ -128,6 +128,15 @@ def client_config(keys: Path, port: int) -> str:
         "LogLevel ERROR",
     ]
     return "\n".join(lines) + "\n"
+
+
+def only_ours(folder: Path) -> bool:
+    """Whether no other user may write to `folder` or above it: what StrictModes asks for.
+
+    A volume of Kubernetes is anybody's to write to, but in a pod all processes are this user's.
+    """
+    found = [path.stat() for path in (folder, *folder.resolve().parents)]
+    return all(one.st_uid in (0, os.getuid()) and not one.st_mode & 0o022 for one in found)
 
 
 def _user_key(keys: Path) -> Path:

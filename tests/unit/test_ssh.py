@@ -36,8 +36,11 @@ def test_a_folder_of_keys_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ssh.copy_keys(tmp_path / "none")
 
 
-def test_a_server_lets_one_user_in_by_key_for_commands_alone(tmp_path: Path) -> None:
+def test_a_server_lets_one_user_in_by_key_for_commands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = keys(tmp_path / "keys", "authorized_keys", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub")
+    monkeypatch.setattr(ssh, "only_ours", lambda _folder: True)
     config = dict(line.split(" ", 1) for line in ssh.server_config(folder, 2222).splitlines())
     assert config["HostKey"] == str(folder / "ssh_host_ed25519_key")
     assert config["AllowUsers"] == ssh.account()
@@ -54,6 +57,15 @@ def test_a_server_lets_one_user_in_by_key_for_commands_alone(tmp_path: Path) -> 
         "PermitUserEnvironment": "no",
     }
     assert {name: config[name] for name in expected} == expected
+
+
+def test_strict_modes_are_off_where_a_volume_is_anybodys(tmp_path: Path) -> None:
+    assert ssh.only_ours(Path("/usr/bin"))
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume").chmod(0o777)
+    folder = keys(tmp_path / "volume" / "keys", "authorized_keys", "id_rsa")
+    assert not ssh.only_ours(folder)
+    assert "StrictModes no\n" in ssh.server_config(folder, 2222)
 
 
 def test_without_a_host_key_the_users_key_stands_in_for_it_at_both_ends(tmp_path: Path) -> None:
