@@ -88,7 +88,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
-    if output.restarted(os.environ):
+    if output.restarted(os.environ, folder):
         resume, overwrite = "true", False
     # Rank 0 decides where to begin; the others must see the same checkpoint.
     choice = _agreed(lambda: output.choose_start(folder, resume, overwrite) if rank == 0 else None)
@@ -111,7 +111,8 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         _agreed(lambda: output.check_same_model(start.checkpoint, loaded.model.config.to_dict()))
     # Checkpoints hold the random states of every rank, each written by its own.
     writes = rank == 0 or arguments.save_strategy != "no"
-    _agreed(lambda: output.prepare(folder, overwrite and rank == 0) if writes else None)
+    name = os.environ.get(output.JOB, "") if rank == 0 else ""
+    _agreed(lambda: output.prepare(folder, overwrite and rank == 0, name) if writes else None)
     notes = [*start.notes, *rows.notes]
     if start.checkpoint is None:
         notes += loaded.notes

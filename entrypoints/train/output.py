@@ -14,6 +14,10 @@ from typing import Any
 from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, results, staging
 
+# The same for every start of one job, another for every other job.
+JOB = "CPU_TRAIN_STACK_JOB"
+_SIGNATURE = ".job"
+
 
 @dataclass(frozen=True)
 class Start:
@@ -49,13 +53,21 @@ def choose_start(folder: Path, resume: str | None, overwrite: bool) -> Start:
     return Start(found, tuple(notes))
 
 
-def restarted(environ: Mapping[str, str]) -> bool:
+def restarted(environ: Mapping[str, str], folder: Path) -> bool:
     """Whether the launcher starts this run again after a failure: it then goes on, whatever its flags say.
 
-    TORCHELASTIC_RESTART_COUNT is torchrun's; the other is set where the whole job is started anew.
+    TORCHELASTIC_RESTART_COUNT is torchrun's; CPU_TRAIN_STACK_RESTARTS is set where the whole job is started anew.
+    Neither counts a pod that Kubernetes has replaced: there the job has a name, which is in the output folder.
     """
     counts = (environ.get(name, "0") for name in ("TORCHELASTIC_RESTART_COUNT", "CPU_TRAIN_STACK_RESTARTS"))
-    return any(count not in ("", "0") for count in counts)
+    return any(count not in ("", "0") for count in counts) or _signed_by(environ.get(JOB, ""), folder)
+
+
+def _signed_by(job: str, folder: Path) -> bool:
+    try:
+        return bool(job) and (folder / _SIGNATURE).read_text(encoding="utf-8").strip() == job
+    except OSError:
+        return False
 
 
 def check_same_model(checkpoint: Path, config: dict[str, Any]) -> None:
@@ -71,9 +83,10 @@ def check_same_model(checkpoint: Path, config: dict[str, Any]) -> None:
             )
 
 
-def prepare(folder: Path, overwrite: bool) -> None:
+def prepare(folder: Path, overwrite: bool, job: str = "") -> None:
     """Makes the folder, proves that it can be written to, and takes an earlier run's result away.
 
+    `job` is left in it as the name of the job that writes there, for `restarted`.
     Raises UsageError if that is not possible.
     """
     # Ranks in several containers share the folder, and may have the same process number.
@@ -87,6 +100,8 @@ def prepare(folder: Path, overwrite: bool) -> None:
         if overwrite:
             for path in checkpoints.all_in(folder):
                 shutil.rmtree(path)
+        if job:
+            (folder / _SIGNATURE).write_text(job + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"--output_dir '{folder}' cannot be written to by user {os.getuid()} ({error.strerror or error}): "

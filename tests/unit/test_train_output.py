@@ -61,6 +61,14 @@ def test_a_resumed_run_loses_its_old_result_but_not_its_checkpoints(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
 
 
+def test_a_folder_that_the_same_job_has_written_to_is_gone_on_with(tmp_path: Path) -> None:
+    assert not output.restarted({output.JOB: "team/bert/1"}, tmp_path / "none")
+    output.prepare(tmp_path, overwrite=False, job="team/bert/1")
+    assert output.restarted({output.JOB: "team/bert/1"}, tmp_path)
+    for another in ({}, {output.JOB: ""}, {output.JOB: "team/bert/2"}):
+        assert not output.restarted(another, tmp_path)
+
+
 def test_a_folder_that_cannot_be_made_or_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file, expected a folder"):

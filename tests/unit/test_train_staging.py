@@ -104,5 +104,7 @@ def test_another_failure_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
         ({"CPU_TRAIN_STACK_RESTARTS": "2", "TORCHELASTIC_RESTART_COUNT": "0"}, True),
     ],
 )
-def test_a_run_that_a_launcher_starts_again_is_known(environ: dict[str, str], expected: bool) -> None:
-    assert output.restarted(environ) is expected
+def test_a_run_that_a_launcher_starts_again_is_known(
+    tmp_path: Path, environ: dict[str, str], expected: bool
+) -> None:
+    assert output.restarted(environ, tmp_path) is expected
