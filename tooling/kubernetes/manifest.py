@@ -1,0 +1,50 @@
+"""`./inv manifest KIND`: the documents of a job as YAML, on standard output or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+from tooling.errors import UsageError
+from tooling.files import write_whole
+from tooling.kubernetes import mpijob, pytorchjob, trainjob
+from tooling.kubernetes import request as requests
+from tooling.kubernetes.pods import Document
+from tooling.kubernetes.request import Options, Request
+
+KINDS: Mapping[str, Callable[[Request], list[Document]]] = {
+    "pytorchjob": pytorchjob.documents,
+    "trainjob": trainjob.documents,
+    "mpijob": mpijob.documents,
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what occurs twice twice: nobody reads anchors in a manifest."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+
+def render(request: Request) -> str:
+    """The manifest: a YAML document an object, in the order in which they are to be made."""
+    documents = KINDS[request.kind](request)
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000, explicit_start=len(documents) > 1)
+
+
+def run(kind: str, options: Options, output: str, say: Callable[[str], None]) -> None:
+    """Writes the manifest to `output`, standard output where that is empty. Raises UsageError."""
+    request = requests.parse(kind, options)
+    text = render(request)
+    for warning in requests.warnings(request):
+        say(f"warning: {warning}")
+    if not output:
+        print(text, end="")
+        return
+    try:
+        write_whole(Path(output), text)
+    except OSError as error:
+        raise UsageError(f"--output {output} cannot be written ({error.strerror}): name another file") from error
+    say(f"wrote {output}: kubectl create -f {output}")

@@ -1,0 +1,137 @@
+"""The pods that all three kinds have: one container of the image, its limits, folders and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tooling.kubernetes.request import CLAIM, HF_HOME, Request
+
+Document = dict[str, Any]
+
+# The image's user; the group that a claim is made to belong to.
+UID = 1000
+TMP = "/tmp"  # noqa: S108 - the pod's own
+# SIGTERM to SIGKILL: the image's launchers end their ranks within 5 s.
+GRACE_SECONDS = 30
+_MEBIBYTE = 1 << 20
+LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
+
+
+def metadata(request: Request, name: str = "", namespaced: bool = True) -> Document:
+    """An object's name and labels; its namespace is kubectl's own where none was given."""
+    namespace = {"namespace": request.namespace} if request.namespace and namespaced else {}
+    return {"name": name or request.name, **namespace, "labels": dict(LABELS)}
+
+
+def limits(cpu: str, memory: str) -> Document:
+    """Requests equal to limits: the pod is Guaranteed, and the static CPU manager gives it CPUs of its own."""
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
+
+
+def resources(request: Request) -> Document:
+    """Of a pod that trains."""
+    return limits(str(request.cpus), request.memory)
+
+
+def environment(request: Request) -> dict[str, Any]:
+    """The variables of a job: its own, the user's, and those whose value is in a secret."""
+    own = {
+        "CPU_TRAIN_STACK_IMAGE": request.image,
+        "CPU_TRAIN_STACK_JOB": request.job,
+        "HF_HOME": HF_HOME,
+        "HOME": TMP,
+    }
+    plain = {name: {"value": escape(value)} for name, value in {**own, **request.env}.items()}
+    secret = {
+        name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in request.secret_env.items()
+    }
+    return {**plain, **secret}
+
+
+def variables(environment: dict[str, Any]) -> list[Document]:
+    """The variables as a container's list."""
+    return [{"name": name, **value} for name, value in environment.items()]
+
+
+def container(request: Request, name: str, args: Sequence[str]) -> Document:
+    """A container of the image, whose entrypoint gets `args`. Its root is read-only: it writes to volumes."""
+    return {
+        "name": name,
+        "image": request.image,
+        "imagePullPolicy": "IfNotPresent",
+        **({"args": [escape(word) for word in args]} if args else {}),
+        "env": variables(environment(request)),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": TMP}],
+    }
+
+
+def training_container(request: Request, name: str, args: Sequence[str], **fields: object) -> Document:
+    """A container that has ranks, with the claim and /dev/shm, and more `fields`."""
+    made = {**container(request, name, args), **fields}
+    made["volumeMounts"] += [
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
+        {"name": "claim", "mountPath": CLAIM},
+    ]
+    return made
+
+
+def pod(request: Request, container: Document) -> Document:
+    """The pod around a container."""
+    selector = {"nodeSelector": dict(request.node_selector)} if request.node_selector else {}
+    pull = {"imagePullSecrets": [{"name": request.pull_secret}]} if request.pull_secret else {}
+    return {
+        **selector,
+        **pull,
+        "automountServiceAccountToken": False,
+        # A service that is called "master" would set MASTER_PORT=tcp://… in every pod of the namespace.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": UID,
+            "runAsGroup": UID,
+            "fsGroup": UID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+
+
+def training_pod(request: Request, container: Document) -> Document:
+    """The pod around a container that has ranks."""
+    made = pod(request, container)
+    made["volumes"] += [
+        memory_volume("shm", request.shm_bytes),
+        {"name": "claim", "persistentVolumeClaim": {"claimName": request.pvc}},
+    ]
+    return made
+
+
+def memory_volume(name: str, size: int) -> Document:
+    """A volume in memory, `size` bytes at most: what is written there counts against the pod's limit."""
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{size // _MEBIBYTE}Mi"}}
+
+
+def launch(request: Request) -> list[str]:
+    """The image's launcher around the job's command; it finds the other nodes by the operator's variables."""
+    ranks = "auto" if request.ranks_per_node is None else str(request.ranks_per_node)
+    return ["launch", f"--nproc-per-node={ranks}", "--", *request.command]
+
+
+def operators_ranks(request: Request) -> int:
+    """The number of ranks that the operator is told: never its own "auto", one for each CPU of the host."""
+    return request.ranks_per_node or 1
+
+
+def escape(text: str) -> str:
+    """Kubernetes puts a variable's value in the place of $(NAME); a dollar sign that is doubled is one."""
+    return text.replace("$", "$$")

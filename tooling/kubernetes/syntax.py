@@ -1,0 +1,98 @@
+"""What Kubernetes takes for a name, a label and a quantity. Every error is a UsageError of one line."""
+
+from __future__ import annotations
+
+import re
+
+from tooling.errors import UsageError
+from tooling.registry import Target
+
+LABEL_LENGTH, SUBDOMAIN_LENGTH = 63, 253
+
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUANTITY = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[KMGT]i|[kMGT])")
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def job_name(text: str, longest_suffix: str) -> str:
+    """A name that the operator can make pods and their DNS names of (DNS-1035, with the suffix 63 characters)."""
+    room = LABEL_LENGTH - len(longest_suffix)
+    if not _DNS_1035.fullmatch(text) or len(text) > room:
+        raise UsageError(
+            f"--name is {text!r}, expected at most {room} lower-case letters, digits and '-', a letter first and "
+            f"no '-' last: pods are called {text or 'NAME'}{longest_suffix}"
+        )
+    return text
+
+
+def namespace(text: str) -> str:
+    """A namespace (DNS-1123 label)."""
+    if not _DNS_1123.fullmatch(text) or len(text) > LABEL_LENGTH:
+        raise UsageError(f"--namespace is {text!r}, expected lower-case letters, digits and '-', 63 at most")
+    return text
+
+
+def resource_name(flag: str, text: str) -> str:
+    """The name of a claim or secret (DNS-1123 subdomain)."""
+    parts = text.split(".")
+    if not all(_DNS_1123.fullmatch(part) for part in parts) or len(text) > SUBDOMAIN_LENGTH:
+        raise UsageError(
+            f"{flag} is {text!r}, expected lower-case letters, digits, '-' and '.', as kubectl shows it"
+        )
+    return text
+
+
+def label(flag: str, text: str) -> tuple[str, str]:
+    """KEY=VALUE of a node's label; the key may have a domain in front, the value may be empty."""
+    key, equals, value = text.partition("=")
+    domain, slash, name = key.rpartition("/")
+    well = equals and _LABEL.fullmatch(name) and len(name) <= LABEL_LENGTH
+    well = well and (not slash or all(_DNS_1123.fullmatch(part) for part in domain.split(".")))
+    well = well and (not value or _LABEL.fullmatch(value)) and len(value) <= LABEL_LENGTH
+    if not well:
+        raise UsageError(
+            f"{flag} is {text!r}, expected KEY=VALUE of a node's label, as kubectl get nodes shows it"
+        )
+    return key, value
+
+
+def variable(flag: str, text: str) -> str:
+    """An environment variable's name."""
+    if not _VARIABLE.fullmatch(text):
+        raise UsageError(f"{flag}: {text!r} is no variable's name, expected letters, digits and '_'")
+    return text
+
+
+def secret_key(flag: str, text: str) -> tuple[str, str]:
+    """SECRET/KEY: a secret's name and the key in it."""
+    secret, slash, key = text.partition("/")
+    if not slash or not _SECRET_KEY.fullmatch(key):
+        raise UsageError(f"{flag}: found {text!r}, expected SECRET/KEY, as kubectl describe secret shows them")
+    return resource_name(flag, secret), key
+
+
+def memory(flag: str, text: str) -> int:
+    """A quantity of memory in bytes."""
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise UsageError(f"{flag} is {text!r}, expected a quantity such as 128Gi or 64000M")
+    return int(match["number"]) * _UNITS[match["unit"]]
+
+
+def image(text: str) -> str:
+    """An image by its digest: a tag may be moved between the start of one pod and the next."""
+    target, _, digest = text.partition("@")
+    try:
+        Target.parse(target)
+    except UsageError:
+        digest = ""
+    if not _DIGEST.fullmatch(digest):
+        raise UsageError(
+            f"--image is {text!r}, expected HOST/NAME@sha256:… (./inv push writes it into image.lock.json)"
+        )
+    return text

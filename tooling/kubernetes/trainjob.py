@@ -1,0 +1,62 @@
+"""A TrainJob and the ClusterTrainingRuntime that it refers to (Kubeflow Trainer 2.3)."""
+
+from __future__ import annotations
+
+from tooling.kubernetes import pods
+from tooling.kubernetes.pods import Document
+from tooling.kubernetes.request import Request
+
+API = "trainer.kubeflow.org/v1alpha1"
+# The operator looks for a container of this name, in a job that has this label.
+CONTAINER = "node"
+ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def documents(request: Request) -> list[Document]:
+    """The runtime, which is the pods, and the job, which is what runs in how many of them.
+
+    When a pod fails, all start again together, at most `max_restarts` times: without an elastic meeting the others
+    could not go on.
+    """
+    name = f"{request.namespace}-{request.name}" if request.namespace else request.name
+    template = pods.training_pod(request, pods.training_container(request, CONTAINER, []))
+    runtime = {
+        "apiVersion": API,
+        "kind": "ClusterTrainingRuntime",
+        "metadata": pods.metadata(request, name, namespaced=False),
+        "spec": {
+            "mlPolicy": {"numNodes": request.nodes, "torch": {}},
+            "template": {
+                "spec": {
+                    "failurePolicy": {"maxRestarts": request.max_restarts},
+                    "replicatedJobs": [
+                        {
+                            "name": CONTAINER,
+                            "template": {
+                                "metadata": {"labels": {**ANCESTOR, **pods.LABELS}},
+                                "spec": {
+                                    "backoffLimit": 0,
+                                    "template": {"spec": {"restartPolicy": "Never", **template}},
+                                },
+                            },
+                        }
+                    ],
+                },
+            },
+        },
+    }
+    job = {
+        "apiVersion": API,
+        "kind": "TrainJob",
+        "metadata": pods.metadata(request),
+        "spec": {
+            "runtimeRef": {"apiGroup": API.partition("/")[0], "kind": "ClusterTrainingRuntime", "name": name},
+            "trainer": {
+                "numNodes": request.nodes,
+                "numProcPerNode": pods.operators_ranks(request),
+                "args": [pods.escape(word) for word in pods.launch(request)],
+                "resourcesPerNode": pods.resources(request),
+            },
+        },
+    }
+    return [runtime, job]
