@@ -1,0 +1,170 @@
+"""The manifests' pods as real containers: with the names, variables and volumes that the operators add.
+
+The network is private, its names are those that the cluster's DNS would have, and the folder behind the claim has
+the group and mode that the kubelet gives it by fsGroup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import containers
+from tests.cluster import pods
+from tests.cluster.pods import Document, Pod
+from tests.image.test_train import reviews
+from tooling.kubernetes import manifest
+from tooling.kubernetes import request as requests
+from tooling.kubernetes.request import Options
+from tooling.paths import ROOT
+
+NAMESPACE = "ml"
+REFERENCE = "registry.example/team/cpu-train-stack@sha256:" + "1" * 64
+STEPS = 4
+# A folder's name with $( in it, which Kubernetes and a shell could each take for something else.
+TRAIN = (
+    *("train", "--model_name_or_path=/pvc/tiny", "--train_file=/pvc/train.csv", "--validation_file=/pvc/eval.csv"),
+    *("--output_dir=/pvc/output/$(job)", "--bf16", f"--max_steps={STEPS}", "--max_seq_length=32"),
+)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A private network, and the folder behind the claim."""
+
+    image: str
+    network: str
+    claim: Path
+
+    def start(self, pod: Pod) -> str:
+        """Starts the pod's container. Returns its name."""
+        name = containers.unique_name()
+        words = pods.docker_arguments(pod, self.claim, {"hub/token": "hf_secret"})
+        words = [self.image if word == REFERENCE else word for word in words]
+        command = ["docker", "run", "--detach", f"--name={name}", f"--network={self.network}", *words]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        return name
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """In place of the clean-up of ./inv's clusters: here is none. The fixture `image` looks for what is left."""
+
+
+@pytest.fixture(scope="module")
+def claim(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A claim with a tiny model and its data. The kubelet makes it the group's to write to; the owner stays."""
+    folder = tmp_path_factory.mktemp("claim")
+    (folder / "train.csv").write_text(reviews(22))
+    (folder / "eval.csv").write_text(reviews(8))
+    os.chown(folder, -1, 1000)
+    folder.chmod(0o2775)
+    volumes = [f"--volume={folder}:/pvc", f"--volume={ROOT}/tests/image:/tests:ro"]
+    text = reviews(8).replace(",", " ")
+    made = containers.run(image, "python", "/tests/tiny_model.py", "/pvc/tiny", text, docker_args=volumes)
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+@pytest.fixture
+def cluster(image: str, claim: Path, tmp_path: Path) -> Iterator[Cluster]:
+    network = containers.unique_name()
+    subprocess.run(["docker", "network", "create", "--internal", network], check=True, capture_output=True)
+    try:
+        yield Cluster(image, network, claim)
+    finally:
+        listed = ["docker", "ps", "--all", "--quiet", f"--filter=network={network}"]
+        left = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
+        if left:
+            subprocess.run(["docker", "rm", "--force", "--volumes", *left], check=True, capture_output=True)
+        subprocess.run(["docker", "network", "rm", network], check=True, capture_output=True)
+
+
+def documents(kind: str, ranks_per_node: str = "") -> list[Document]:
+    """The manifest of a job of two pods, as it is written."""
+    options = Options(
+        command=tuple(word.replace("$(job)", f"$(job)-{kind}") for word in TRAIN),
+        name="bert",
+        namespace=NAMESPACE,
+        image=REFERENCE,
+        nodes=2,
+        ranks_per_node=ranks_per_node,
+        cpus=1,
+        memory="3Gi",
+        node_cpus=os.cpu_count() or 1,
+        pvc="training",
+        secret_env=("HF_TOKEN=hub/token",),
+    )
+    return list(yaml.safe_load_all(manifest.render(requests.parse(kind, options))))
+
+
+def wait(names: list[str]) -> None:
+    """Until the containers have ended, all of them well."""
+    waited = subprocess.run(["docker", "wait", *names], check=True, capture_output=True, text=True, timeout=150)
+    logs = "\n".join(f"{name}: {log(name)}" for name in names)
+    assert waited.stdout.split() == ["0"] * len(names), logs
+
+
+def log(name: str) -> str:
+    shown = subprocess.run(["docker", "logs", name], check=True, capture_output=True, text=True, timeout=60)
+    return shown.stdout + shown.stderr
+
+
+def result(claim: Path, kind: str) -> dict[str, Any]:
+    """What rank 0 has left behind the claim."""
+    document: dict[str, Any] = json.loads((claim / "output" / f"$(job)-{kind}" / "result.json").read_text())
+    return document
+
+
+def check(found: dict[str, Any], launcher: str, ranks: int = 2) -> None:
+    assert (found["world_size"], found["nodes"], found["backend"]) == (ranks, 2, "ccl")
+    assert (found["launcher"], found["steps"], found["image"]) == (launcher, STEPS, REFERENCE)
+    assert len(set(found["weights_sha256"])) == 1
+
+
+def test_a_pytorchjobs_pods_train(cluster: Cluster) -> None:
+    (job,) = documents("pytorchjob")
+    names = [cluster.start(pod) for pod in reversed(pods.pytorchjob_pods(job))]
+    wait(names)
+    check(result(cluster.claim, "pytorchjob"), "torchrun")
+    assert "done: " in log(names[-1]), "rank 0 is not on the first worker"
+
+
+def test_a_trainjobs_pods_train(cluster: Cluster) -> None:
+    runtime, job = documents("trainjob")
+    wait([cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)])
+    check(result(cluster.claim, "trainjob"), "torchrun")
+
+
+def test_an_mpijobs_pods_train(cluster: Cluster, tmp_path: Path) -> None:
+    keys, config = tmp_path / "keys", tmp_path / "config"
+    for folder in (keys, config):
+        folder.mkdir()
+    make_keys(cluster.image, keys)
+    (job,) = documents("mpijob")
+    workers, launcher = pods.mpijob_pods(job, keys, config)
+    for worker in workers:
+        cluster.start(worker)
+    name = cluster.start(launcher)
+    wait([name])
+    check(result(cluster.claim, "mpijob"), "hydra")
+    assert "hf_secret" not in log(name)
+
+
+def make_keys(image: str, folder: Path) -> None:
+    """A secret as the operator makes it: an ECDSA key under RSA's name, readable by all, and nothing else."""
+    folder.chmod(0o777)
+    make = 'cd /keys && ssh-keygen -q -t ecdsa -b 521 -m PEM -N "" -f id_rsa && cp id_rsa.pub authorized_keys'
+    made = containers.run(image, "sh", "-c", make, docker_args=[f"--volume={folder}:/keys"])
+    assert made.returncode == 0, made.stderr
+    for path in folder.iterdir():
+        os.chown(path, 0, 1000)
+        path.chmod(0o644)
