@@ -21,7 +21,7 @@ from entrypoints.train import config_files, flags, ipex
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-TASKS = ("text-classification", "question-answering")
+TASKS = ("text-classification", "question-answering", "token-classification", "text-generation", "fill-mask")
 
 # Where this trainer's defaults differ from Hugging Face's, and why.
 DEFAULTS: dict[str, Any] = {
@@ -50,18 +50,35 @@ class TaskArguments:
     model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
     dataset_name: Optional[str] = _flag("Name of a data set on the hub.")
     dataset_config_name: Optional[str] = _flag("Configuration of that data set.")
-    train_file: Optional[str] = _flag("Training data: csv, tsv, json, jsonl or parquet.")
+    train_file: Optional[str] = _flag("Training data: csv, tsv, json, jsonl, parquet or txt (a text a line).")
     validation_file: Optional[str] = _flag("Evaluation data, in the same format.")
     text_column_names: Optional[str] = _flag("Column with the text, or two for pairs: 'sentence1,sentence2'.")
     label_column_name: str = _flag("Column with the label.", "label")
     max_seq_length: Optional[int] = _flag(
-        "Longest input in tokens. 128 for classification, 384 for questions; never above the model's limit."
+        "Longest input in tokens. 128 for classification, 384 for questions, 512 for fill-mask, 1024 for "
+        "text-generation; never above the model's limit."
     )
     doc_stride: int = _flag("Tokens that two windows over one long context share.", 128)
     max_answer_length: int = _flag("Longest answer in tokens.", 30)
     n_best_size: int = _flag("Start and end positions that are combined into candidates.", 20)
     version_2_with_negative: bool = _flag("Some questions have no answer in their context.", False)
     null_score_diff_threshold: float = _flag("How far 'no answer' must lead to be chosen.", 0.0)
+    packing: bool = _flag("text-generation: several rows in one sequence, each seeing itself alone.", False)
+    completion_only_loss: Optional[bool] = _flag(
+        "text-generation: learn the assistant's turns or completions alone (default), or with false everything."
+    )
+    chat_template_path: Optional[str] = _flag(
+        "Jinja file with the chat template, if the tokenizer's is not wanted."
+    )
+    mlm_probability: float = _flag("fill-mask: share of the tokens that are to be guessed.", 0.15)
+    use_peft: bool = _flag("Train a LoRA adapter beside the frozen model.", False)
+    lora_r: int = _flag("Rank of the adapter's matrices.", 16)
+    lora_alpha: int = _flag("The adapter is scaled by lora_alpha / lora_r.", 32)
+    lora_dropout: float = _flag("Dropout before the adapter.", 0.0)
+    lora_target_modules: Optional[str] = _flag(
+        "Layers that get an adapter: 'q_proj,v_proj'. All linear ones but the head if left out."
+    )
+    merge_adapter: bool = _flag("Write OUTPUT_DIR/merged too: the model with the adapter in its weights.", False)
     pad_to_max_length: bool = _flag("Pad every input to max_seq_length, not to the longest of its batch.", False)
     max_train_samples: Optional[int] = _flag("Use only the first rows for training.")
     max_eval_samples: Optional[int] = _flag("Use only the first rows for evaluation.")
@@ -165,6 +182,8 @@ def _check(task: TaskArguments, training: dict[str, Any]) -> None:
         "max_eval_samples": task.max_eval_samples,
         "max_answer_length": task.max_answer_length,
         "n_best_size": task.n_best_size,
+        "lora_r": task.lora_r,
+        "lora_alpha": task.lora_alpha,
         **{
             name: training[name]
             for name in (
@@ -179,6 +198,8 @@ def _check(task: TaskArguments, training: dict[str, Any]) -> None:
     for name, value in positive.items():
         if value is not None and value <= 0:
             raise UsageError(f"--{name} is {value}, expected a number above 0")
+    if not 0 < task.mlm_probability < 1:
+        raise UsageError(f"--mlm_probability is {task.mlm_probability}, expected a share between 0 and 1")
     if task.doc_stride < 0:
         raise UsageError(f"--doc_stride is {task.doc_stride}, expected 0 or more")
 
@@ -201,6 +222,11 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     if values["data_seed"] is None:
         # The order of the data must be the same on every rank, whatever else draws from torch's generator.
         values["data_seed"] = values["seed"]
+    if "average_tokens_across_devices" in values and "average_tokens_across_devices" not in parsed.given:
+        values["average_tokens_across_devices"] = True  # or ranks with few tokens would weigh as much as others
+    if values.get("gradient_checkpointing") and values.get("gradient_checkpointing_kwargs") is None:
+        # The other kind needs inputs with gradients, which a frozen model under an adapter has not.
+        values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if "dataloader_num_workers" not in parsed.given:
         values["dataloader_num_workers"] = int(os.environ.get(DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])

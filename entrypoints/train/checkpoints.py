@@ -17,6 +17,9 @@ from typing import Any
 _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+# An adapter alone, without the model that it belongs to.
+_ADAPTER = "adapter_config.json"
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def step_of(path: Path) -> int:
@@ -40,7 +43,11 @@ def fault(path: Path) -> str | None:
     if state is None or "global_step" not in state:
         return "trainer_state.json is missing or broken"
     index = _json(path / _INDEX)
-    shards = sorted(set(index.get("weight_map", {}).values())) if index else [_WEIGHTS]
+    shards = (
+        sorted(set(index.get("weight_map", {}).values()))
+        if index
+        else [_ADAPTER_WEIGHTS if is_adapter(path) else _WEIGHTS]
+    )
     for shard in shards:
         if not safetensors_is_whole(path / shard):
             return f"{shard} is missing or broken"
@@ -48,6 +55,11 @@ def fault(path: Path) -> str | None:
         if not zipfile.is_zipfile(path / name):
             return f"{name} is missing or broken"
     return None
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a checkpoint is of an adapter."""
+    return (path / _ADAPTER).is_file()
 
 
 def last_whole(folder: Path) -> tuple[Path | None, list[str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints.errors import UsageError
+from entrypoints.train import texts
 from entrypoints.train.tables import Table
 
 _QUESTION_COLUMNS = ("question", "context", "answers")
@@ -69,11 +70,17 @@ def infer_task(table: Table, label_column: str) -> str:
     """The task that the columns allow. Raises UsageError if they allow none."""
     if all(name in table.columns for name in _QUESTION_COLUMNS):
         return "question-answering"
+    if texts.kind_of(table) is not None:
+        return "text-generation"
+    if texts.tag_column(table, label_column) is not None:
+        return "token-classification"
     if label_column in table.columns:
         return "text-classification"
     raise UsageError(
         f"{table.source} has the columns {_listing(table)}: expected '{label_column}' and a text "
-        "(text-classification, --label_column_name) or question, context and answers (question-answering)"
+        "(text-classification, --label_column_name), question, context and answers (question-answering), messages "
+        "or prompt and completion (text-generation) or tokens and ner_tags (token-classification); for texts "
+        "alone write --task text-generation or --task fill-mask"
     )
 
 
@@ -190,7 +197,7 @@ def check_label_names(names: Sequence[str], data: LabelledTexts) -> None:
         )
 
 
-def check_known_labels(names: Sequence[str], data: LabelledTexts) -> None:
+def check_known_labels(names: Sequence[str], data: LabelledTexts | texts.TaggedWords) -> None:
     """Refuses labels that the model does not have."""
     strange = sorted(set(data.labels) - set(names))
     if strange:

@@ -71,4 +71,8 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
         if isinstance(names, list):  # ClassLabel: numbers of names, -1 is a row without a label
             named = dict(enumerate(names))
             content[column] = [named.get(value) for value in content[column]]
+        # A list of ClassLabels; the attribute has had the name `feature` in every release.
+        names = getattr(getattr(feature, "feature", None), "names", None)
+        if isinstance(names, list):
+            content[column] = [[names[value] for value in values] for values in content[column]]
     return tables.Table(f"{name} ({split})", content)

@@ -14,13 +14,15 @@ _GROUPS = {
         "dataset_config_name text_column_names label_column_name max_train_samples max_eval_samples"
     ),
     "inputs": (
-        "max_seq_length pad_to_max_length doc_stride max_answer_length n_best_size version_2_with_negative "
+        "max_seq_length packing train_sampling_strategy pad_to_max_length completion_only_loss chat_template_path "
+        "mlm_probability doc_stride max_answer_length n_best_size version_2_with_negative "
         "null_score_diff_threshold"
     ),
     "training": (
         "do_train do_eval bf16 num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps "
         "per_device_eval_batch_size learning_rate warmup_steps weight_decay lr_scheduler_type optim seed"
     ),
+    "adapters (LoRA)": "use_peft lora_r lora_alpha lora_dropout lora_target_modules merge_adapter",
     "checkpoints and results": (
         "output_dir overwrite_output_dir resume_from_checkpoint save_strategy save_steps save_total_limit "
         "load_best_model_at_end metric_for_best_model"
@@ -31,8 +33,9 @@ _GROUPS = {
 _HEADER = """\
 usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE --output_dir FOLDER [flags]
 
-Fine-tunes a text classifier or an extractive question answerer on CPU ranks. Flags are Hugging Face's own;
-every field of its TrainingArguments works. Without --do_train and --do_eval, both are done where there is data.
+Fine-tunes classifiers of texts and of words, question answerers and language models on CPU ranks. Flags are
+Hugging Face's own; every field of its TrainingArguments works. Without --do_train and --do_eval, both are done
+where there is data.
 """
 _FOOTER = """\
 train config.yaml [flags] takes the same names as keys; flags win. train --print-config [flags] prints such a file.
@@ -48,7 +51,7 @@ def render(everything: bool) -> str:
     lines = [_HEADER]
     for title, names in _GROUPS.items():
         lines.append(f"{title}:")
-        lines += [_line(actions[name]) for name in names.split()]
+        lines += [_line(actions[name]) for name in names.split() if name in actions]
         lines.append("")
     return "\n".join([*lines, _FOOTER])
 
@@ -60,7 +63,7 @@ def config(parsed: Parsed) -> str:
     documented: set[str] = set()
     for title, names in _GROUPS.items():
         lines.append(f"# {title}")
-        for name in names.split():
+        for name in [name for name in names.split() if name in values]:
             documented.add(name)
             lines.append(("" if name in parsed.given else "# ") + config_files.dump(name, values[name]))
         lines.append("")

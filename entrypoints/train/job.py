@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 @dataclass(frozen=True)
 class Rows:
-    """The checked rows of a run. `labels` is None for question-answering."""
+    """The checked rows of a run. `labels` is None where rows have no classes."""
 
     task: str
     train: Any
@@ -24,7 +24,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Job:
-    """What Trainer takes. `metric` is the name that result.json reports before and after training."""
+    """What Trainer takes. `metric` is the name that result.json reports before and after training.
+
+    `shift`: the loss is a mean over tokens (tokens.TokenLoss), and whether a label belongs to the position before
+    it; None where the model's own loss, a mean over rows, is taken. `reduce_logits`: what is kept of the scores.
+    """
 
     train: Any
     validation: Any
@@ -32,3 +36,6 @@ class Job:
     compute_metrics: Callable[[Any], dict[str, float]] | None
     metric: str
     max_seq_length: int
+    shift: bool | None = None
+    reduce_logits: Callable[[Any, Any], Any] | None = None
+    notes: tuple[str, ...] = ()

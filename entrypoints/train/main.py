@@ -75,7 +75,7 @@ def _agreed(check: Callable[[], T]) -> T:
 def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
     from transformers import set_seed
 
-    from entrypoints.train import data, job, model, output, replicas, run, tasks
+    from entrypoints.train import adapters, data, job, model, output, replicas, run, tasks
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
@@ -98,6 +98,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
 
     def read() -> job.Rows:
         model.check_folder(str(task_arguments.model_name_or_path))
+        adapters.check(task_arguments)
         splits = data.load(task_arguments, arguments.do_train, arguments.do_eval)
         return tasks.check_rows(data.task_of(task_arguments, splits), task_arguments, splits)
 
@@ -108,12 +109,13 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     loaded = _agreed(lambda: model.load(rows.task, task_arguments, rows.labels))
     made = _agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
     if start.checkpoint is not None:
-        _agreed(lambda: output.check_same_model(start.checkpoint, loaded.model.config.to_dict()))
+        config, is_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
+        _agreed(lambda: output.check_same_model(start.checkpoint, config, is_adapter))
     # Checkpoints hold the random states of every rank, each written by its own.
     writes = rank == 0 or arguments.save_strategy != "no"
     name = os.environ.get(output.JOB, "") if rank == 0 else ""
     _agreed(lambda: output.prepare(folder, overwrite and rank == 0, name) if writes else None)
-    notes = [*start.notes, *rows.notes]
+    notes = [*start.notes, *rows.notes, *made.notes]
     if start.checkpoint is None:
         notes += loaded.notes
     elif checkpoints.ranks_of(start.checkpoint) not in (0, environment.world_size):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrypoints.errors import UsageError
+from entrypoints.train import adapters
 from entrypoints.train.arguments import TaskArguments
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ _VOCABULARIES = (
     "sentencepiece.bpe.model",
     "spiece.model",
 )
+# What transformers calls a model with the head of a task.
+_AUTO_CLASSES = {
+    "text-classification": "AutoModelForSequenceClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "token-classification": "AutoModelForTokenClassification",
+    "text-generation": "AutoModelForCausalLM",
+    "fill-mask": "AutoModelForMaskedLM",
+}
 # A tokenizer without a limit of its own says so with a huge number.
 _NO_LIMIT = 1_000_000
 
@@ -57,6 +66,12 @@ def check_folder(name: str) -> None:
         return
     if not folder.is_dir():
         raise UsageError(f"model '{name}' is a file, expected a folder with config.json and model.safetensors")
+    base = adapters.base_of(name)
+    if base is not None:
+        if not any((folder / weights).is_file() for weights in adapters.WEIGHTS):
+            raise UsageError(f"adapter folder '{name}' has no weights, expected {adapters.WEIGHTS[0]}")
+        check_folder(base)
+        return
     if not (folder / "config.json").is_file():
         raise UsageError(f"model folder '{name}' has no config.json; expected a folder saved by save_pretrained")
     if not any((folder / weights).is_file() for weights in _WEIGHTS):
@@ -70,19 +85,23 @@ def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> 
 
     Raises UsageError if either cannot be loaded or most of the weights are missing.
     """
-    from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+    import torch
+    import transformers
 
-    name = str(arguments.model_name_or_path)
-    auto: Any = AutoModelForQuestionAnswering
+    given = str(arguments.model_name_or_path)
+    name = adapters.base_of(given) or given
+    auto: Any = getattr(transformers, _AUTO_CLASSES[task])
     options: dict[str, Any] = {"revision": arguments.model_revision}
     if label_names is not None:
-        auto = AutoModelForSequenceClassification
         options["num_labels"] = len(label_names)
         options["id2label"] = dict(enumerate(label_names))
         options["label2id"] = {label: index for index, label in enumerate(label_names)}
         # A classifier that was trained for other labels gets a new head.
         options["ignore_mismatched_sizes"] = True
-    tokenizer = _load_tokenizer(str(arguments.tokenizer_name or name), arguments.model_revision)
+    # An adapter's folder may have a tokenizer of its own: one with another chat template, for example.
+    has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
+    tokenizer_name = str(arguments.tokenizer_name or (given if has_own else name))
+    tokenizer = _load_tokenizer(tokenizer_name, arguments.model_revision, pads=task != "text-generation")
     try:
         model, info = auto.from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:
@@ -97,20 +116,26 @@ def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> 
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
+    # transformers 5 keeps weights as they were saved. bf16 ones lose what small steps add: they may only be read.
+    if not (arguments.use_peft or name != given) and any(w.dtype != torch.float32 for w in model.parameters()):
+        model.float()
     # Some classifiers' forward takes **kwargs only to pass them on. Trainer takes that for "divides the loss by
     # the number of items itself" and multiplies loss and gradients by ranks and accumulation steps
-    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no such thing.
+    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no such thing;
+    # means over tokens are made by tokens.TokenLoss.
     model.accepts_loss_kwargs = False
     note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}"
-    return Loaded(model, tokenizer, _limit(model, tokenizer), (note,) if new else ())
+    limit = _limit(model, tokenizer)
+    return Loaded(adapters.attach(model, task, arguments), tokenizer, limit, (note,) if new else ())
 
 
 def label_names_of(arguments: TaskArguments) -> list[str] | None:
     """The labels that a fine-tuned classifier was saved with; None if it has only LABEL_0, LABEL_1, ..."""
     from transformers import AutoConfig
 
+    given = str(arguments.model_name_or_path)
     try:
-        config = AutoConfig.from_pretrained(str(arguments.model_name_or_path), revision=arguments.model_revision)
+        config = AutoConfig.from_pretrained(adapters.base_of(given) or given, revision=arguments.model_revision)
     except Exception as error:
         raise UsageError(
             f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}"
@@ -139,7 +164,7 @@ def padder(tokenizer: Any, max_length: int, to_max_length: bool) -> Any:
     return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if max_length % 8 == 0 else None)
 
 
-def _load_tokenizer(name: str, revision: str) -> Any:
+def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
     from transformers import AutoTokenizer
 
     folder = Path(name)
@@ -154,7 +179,7 @@ def _load_tokenizer(name: str, revision: str) -> Any:
         raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise UsageError(f"tokenizer '{name}' is a slow one, expected one with tokenizer.json")
-    if tokenizer.pad_token_id is None:
+    if pads and tokenizer.pad_token_id is None:
         raise UsageError(f"tokenizer '{name}' has no padding token, expected an encoder's tokenizer")
     return tokenizer
 
@@ -167,7 +192,7 @@ def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
     if body and missing > sum(body.values()) / 2:
         raise UsageError(
             f"model '{name}': its weights are not those of a {type(model).__name__}, "
-            f"{len([key for key in new if key in body])} of {len(body)} are missing: expected a pretrained encoder"
+            f"{len([key for key in new if key in body])} of {len(body)} are missing: expected a pretrained one"
         )
 
 

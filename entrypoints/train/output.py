@@ -70,8 +70,17 @@ def _signed_by(job: str, folder: Path) -> bool:
         return False
 
 
-def check_same_model(checkpoint: Path, config: dict[str, Any]) -> None:
-    """Refuses a checkpoint of another model or with other labels. `config` is that of the model at hand."""
+def check_same_model(checkpoint: Path, config: dict[str, Any], adapter: bool = False) -> None:
+    """Refuses a checkpoint of another model or with other labels. `config` is that of the model at hand, `adapter`
+    whether it has one."""
+    if checkpoints.is_adapter(checkpoint) != adapter:
+        found, expected = ("a whole model", "an adapter") if adapter else ("an adapter", "a whole model")
+        raise UsageError(
+            f"checkpoint '{checkpoint}' is of another run: found {found}, expected {expected}; resume with "
+            "the same --use_peft"
+        )
+    if checkpoints.is_adapter(checkpoint):
+        return  # its weights have the shapes of the model's layers, or are refused
     saved = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "id2label"):
         # JSON turns the numbers of labels into strings.

@@ -15,10 +15,11 @@ import psutil
 import torch.distributed as dist
 
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.train import output, replicas, results
+from entrypoints.train import adapters, output, replicas, results
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
+from entrypoints.train.tokens import Count, TokenLoss
 from entrypoints.train.trainer import CpuTrainer, tune_ddp
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _FIRST_STEPS = 50
 # More would only make the file long; parity is judged on the first steps.
 _LISTED_LOSSES = 1000
-_PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy", "scikit-learn")
+_PACKAGES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "datasets", "numpy", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
         data_collator=job.collate,
         processing_class=plan.loaded.tokenizer,
         compute_metrics=job.compute_metrics,
+        **_token_options(job, arguments),
     )
     began = time.time()
     if job.train is not None:
@@ -65,6 +67,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
     trained = time.time()
     after = _evaluate(trainer, arguments) if job.validation is not None else {}
 
+    counted = sum(replicas.gather(trainer.tokens), Count())
     reports = replicas.report(model, environment.rank, environment.node_rank, plan.task.check_replicas)
     difference = replicas.difference(reports)
     if difference is not None:
@@ -73,15 +76,36 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
         return 1
     if environment.rank == 0:
         document = _document(plan, trainer, environment, after, reports)
+        document["tokens_computed"] = counted.computed or None
+        document["tokens_useful"] = counted.useful or None
+        document["tokens_computed_per_useful"] = counted.overhead
+        rate, rows = document["train_samples_per_second"], counted.rows
+        # Rows differ in length, so tokens are what speeds are compared by.
+        document["train_tokens_per_second"] = rate * counted.useful / rows if rate and rows else None
+        document["adapter"] = adapters.describe(model) if hasattr(model, "peft_config") else None
         document["train_started_at"] = began  # seconds since the epoch: the demo tells the start-up from it
         document["seconds"] = {
             "build": None,
             "start": round(began - psutil.Process().create_time(), 3),
             "train": round(trained - began, 3),
         }
+        if plan.task.merge_adapter:
+            merged = adapters.save_merged(trainer.model, plan.loaded.tokenizer, Path(arguments.output_dir))
+            output.share_weights(merged)
+            document["merged"] = str(merged)
         path = results.write(Path(arguments.output_dir), document)
         print(f"done: {_summary(document)}; {path}", file=sys.stderr, flush=True)
     return 0
+
+
+def _token_options(job: Job, arguments: TrainingArguments) -> dict[str, Any]:
+    """Trainer's options for a loss that is a mean over tokens."""
+    if job.shift is None:
+        return {}
+    return {
+        "compute_loss_func": TokenLoss(job.shift, float(arguments.label_smoothing_factor)),
+        "preprocess_logits_for_metrics": job.reduce_logits,
+    }
 
 
 def _evaluate(trainer: CpuTrainer, arguments: TrainingArguments) -> dict[str, float]:
@@ -156,4 +180,6 @@ def _summary(document: dict[str, Any]) -> str:
     if document["metric_after"] is not None:
         before = f"{document['metric_before']:.4f} -> " if document["metric_before"] is not None else ""
         parts.append(f"{document['metric_name']} {before}{document['metric_after']:.4f}")
+    if document["tokens_computed_per_useful"] is not None:
+        parts.append(f"{document['tokens_computed_per_useful']:.2f} tokens computed for each useful one")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Reads local data files into columns: csv, tsv, json, jsonl, parquet and SQuAD's nested JSON.
+"""Reads local data files into columns: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
 
 No torch, no data set library: each error can name the file, the line and the mend.
 """
@@ -149,6 +149,11 @@ def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[dict[str, An
             ) from error
 
 
+def _read_text(path: Path) -> dict[str, list[Any]]:
+    with path.open(encoding="utf-8-sig") as file:
+        return {"text": [line.rstrip("\n") for line in file if line.strip()]}
+
+
 def _read_parquet(path: Path) -> dict[str, list[Any]]:
     import pyarrow
     import pyarrow.parquet
@@ -185,4 +190,5 @@ _READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
     ".json": _read_json,
     ".jsonl": _read_json_lines,
     ".parquet": _read_parquet,
+    ".txt": _read_text,
 }

@@ -1,19 +1,27 @@
-"""From tables to what Trainer takes, for either task."""
+"""From tables to what Trainer takes, for each task."""
 
 from __future__ import annotations
 
+from typing import Union
+
 from entrypoints.errors import UsageError
-from entrypoints.train import columns, model
+from entrypoints.train import columns, model, texts
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.data import Splits
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
+
+Labelled = Union[columns.LabelledTexts, texts.TaggedWords]
 
 
 def check_rows(task: str, arguments: TaskArguments, splits: Splits) -> Rows:
     """Checks columns, texts, labels and answers. Raises UsageError with the first bad row."""
     if task == "question-answering":
         return _questions(arguments, splits)
+    if task in ("text-generation", "fill-mask"):
+        return _documents(task, arguments, splits)
+    if task == "token-classification":
+        return _tagged(arguments, splits)
     names = columns.parse_text_columns(arguments.text_column_names)
     label = arguments.label_column_name
     train = columns.labelled_texts(splits.train, label, names) if splits.train else None
@@ -29,12 +37,11 @@ def check_rows(task: str, arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("text-classification", train, validation, labels, (note,))
 
 
-def _label_names(
-    arguments: TaskArguments, train: columns.LabelledTexts | None, validation: columns.LabelledTexts | None
-) -> list[str]:
+def _label_names(arguments: TaskArguments, train: Labelled | None, validation: Labelled | None) -> list[str]:
     if train is not None:
         names = columns.label_names(train.labels)
-        columns.check_label_names(names, train)
+        if isinstance(train, columns.LabelledTexts):
+            columns.check_label_names(names, train)
         return names
     if validation is None:
         raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
@@ -54,12 +61,52 @@ def _questions(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("question-answering", train, validation, None, tuple(notes))
 
 
+def _documents(task: str, arguments: TaskArguments, splits: Splits) -> Rows:
+    names = columns.parse_text_columns(arguments.text_column_names)
+    if names is not None and len(names) != 1:
+        raise UsageError(f"--text_column_names '{arguments.text_column_names}': {task} takes one column of text")
+    column = names[0] if names else None
+    train, validation = (
+        texts.documents(table, column) if table else None for table in (splits.train, splits.validation)
+    )
+    kinds = {split.kind for split in (train, validation) if split is not None}
+    if len(kinds) > 1:
+        found = " and ".join(sorted(kind.value for kind in kinds))
+        raise UsageError(f"training and validation data must agree, found {found}: write files of one kind")
+    if task == "fill-mask" and kinds != {texts.Kind.TEXT}:
+        raise UsageError(f"fill-mask takes texts, found {kinds.pop().value}: write --text_column_names")
+    return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}",))
+
+
+def _tagged(arguments: TaskArguments, splits: Splits) -> Rows:
+    column = arguments.label_column_name
+    train, validation = (
+        texts.tagged_words(table, column) if table else None for table in (splits.train, splits.validation)
+    )
+    labels = _label_names(arguments, train, validation)
+    if validation is not None:
+        columns.check_known_labels(labels, validation)
+    return Rows("token-classification", train, validation, labels, (f"token-classification: {len(labels)} tags",))
+
+
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenizes. Raises UsageError if max_seq_length does not fit the model."""
     if rows.task == "question-answering":
         from entrypoints.train import answering
 
         return answering.make_job(arguments, rows, loaded)
+    if rows.task == "text-generation":
+        from entrypoints.train import generation
+
+        return generation.make_job(arguments, rows, loaded)
+    if rows.task == "fill-mask":
+        from entrypoints.train import masking
+
+        return masking.make_job(arguments, rows, loaded)
+    if rows.task == "token-classification":
+        from entrypoints.train import tagging
+
+        return tagging.make_job(arguments, rows, loaded)
     from entrypoints.train import classification
 
     return classification.make_job(arguments, rows, loaded)

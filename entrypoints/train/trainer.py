@@ -18,6 +18,7 @@ from entrypoints.train import ipex, staging
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
 from entrypoints.train.speed import Speed
+from entrypoints.train.tokens import Count, count
 
 
 class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
@@ -34,6 +35,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         super().__init__(**options)
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
+        self.tokens = Count()  # of this rank, since the process began
         self._saving = False
         self.remove_callback(PrinterCallback)
         for callback in (OwnNoise(), self.losses, Progress(self.speed, self.args.world_size)):
@@ -99,7 +101,9 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             self.state.save_to_json(str(written / TRAINER_STATE_NAME))
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        self.speed.add(len(inputs["input_ids"]))
+        counted = count(inputs)
+        self.tokens += counted
+        self.speed.add(counted.rows)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.losses.add(loss.item())
         return loss

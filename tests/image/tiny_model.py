@@ -1,6 +1,7 @@
-"""Runs inside the image: saves a random BERT of two layers and its tokenizer.
+"""Runs inside the image: saves random models of two layers and their tokenizers.
 
-Usage: tiny_model.py FOLDER TEXT. Without dropout, so that runs can be compared.
+Usage: tiny_model.py FOLDER TEXT [DECODER_FOLDER]: a BERT, and a Llama with a chat template.
+Without dropout, so that runs can be compared.
 """
 
 from __future__ import annotations
@@ -9,7 +10,20 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    BertConfig,
+    BertModel,
+    BertTokenizerFast,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 
 
 def save(folder: Path, text: str) -> None:
@@ -35,9 +49,52 @@ def save(folder: Path, text: str) -> None:
         attention_probs_dropout_prob=0.0,
     )
     BertModel(config).save_pretrained(folder)
+    share(folder)
+
+
+def save_decoder(folder: Path, text: str) -> None:
+    """A byte-level vocabulary that is trained on `text` on the spot; no padding token, as Llama's has none."""
+    special = ["<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([text], trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=special[0],
+        eos_token=special[1],
+        additional_special_tokens=special[2:],
+        model_max_length=128,
+    )
+    wrapped.chat_template = TEMPLATE
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(wrapped),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        bos_token_id=wrapped.bos_token_id,
+        eos_token_id=wrapped.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    share(folder)
+
+
+def share(folder: Path) -> None:
     for path in folder.iterdir():
         path.chmod(0o644)  # weights are saved for their owner alone, who is not the tests' user
 
 
 if __name__ == "__main__":
     save(Path(sys.argv[1]), sys.argv[2])
+    for decoder in sys.argv[3:]:
+        save_decoder(Path(decoder), sys.argv[2])

@@ -93,7 +93,7 @@ def test_first_cuts_every_column() -> None:
         ("x.json", "3", "expected a list of objects"),
         ("x.json", "[[1]]", "row 1: found list, expected an object"),
         ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's form"),
-        ("x.txt", "a", "suffix '.txt' is unknown"),
+        ("x.doc", "a", "suffix '.doc' is unknown"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line_that_names_it(

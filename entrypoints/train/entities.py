@@ -1,0 +1,57 @@
+"""Named entities in tagged words, and their F1 as CoNLL's evaluation and seqeval's default define it. Pure.
+
+Tags are IOB1, IOB2, IOBES or BILOU: a prefix and a type, `B-PER`. An entity is right if its type, its first
+and its last word are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+OUTSIDE = "O"
+# BILOU's names for the last word and for an entity of one word.
+_SAME = {"L": "E", "U": "S"}
+_PREFIXES = frozenset("BIESLU")
+
+Entity = tuple[str, int, int]
+
+
+def are_entities(tags: Iterable[str]) -> bool:
+    """Whether the names of tags are those of entities; others, as parts of speech, have no F1 of entities."""
+    names = set(tags) - {OUTSIDE}
+    return bool(names) and all(name[0] in _PREFIXES and (len(name) == 1 or name[1] == "-") for name in names)
+
+
+def found_in(tags: Sequence[str]) -> set[Entity]:
+    """Type, first word and the word behind the last one of each entity.
+
+    An entity ends before `O`, `B` and `S`, after `E` and `S`, and where the type changes. `I` and `E` without a
+    beginning begin one.
+    """
+    entities: set[Entity] = set()
+    begin, kind, goes_on = 0, "", False
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, _, tag_kind = tag.partition("-")
+        prefix = _SAME.get(prefix, prefix)
+        if goes_on and prefix in ("I", "E") and tag_kind == kind:
+            goes_on = prefix == "I"
+            if not goes_on:
+                entities.add((kind, begin, place + 1))
+            continue
+        if goes_on:
+            entities.add((kind, begin, place))
+        begin, kind, goes_on = place, tag_kind, prefix in ("B", "I")
+        if prefix in ("E", "S"):
+            entities.add((kind, begin, place + 1))
+    return entities
+
+
+def scores(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 over the entities of all rows; 0.0 where there is nothing to divide by."""
+    right = guessed = true = 0
+    for one, other in zip(predicted, expected):
+        ours, theirs = found_in(one), found_in(other)
+        right, guessed, true = right + len(ours & theirs), guessed + len(ours), true + len(theirs)
+    precision, recall = right / guessed if guessed else 0.0, right / true if true else 0.0
+    total = precision + recall
+    return {"precision": precision, "recall": recall, "f1": 2 * precision * recall / total if total else 0.0}

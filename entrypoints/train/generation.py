@@ -1,0 +1,150 @@
+"""Causal language modelling and supervised fine-tuning: what a decoder is to say, given what comes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from entrypoints.errors import UsageError
+from entrypoints.train import chat, model, packing
+from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.job import Job, Rows
+from entrypoints.train.sequences import Example, Padder, Sequences
+from entrypoints.train.texts import Documents, Kind
+from entrypoints.train.tokens import IGNORED, Perplexity, RowSums, check_release
+
+METRIC = "perplexity"
+DEFAULT_LENGTH = 1024
+# Two rows as short as this show whether a model keeps packed rows apart.
+_PROBE = 8
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
+    """Tokenizes. Raises UsageError for a model that is no decoder and for rows with nothing to learn."""
+    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    check_release(rows.task)
+    splits = [split for split in (rows.train, rows.validation) if split is not None]
+    if any(_talks(split) for split in splits):
+        chat.set_template(loaded.tokenizer, arguments.chat_template_path)
+    everything = arguments.completion_only_loss is False
+    notes: list[str] = []
+    train, validation = (
+        None if split is None else _examples(split, loaded.tokenizer, length, everything, notes)
+        for split in (rows.train, rows.validation)
+    )
+    bins = None
+    if train is not None and arguments.packing:
+        bins = packing.bins([len(example) for example in train], length)
+        notes.append(f"packing: {len(train)} rows in {len(bins)} sequences of up to {length} tokens")
+    pad = loaded.tokenizer.pad_token_id
+    _check_decoder(loaded.model, packed=bins is not None)
+    return Job(
+        train=None if train is None else Sequences(train, bins),
+        validation=None if validation is None else Sequences(validation),
+        collate=Padder(0 if pad is None else pad, length, arguments.pad_to_max_length),
+        compute_metrics=None if validation is None else Perplexity(len(validation)),
+        metric=METRIC,
+        max_seq_length=length,
+        shift=True,
+        reduce_logits=RowSums(shift=True),
+        notes=tuple(notes),
+    )
+
+
+def _talks(data: Documents) -> bool:
+    return data.kind is Kind.MESSAGES or (data.kind is Kind.COMPLETION and isinstance(data.items[0][0], list))
+
+
+def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, notes: list[str]) -> list[Example]:
+    if data.kind is Kind.TEXT:
+        found = [example for text in data.items for example in _plain(text, tokenizer, length)]
+        if not found:
+            raise UsageError(f"{data.source}: every text is shorter than two tokens, expected something to learn")
+        return found
+    found = []
+    cut = silent = 0
+    for item in data.items:
+        example = _spoken(data.kind, item, tokenizer, everything)
+        cut += len(example) > length
+        example = Example(example.ids[:length], example.labels[:length])
+        if (example.labels[1:] != IGNORED).any():
+            found.append(example)
+        else:
+            silent += 1
+    if cut:
+        notes.append(f"{data.source}: {cut} of {len(data)} rows are cut at --max_seq_length {length}")
+    if silent:
+        notes.append(
+            f"{data.source}: {silent} of {len(data)} rows have no answer to learn within it, and are left out"
+        )
+    if not found:
+        raise UsageError(
+            f"{data.source}: no row has an answer of the assistant within {length} tokens: check the roles, or "
+            "write a larger --max_seq_length"
+        )
+    return found
+
+
+def _plain(text: str, tokenizer: Any, length: int) -> Iterable[Example]:
+    """A text in pieces of at most `length` tokens. A piece of one token has nothing to predict."""
+    ids = _with_end(tokenizer(text)["input_ids"], tokenizer)
+    for begin in range(0, len(ids), length):
+        piece = ids[begin : begin + length]
+        if len(piece) > 1:
+            yield Example.of(piece, [IGNORED, *piece[1:]])
+
+
+def _spoken(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Example:
+    """A row with labels for what the model is to say, or for all of it but the first token."""
+    if kind is Kind.COMPLETION and isinstance(item[0], str):
+        text, spans, special = item[0] + item[1], [(len(item[0]), len(item[0]) + len(item[1]))], True
+    else:
+        messages, first = (item, 0) if kind is Kind.MESSAGES else ([*item[0], *item[1]], len(item[0]))
+        text, spans = chat.spoken(tokenizer, messages, first)
+        special = False  # the template writes them
+    encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+    ids = list(encoded["input_ids"])
+    # The token in which an answer begins may have a part of the prompt in it.
+    said = [any(begin < last and first < end for begin, end in spans) for first, last in encoded["offset_mapping"]]
+    if special:
+        ids = _with_end(ids, tokenizer)
+        said += [True] * (len(ids) - len(said))
+    labels = [token if everything or kept else IGNORED for token, kept in zip(ids, said)]
+    return Example.of(ids, [IGNORED, *labels[1:]])  # nothing comes before the first
+
+
+def _with_end(ids: list[int], tokenizer: Any) -> list[int]:
+    end = tokenizer.eos_token_id
+    return ids if end is None or (ids and ids[-1] == end) else [*ids, end]
+
+
+def _check_decoder(decoder: Any, packed: bool) -> None:
+    """Refuses a model that sees the tokens that it is to predict, and one that mixes packed rows."""
+    decoder.eval()
+    vocabulary = decoder.get_input_embeddings().num_embeddings
+    first = torch.arange(_PROBE)[None] % vocabulary
+    second = (torch.arange(_PROBE)[None] + _PROBE) % vocabulary
+    positions = torch.arange(_PROBE)[None]
+    with torch.no_grad():
+        alone = decoder(input_ids=second, use_cache=False).logits
+        shorter = decoder(input_ids=second[:, :-1], use_cache=False).logits
+        ids, places = torch.cat([first, second], dim=1), torch.cat([positions, positions], dim=1)
+        beside = decoder(input_ids=ids, position_ids=places, use_cache=False).logits if packed else None
+    if _differ(alone[:, :-1], shorter):
+        raise UsageError(
+            f"a {type(decoder).__name__} sees the tokens that it is to predict: expected a decoder "
+            "(a causal language model); --task fill-mask trains encoders"
+        )
+    if beside is not None and _differ(beside[:, _PROBE:], alone):
+        raise UsageError(
+            f"a {type(decoder).__name__} mixes the rows of a packed sequence in this release of transformers: "
+            "leave --packing out, --group_by_length saves padding too"
+        )
+
+
+def _differ(scores: torch.Tensor, others: torch.Tensor) -> bool:
+    """By more than rounding: another input moves scores by a good part of their spread."""
+    error, spread = (scores.float() - others.float()).abs().mean(), others.float().std()
+    return bool(error > (1e-3 if scores.dtype == torch.float32 else 3e-2) * spread)

@@ -1,0 +1,92 @@
+"""Masked language modelling: an encoder guesses tokens that are hidden from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from entrypoints.errors import UsageError
+from entrypoints.train import model
+from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.job import Job, Rows
+from entrypoints.train.sequences import Padder
+from entrypoints.train.texts import Documents
+from entrypoints.train.tokens import IGNORED, Perplexity, RowSums, check_release
+
+METRIC = "perplexity"
+DEFAULT_LENGTH = 512
+
+
+@dataclass(frozen=True)
+class Hider:
+    """BERT's rule: of the chosen tokens 8 in 10 become the mask, one in 10 any token, one in 10 stays."""
+
+    mask: int
+    vocabulary: int
+    special: frozenset[int]
+    share: float
+
+    def __call__(self, ids: Sequence[int], generator: torch.Generator | None = None) -> dict[str, torch.Tensor]:
+        """What the model sees and what it has to guess. Without a generator, torch's own draws."""
+        tokens = torch.as_tensor(ids, dtype=torch.long)
+        ordinary = torch.tensor([token not in self.special for token in tokens.tolist()])
+        chosen = ordinary & (torch.rand(len(tokens), generator=generator) < self.share)
+        fate = torch.rand(len(tokens), generator=generator)
+        other = torch.randint(self.vocabulary, (len(tokens),), generator=generator)
+        seen = torch.where(chosen & (fate < 0.8), torch.tensor(self.mask), tokens)
+        seen = torch.where(chosen & (fate >= 0.8) & (fate < 0.9), other, seen)
+        return {"input_ids": seen, "labels": torch.where(chosen, tokens, torch.tensor(IGNORED))}
+
+
+class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+    """Rows of tokens. `fixed`: hidden once, the same tokens in every evaluation and on every rank."""
+
+    def __init__(self, rows: list[list[int]], hide: Hider, fixed: bool) -> None:
+        self._rows = rows
+        self._hide = hide
+        self._fixed = fixed
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def lengths(self) -> list[int]:
+        return [len(row) for row in self._rows]
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return self._hide(self._rows[index], torch.Generator().manual_seed(index) if self._fixed else None)
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
+    """Raises UsageError for a tokenizer without a mask."""
+    check_release(rows.task)
+    tokenizer = loaded.tokenizer
+    if tokenizer.mask_token_id is None:
+        raise UsageError(
+            "the tokenizer has no mask token, expected an encoder's; --task text-generation takes decoders"
+        )
+    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    special = frozenset(tokenizer.all_special_ids)
+    hide = Hider(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
+    train, validation = (
+        None if split is None else Texts(_pieces(split, tokenizer, length), hide, fixed)
+        for split, fixed in ((rows.train, False), (rows.validation, True))
+    )
+    return Job(
+        train=train,
+        validation=validation,
+        collate=Padder(tokenizer.pad_token_id, length, arguments.pad_to_max_length),
+        compute_metrics=None if validation is None else Perplexity(len(validation)),
+        metric=METRIC,
+        max_seq_length=length,
+        shift=False,
+        reduce_logits=RowSums(shift=False),
+    )
+
+
+def _pieces(data: Documents, tokenizer: Any, length: int) -> list[list[int]]:
+    """Each text in pieces of at most `length` tokens, each with the special tokens around it."""
+    encoded = tokenizer(data.items, truncation=True, max_length=length, return_overflowing_tokens=True)
+    return list(encoded["input_ids"])

@@ -1,0 +1,97 @@
+"""Token classification: a tag for every word, given at its first token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from entrypoints.train import entities, model
+from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.job import Job, Rows
+from entrypoints.train.sequences import Example, Padder, Sequences
+from entrypoints.train.texts import TaggedWords
+from entrypoints.train.tokens import IGNORED, RowSums, check_release
+
+DEFAULT_LENGTH = 128
+
+
+class Tags:
+    """Trainer's preprocess_logits_for_metrics: the chosen tag of each token, and the sums behind the loss."""
+
+    def __init__(self) -> None:
+        self._sums = RowSums(shift=False)
+
+    def __call__(self, logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = logits[0] if isinstance(logits, tuple) else logits
+        return scores.argmax(-1), self._sums(scores, labels)
+
+
+class EntityScores:
+    """Trainer's compute_metrics: over words, and over entities where the tags are those of entities."""
+
+    def __init__(self, rows: int, names: Sequence[str]) -> None:
+        self._rows = rows
+        self._names = names
+        self.metric = "f1" if entities.are_entities(names) else "accuracy"
+
+    def __call__(self, evaluated: Any) -> dict[str, float]:
+        chosen, sums = evaluated.predictions
+        labels = evaluated.label_ids
+        if len(chosen) != self._rows or len(labels) != self._rows:
+            raise RuntimeError(f"evaluated {len(chosen)} rows, expected {self._rows}: padding rows were counted")
+        predicted = [self._words(row, of) for row, of in zip(chosen, labels)]
+        expected = [self._words(row, row) for row in labels]
+        loss, words, right = (float(value) for value in sums.astype("float64").sum(axis=0))
+        found = {"loss": loss / words, "accuracy": right / words, "samples": float(len(chosen))}
+        return {**found, **(entities.scores(predicted, expected) if self.metric == "f1" else {})}
+
+    def _words(self, row: Any, labels: Any) -> list[str]:
+        return [self._names[int(tag)] for tag, label in zip(row, labels) if label != IGNORED]
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
+    """Tokenizes. Raises UsageError if max_seq_length does not fit the model."""
+    check_release(rows.task)
+    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    names = rows.labels or []
+    notes: list[str] = []
+    train, validation = (
+        None if split is None else Sequences(_examples(split, names, loaded.tokenizer, length, notes))
+        for split in (rows.train, rows.validation)
+    )
+    scores = EntityScores(len(validation or ()), names)
+    return Job(
+        train=train,
+        validation=validation,
+        collate=Padder(loaded.tokenizer.pad_token_id, length, arguments.pad_to_max_length),
+        compute_metrics=None if validation is None else scores,
+        metric=scores.metric,
+        max_seq_length=length,
+        shift=False,
+        reduce_logits=Tags(),
+        notes=tuple(notes),
+    )
+
+
+def _examples(
+    data: TaggedWords, names: Sequence[str], tokenizer: Any, length: int, notes: list[str]
+) -> list[Example]:
+    numbers = {name: number for number, name in enumerate(names)}
+    found = []
+    cut = 0
+    for words, tags in zip(data.words, data.tags):
+        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
+        owners = encoded.word_ids()
+        labels = [
+            IGNORED if owner is None or owner == before else numbers[tags[owner]]
+            for before, owner in zip([None, *owners], owners)
+        ]
+        cut += bool(words) and max((owner for owner in owners if owner is not None), default=-1) < len(words) - 1
+        found.append(Example.of(encoded["input_ids"], labels))
+    if cut:
+        notes.append(
+            f"{data.source}: {cut} of {len(data)} rows are cut at {length} tokens, the rest of them is lost"
+        )
+    return found

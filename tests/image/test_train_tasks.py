@@ -1,0 +1,226 @@
+"""Language models and tags inside the image: a decoder made on the spot, LoRA on two ranks, packing, resuming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import containers
+
+HERE = Path(__file__).parent
+HOMES = {"tom": "paris", "mary": "rome", "anna": "oslo", "peter": "london"}
+# A step's rows are the same, whoever computes them; plain gradients, no noise.
+PLAIN = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "learning_rate": 0.2}
+SFT = {**PLAIN, "max_seq_length": 64, "use_peft": True, "lora_r": 4, "max_steps": 6, "eval_strategy": "no"}
+
+
+def talks() -> list[dict[str, Any]]:
+    """24 conversations of one or two questions, of very different lengths."""
+    rows = []
+    for number in range(24):
+        name = list(HOMES)[number % 4]
+        messages = [
+            {"role": "user", "content": f"where does {name} live?"},
+            {"role": "assistant", "content": f"{name} lives in {HOMES[name]}."},
+        ]
+        if number % 3 == 0:
+            again = {"role": "user", "content": "and tom? " * (1 + number % 4)}
+            messages += [again, {"role": "assistant", "content": "in paris."}]
+        rows.append({"messages": messages})
+    return rows
+
+
+def tagged() -> list[dict[str, Any]]:
+    tags = ["B-PER", "O", "O", "B-LOC"]
+    return [{"tokens": [name, "lives", "in", place], "ner_tags": tags} for name, place in HOMES.items()] * 6
+
+
+def lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def argv(output: str, **flags: object) -> list[str]:
+    words = ["--output_dir", output, "--save_strategy", "no"]
+    for name, value in flags.items():
+        words += [f"--{name}", str(value)]
+    return words
+
+
+@pytest.fixture(scope="module")
+def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mounted as /work: models, data, and what the runs write."""
+    made = tmp_path_factory.mktemp("tasks")
+    made.chmod(0o777)
+    text = " ".join(f"where does {name} live? {name} lives in {place}." for name, place in HOMES.items()) * 4
+    (made / "chat.jsonl").write_text(lines(talks()))
+    (made / "tags.jsonl").write_text(lines(tagged()))
+    (made / "text.txt").write_text("\n".join(f"{name} lives in {HOMES[name]}. " * 2 for name in HOMES) * 3)
+    (made / "silent.jsonl").write_text(lines([{"messages": [{"role": "user", "content": "hello"}]}]))
+    done = run(image, made, "python", "/tests/tiny_model.py", "/work/bert", text, "/work/llama")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def run(image: str, folder: Path, *command: str) -> Any:
+    mounts = ["--volume", f"{folder}:/work", "--volume", f"{HERE}:/tests:ro"]
+    return containers.run(image, *command, docker_args=mounts, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def two(image: str, folder: Path) -> str:
+    """SFT with LoRA on two ranks. Returns what was printed; the result is in /work/two."""
+    flags = argv(
+        "/work/two",
+        model_name_or_path="/work/llama",
+        train_file="/work/chat.jsonl",
+        validation_file="/work/chat.jsonl",
+        eval_on_start=True,
+        per_device_train_batch_size=4,
+        merge_adapter=True,
+        **SFT,
+    )
+    done = run(image, folder, "launch", "--nproc-per-node", "2", "--", "train", *flags)
+    assert done.returncode == 0, done.stderr
+    return str(done.stderr)
+
+
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "an encoder as decoder": (
+        {"model_name_or_path": "/work/bert", "train_file": "/work/text.txt", "task": "text-generation"},
+        "sees the tokens that it is to predict",
+    ),
+    "texts without a task": ({"train_file": "/work/text.txt"}, "write --task text-generation or --task fill-mask"),
+    "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
+    "no chat template": (
+        {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},
+        "has no chat template",
+    ),
+    "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "write --use_peft"),
+    "no such layer": (
+        {"train_file": "/work/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
+        "--lora_target_modules nothing: ",
+    ),
+    "no mask": (
+        {"train_file": "/work/text.txt", "task": "fill-mask"},
+        "has no padding token, expected an encoder",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def alone(image: str, folder: Path, two: str) -> dict[str, dict[str, Any]]:
+    """Runs of one rank, in one process because imports take seconds."""
+    chat = {"model_name_or_path": "/work/llama", "train_file": "/work/chat.jsonl"}
+    whole = {**PLAIN, "max_seq_length": 64, "per_device_train_batch_size": 24, "max_steps": 2}
+    saving = {**chat, **SFT, "packing": True, "per_device_train_batch_size": 2, "save_strategy": "steps"}
+    validation = {"validation_file": "/work/chat.jsonl", "max_seq_length": 64}
+    encoder = {
+        "model_name_or_path": "/work/bert",
+        "learning_rate": 0.01,
+        "eval_strategy": "no",
+        "eval_on_start": True,
+    }
+    runs: dict[str, dict[str, object]] = {
+        "one": {**chat, **SFT, "per_device_train_batch_size": 8},
+        "reloaded": {"model_name_or_path": "/work/two", **validation},
+        "merged": {"model_name_or_path": "/work/two/merged", **validation},
+        "rows": {**chat, **whole},
+        "packed": {**chat, **whole, "packing": True},
+        "full": {**saving, "save_steps": 2},
+        "resumed": {**saving, "save_steps": 2, "resume_from_checkpoint": "/work/full/checkpoint-4"},
+        "unlike": {**saving, "use_peft": False, "resume_from_checkpoint": "/work/full/checkpoint-4"},
+        "guessed": {
+            **encoder,
+            "train_file": "/work/text.txt",
+            "validation_file": "/work/text.txt",
+            "task": "fill-mask",
+            "num_train_epochs": 8,
+        },
+        "tagged": {**encoder, "train_file": "/work/tags.jsonl", "validation_file": "/work/tags.jsonl"},
+        **{name: {**chat, **changes} for name, (changes, _) in BAD.items()},
+    }
+    (folder / "lines.json").write_text(
+        json.dumps([argv(f"/work/{name.replace(' ', '-')}", **flags) for name, flags in runs.items()])
+    )
+    done = run(image, folder, "python", "/tests/many_runs.py", "/work/lines.json")
+    assert done.returncode == 0, done.stderr
+    return dict(zip(runs, json.loads(done.stdout), strict=True))
+
+
+def result(folder: Path, name: str, alone: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+    assert alone is None or alone[name]["code"] == 0, alone[name]["stderr"]
+    document: dict[str, Any] = json.loads((folder / name / "result.json").read_text())
+    return document
+
+
+def test_two_ranks_fine_tune_an_adapter_with_the_losses_of_one(
+    two: str, alone: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    """The loss is a mean over the answers' tokens of all ranks, which have different numbers of them."""
+    found, expected = result(folder, "two"), result(folder, "one", alone)
+    assert (found["world_size"], found["backend"], found["task"]) == (2, "ccl", "text-generation")
+    assert found["losses"] == pytest.approx(expected["losses"], abs=2e-4)
+    assert found["train_loss_last"] < 0.9 * found["train_loss_first"]
+    assert found["metric_after"] < found["metric_before"]
+    assert found["metric_name"] == "perplexity"
+    assert found["eval_samples"] == 24
+    assert len(set(found["weights_sha256"])) == 1
+    assert 0 < found["adapter"]["trainable_parameters"] < 0.5 * found["adapter"]["parameters"]
+    assert two.count("done: ") == 1
+
+
+def test_the_adapter_is_saved_reloaded_and_merged(
+    two: str, alone: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    expected = result(folder, "two")["metrics"]["eval_loss"]
+    assert (folder / "two" / "adapter_model.safetensors").is_file()
+    assert not (folder / "two" / "model.safetensors").exists()
+    assert not (folder / "two" / "merged" / "adapter_config.json").exists()
+    assert result(folder, "reloaded", alone)["metrics"]["eval_loss"] == pytest.approx(expected, abs=1e-4)
+    assert result(folder, "merged", alone)["metrics"]["eval_loss"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_packed_rows_see_themselves_alone_and_compute_little_padding(
+    alone: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    rows, packed = result(folder, "rows", alone), result(folder, "packed", alone)
+    # All rows in each step: the same loss, and the same gradient, or the second loss would differ.
+    assert packed["losses"] == pytest.approx(rows["losses"], abs=2e-4)
+    assert abs(rows["losses"][1] - rows["losses"][0]) > 0.1
+    assert packed["tokens_useful"] == rows["tokens_useful"]
+    assert packed["tokens_computed_per_useful"] < 1.2 < 1.5 < rows["tokens_computed_per_useful"]
+    assert "packing: 24 rows in" in alone["packed"]["stderr"]
+
+
+def test_a_resumed_adapter_ends_as_one_that_was_never_stopped(
+    alone: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    full, resumed = result(folder, "full", alone), result(folder, "resumed", alone)
+    assert resumed["losses"] == full["losses"]
+    assert resumed["weights_sha256"] == full["weights_sha256"]
+    assert alone["unlike"]["code"] == 2
+    assert "found an adapter, expected a whole model" in alone["unlike"]["stderr"]
+
+
+def test_hidden_words_are_guessed_and_words_are_tagged(alone: dict[str, dict[str, Any]], folder: Path) -> None:
+    guessed, tags = result(folder, "guessed", alone), result(folder, "tagged", alone)
+    assert (guessed["task"], guessed["metric_name"]) == ("fill-mask", "perplexity")
+    assert guessed["metric_after"] < 0.7 * guessed["metric_before"]
+    assert (tags["task"], tags["metric_name"], tags["labels"]) == (
+        "token-classification",
+        "f1",
+        ["B-LOC", "B-PER", "O"],
+    )
+    assert tags["metric_after"] == 1.0 > tags["metric_before"]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_2(alone: dict[str, dict[str, Any]], name: str, folder: Path) -> None:
+    assert alone[name]["code"] == 2, alone[name]["stderr"]
+    said = alone[name]["stderr"].splitlines()
+    assert len(said) == 1, said
+    assert BAD[name][1] in said[0]
+    assert not (folder / name.replace(" ", "-")).exists()
