@@ -11,7 +11,7 @@ from invoke.tasks import task as invoke_task
 
 from tooling import bench as measurements
 from tooling import bench_launch as launchers
-from tooling import builds, host_doctor, locks, matrix, pins, reliability, suite, variants
+from tooling import builds, host_doctor, locks, matrix, pins, reliability, running, suite, variants
 from tooling import conformance as torchs_suite
 from tooling import demo as demonstration
 from tooling import push as pushing
@@ -22,6 +22,7 @@ from tooling import soak as soaking
 from tooling import up as clusters
 from tooling.choice import Choice
 from tooling.errors import UsageError
+from tooling.hosts import request as hosts_request
 from tooling.kubernetes import manifest as manifests
 from tooling.kubernetes.request import DEFAULT_NAME, Options
 from tooling.program import remainder_argv
@@ -351,11 +352,80 @@ def down(_c: Context, name: str | None = None) -> None:
 
 
 @task(
-    help={"name": "of the cluster; without it, the only one there is", "follow": "wait for more"},
+    iterable=["env"],
+    help={
+        "hosts": "a file with a host's name on each line, as ssh knows it; rank 0 is on the first",
+        "ranks-per-node": "training processes on each; default what the file's slots say, else 1",
+        "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh between the containers",
+        "name": "of the job: two can run beside each other, with different ports",
+        "pin": "a row of ./inv matrix, whose image is on every host; the default pin needs no flag",
+        "image-lock": "an image.lock.json of ./inv push: that image, by digest, pulled where it is not present",
+        "data": "a folder of every host, read-only at /data",
+        "output": "a folder of every host, written to, at /output; default cpu-train-stack/NAME in the home there",
+        "hub": "a folder of every host for what comes from Hugging Face's hub: HF_HOME",
+        "env": "NAME=VALUE for every rank, or NAME to hand on your own value unseen; may be repeated",
+        "memory": "limit of each container: 64g, for example",
+        "port": "where the ranks meet; the 499 ports behind it are the job's too",
+        "detach": "leave the job running: ./inv logs, ./inv status, ./inv stop",
+        "dry-run": "show every command, run none",
+    },
+)
+def launch(
+    _c: Context,
+    env: list[str],
+    hosts: str = "",
+    ranks_per_node: int = 0,
+    launcher: str = "torchrun",
+    name: str = "job",
+    pin: str | None = None,
+    image_lock: str | None = None,
+    data: str | None = None,
+    output: str | None = None,
+    hub: str | None = None,
+    memory: str | None = None,
+    port: int = 29500,
+    detach: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Run a command on bare-metal hosts, over ssh: ./inv launch --hosts hosts -- train ..."""
+    hosts_request.run(
+        hosts_request.Request(
+            command=tuple(remainder_argv()),
+            choice=Choice(pin, image_lock=image_lock),
+            hosts=hosts,
+            ranks_per_node=ranks_per_node or None,
+            launcher=launcher,
+            name=name,
+            data=data,
+            output=output,
+            hub=hub,
+            environment=tuple(env),
+            memory=memory,
+            port=port,
+            detach=detach,
+            dry_run=dry_run,
+        )
+    )
+
+
+@task(
+    help={"name": "of the cluster or job; without it, the only one there is", "follow": "wait for more"},
 )
 def logs(_c: Context, name: str | None = None, follow: bool = False) -> None:
-    """Show a cluster's output, also after its end."""
-    clusters.logs(name, follow)
+    """Show the output of a cluster or a job, also after its end."""
+    running.logs(name, follow)
+
+
+@task(help={"name": "of the cluster or job; without it, the job that runs, or every cluster"})
+def status(_c: Context, name: str | None = None) -> None:
+    """Show what the containers of a cluster or a job do."""
+    running.status(name)
+
+
+@task(help={"name": "of the cluster or job; without it, the only one that runs"})
+def stop(_c: Context, name: str | None = None) -> None:
+    """End a cluster or a job."""
+    running.stop(name)
 
 
 @task()

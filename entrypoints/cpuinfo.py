@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,16 @@ class Cpu:
 
 def read(root: Path = Path("/")) -> Cpu:
     """The CPU of `root`/proc/cpuinfo. All CPUs of a host are taken to be alike."""
-    fields = _first_entry(root / "proc/cpuinfo")
+    try:
+        with (root / "proc/cpuinfo").open() as lines:
+            return parse(lines)
+    except OSError:
+        return parse(())
+
+
+def parse(lines: Iterable[str]) -> Cpu:
+    """The CPU of the first entry in `lines` of a /proc/cpuinfo."""
+    fields = _first_entry(lines)
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     # An image for one architecture under emulation shows the host's own entry: uname would hide it.
     machine = "x86_64" if "flags" in fields else "aarch64" if "CPU implementer" in fields else os.uname().machine
@@ -50,17 +60,13 @@ def read(root: Path = Path("/")) -> Cpu:
     )
 
 
-def _first_entry(file: Path) -> dict[str, str]:
+def _first_entry(lines: Iterable[str]) -> dict[str, str]:
     """Only the first: the whole file takes the kernel a while on hosts with hundreds of CPUs."""
     fields: dict[str, str] = {}
-    try:
-        with file.open() as lines:
-            for line in lines:
-                name, found, value = line.partition(":")
-                if found:
-                    fields[name.strip()] = value.strip()
-                elif fields:
-                    break
-    except OSError:
-        return {}
+    for line in lines:
+        name, found, value = line.partition(":")
+        if found:
+            fields[name.strip()] = value.strip()
+        elif fields:
+            break
     return fields

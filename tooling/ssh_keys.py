@@ -17,7 +17,7 @@ from tooling.errors import UsageError
 SSH_PORT = 2222
 # One private key a word: its path below the folder.
 _MAKE = 'cd /run/keys && for key; do ssh-keygen -q -t ed25519 -N "" -C "" -f "$key" || exit 1; done'
-_USERS = """\
+USERS = """\
 root:x:0:0::/root:/usr/sbin/nologin
 trainer:x:{uid}:{gid}::/tmp:/bin/sh
 """
@@ -41,7 +41,7 @@ def make(spec: ClusterSpec, folder: Path) -> None:
     (folder / LAUNCHER / "known_hosts").write_text("".join(known), encoding="ascii")
     # ssh serves and logs in users with a name, and the nodes' user is the caller, whose name no image knows.
     uid, gid = container_user()
-    (folder / "passwd").write_text(_USERS.format(uid=uid, gid=gid), encoding="ascii")
+    (folder / "passwd").write_text(USERS.format(uid=uid, gid=gid), encoding="ascii")
     _give_to_nodes(folder)
 
 

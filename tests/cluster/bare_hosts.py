@@ -1,0 +1,221 @@
+"""Bare-metal hosts for tests: containers with OpenSSH's server, an address each, and a Docker client.
+
+Each is a host of its own as far as the network goes: a wrapper around its Docker client joins what asks for the
+host's network to the network of the host's container. The engine is this machine's, so that no image is copied;
+a host without the image has a second, empty engine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import containers, signals
+from tooling import base, compose, pins
+from tooling.hosts import keys
+from tooling.paths import ROOT
+from tooling.say import say
+
+IMAGE = "cpu-train-stack-test-host"
+DOCKERFILE = """\
+FROM {base}
+RUN apt-get update -q && \\
+    apt-get install -q -y --no-install-recommends iproute2 openssh-server && \\
+    apt-get clean && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* && mkdir -p /run/sshd
+"""
+USER = "op"
+# The user is who the tests' files belong to; it may use the engine by the socket's group, as on a real host.
+SCRIPT = """\
+set -e
+group=$(stat -c %g /run/docker.sock)
+getent group $group >/dev/null || groupadd -g $group engine
+useradd -m -p '*' -s /bin/bash -u {uid} -G $group {user}
+install -D -o {user} -m 0600 /keys/authorized_keys /home/{user}/.ssh/authorized_keys
+chown -R {user}: /home/{user}
+install -m 0600 /keys/host_key /etc/ssh/host_key
+exec /usr/sbin/sshd -D -e -p {port} -h /etc/ssh/host_key -o UsePAM=no -o PasswordAuthentication=no
+"""
+WRAPPER = """\
+#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --network=host ] && word=--network=container:{name}
+  set -- "$@" "$word"
+done
+exec /usr/local/bin/docker-client "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that is up. `container`: it; `address` and `port`: of its sshd; `key`: its public host key."""
+
+    name: str
+    container: str
+    address: str
+    port: int
+    key: str
+
+
+def docker(*arguments: str, stdin: bytes = b"") -> str:
+    done = subprocess.run(["docker", *arguments], input=stdin, capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
+
+
+def make_image() -> None:
+    ground = base.ensure(pins.load().pin(), say)
+    argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
+    text = DOCKERFILE.format(base=ground.reference)
+    subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)
+
+
+class Machines:
+    """Hosts on a network of their own, and a home folder whose ssh configuration knows them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.network = containers.unique_name()
+        self.hosts: dict[str, Host] = {}
+        (self.home / ".ssh").mkdir(parents=True)
+        private, self._public = keys.pair()
+        key = self.home / ".ssh" / "id_ed25519"
+        key.touch(mode=0o600)
+        key.write_text(private)
+        docker("network", "create", self.network)
+
+    def start(
+        self, name: str, port: int, socket: str = "/var/run/docker.sock", mounts: Mapping[str, str] | None = None
+    ) -> Host:
+        """A host by the name `name` in ssh's configuration; its own host name nobody else knows."""
+        container = containers.unique_name()
+        folder = self.folder / container
+        folder.mkdir()
+        private, public = keys.pair()
+        for file, text in {
+            "host_key": private,
+            "authorized_keys": f"{self._public}\n",
+            "docker": WRAPPER.format(name=container),
+        }.items():
+            (folder / file).write_text(text)
+        (folder / "docker").chmod(0o755)
+        client = str(Path(shutil.which("docker") or "docker").resolve())
+        binds = {
+            str(folder): "/keys:ro",
+            f"{folder}/docker": "/usr/local/bin/docker:ro",
+            client: "/usr/local/bin/docker-client:ro",
+            socket: "/run/docker.sock",
+            str(self.shared): str(self.shared),
+            **(mounts or {}),
+        }
+        uid, _ = compose.container_user()
+        docker(
+            *("run", "--detach", f"--name={container}", f"--hostname=bare-{name}", f"--network={self.network}"),
+            *(f"--volume={source}:{target}" for source, target in binds.items()),
+            *(IMAGE, "sh", "-c", SCRIPT.format(uid=uid, user=USER, port=port)),
+        )
+        form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        address = docker("inspect", "--format", form, container)
+        self.hosts[name] = Host(name, container, address, port, public)
+        return self.hosts[name]
+
+    @property
+    def shared(self) -> Path:
+        """A folder that is the same on all hosts, as a file server's."""
+        folder = self.folder / "shared"
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+        return folder
+
+    def configure(self, extra: Mapping[str, str], changed: Sequence[str] = ()) -> None:
+        """Writes ~/.ssh. `extra`: hosts that are not up. `changed`: another key is known of them."""
+        entries = [
+            f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n" for one in self.hosts.values()
+        ]
+        entries += [f"Host {name}\n  HostName {address}\n" for name, address in extra.items()]
+        text = "".join(entries) + f"Host *\n  User {USER}\n  ConnectTimeout 5\n"
+        (self.home / ".ssh" / "config").write_text(text)
+        known = [
+            f"[{one.address}]:{one.port} {keys.pair()[1] if one.name in changed else one.key}\n"
+            for one in self.hosts.values()
+        ]
+        (self.home / ".ssh" / "known_hosts").write_text("".join(known))
+
+    def wait(self) -> None:
+        """Until every sshd listens."""
+        for host in self.hosts.values():
+            deadline = time.monotonic() + 20
+            while (
+                "Server listening"
+                not in subprocess.run(
+                    ["docker", "logs", host.container], capture_output=True, text=True, check=True, timeout=60
+                ).stderr
+            ):
+                assert time.monotonic() < deadline, f"the sshd of {host.name} does not start"
+                time.sleep(0.1)
+
+    def file(self, *lines: str) -> str:
+        """A hostfile."""
+        path = self.folder / "hosts"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    def environ(self, **variables: str) -> dict[str, str]:
+        """The environment of a user who has this home."""
+        hidden = {"SSH_AUTH_SOCK": ""}
+        docker_config = os.environ.get("DOCKER_CONFIG", str(Path.home() / ".docker"))
+        return {**os.environ, **hidden, "DOCKER_CONFIG": docker_config, "HOME": str(self.home), **variables}
+
+    def launch(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """`./inv launch` in the background, its output in pipes."""
+        return subprocess.Popen(
+            [str(ROOT / "inv"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environ(**variables),
+            preexec_fn=signals.as_at_a_terminal,
+        )
+
+    def inv(self, *arguments: str, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs ./inv to its end."""
+        process = self.launch(*arguments, **variables)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def close(self) -> None:
+        for host in self.hosts.values():
+            subprocess.run(["docker", "rm", "-fv", host.container], capture_output=True, check=False, timeout=60)
+        subprocess.run(["docker", "network", "rm", self.network], capture_output=True, check=False, timeout=60)
+
+
+@contextmanager
+def empty_engine(folder: Path) -> Iterator[str]:
+    """The socket of an engine of its own that has no image. It needs root, as engines do."""
+    socket = folder / "docker.sock"
+    argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
+    argv += ["--pidfile", str(folder / "pid"), "--bridge=none", "--iptables=false", "--ip6tables=false"]
+    argv += ["--ip-forward=false", "--group", str(os.getgid()), "--host", f"unix://{socket}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        ask = ["docker", "--host", f"unix://{socket}", "version"]
+        while subprocess.run(ask, capture_output=True, check=False, timeout=60).returncode != 0:
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield str(socket)
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -1,0 +1,254 @@
+"""`./inv launch` on three hosts that are reached by ssh: both launchers, what is refused, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import containers, registry
+from tests.cluster import bare_hosts
+from tests.cluster.bare_hosts import Machines
+from tooling import engine, image_lock
+from tooling.errors import USAGE_EXIT_CODE
+from tooling.hosts import record
+from tooling.hosts.commands import JOB_LABEL
+from tooling.image_lock import ImageLock
+from tooling.registry import Registry, Target
+from tooling.say import say
+
+ROWS = "text,label\n" + "".join(f"{word} film,{number % 2}\n" for number, word in enumerate("abcdefghijkl"))
+SHOW = """
+import os, socket, torch, torch.distributed as dist
+total = torch.ones(1)
+dist.all_reduce(total)
+if dist.get_rank() == 1:
+    print("one of the others says", os.environ["WANTED"], flush=True)
+dist.barrier()
+if dist.get_rank() == 0:
+    print("the sum is", total.item(), "TOKEN has", len(os.environ["TOKEN"]), flush=True)
+"""
+SECRET = "a token with 'quotes' and $signs"
+
+
+@pytest.fixture(scope="module")
+def machines(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """Three hosts, and a tiny model and rows in the folder that they share."""
+    bare_hosts.make_image()
+    made = Machines(tmp_path_factory.mktemp("machines"))
+    try:
+        for number, name in enumerate(("alpha", "beta", "gamma")):
+            made.start(name, 2201 + number)
+        tests = f"--volume={Path(__file__).parents[1] / 'image'}:/tests:ro"
+        shared = f"--volume={made.shared}:/job"
+        save = ("python", "/tests/tiny_model.py", "/job/tiny", "a film")
+        bare_hosts.docker("run", "--rm", f"--user={os.geteuid()}", tests, shared, image, *save)
+        (made.shared / "rows.csv").write_text(ROWS)
+        (made.shared / "show.py").write_text(SHOW)
+        made.wait()
+        made.configure({})
+        yield made
+    finally:
+        made.close()
+
+
+def running() -> list[str]:
+    """The containers of all jobs, whatever their state."""
+    argv = ["docker", "ps", "--all", "--filter", f"label={JOB_LABEL}", "--format", "{{.Names}}"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Whatever a test does, no container of a job is there afterwards."""
+    yield
+    left = running()
+    for name in left:
+        bare_hosts.docker("rm", "--force", "--volumes", name)
+    assert left == []
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_three_hosts_train_together(machines: Machines, launcher: str) -> None:
+    output = machines.shared / launcher
+    done = machines.inv(
+        *("launch", f"--hosts={machines.file('alpha slots=1', 'beta:1', 'op@gamma slots = 1 # the third')}"),
+        *(f"--launcher={launcher}", f"--name=train-{launcher}", f"--data={machines.shared}"),
+        *(f"--output={output}", "--env=HF_HUB_OFFLINE=1", "--env=OMP_NUM_THREADS=1", "--"),
+        *("train", "--model_name_or_path=/data/tiny"),
+        *("--train_file=/data/rows.csv", "--output_dir=/output", "--do_train", "--max_steps=2"),
+        *("--per_device_train_batch_size=2", "--eval_strategy=no", "--save_strategy=no"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((output / "result.json").read_text())
+    assert (result["backend"], result["nodes"], result["world_size"], result["steps"]) == ("ccl", 3, 3, 2)
+    assert result["launcher"] == ("hydra" if launcher == "mpirun" else "torchrun")
+    assert len(set(result["weights_sha256"])) == 1
+    assert f"alpha: {machines.hosts['alpha'].address} on eth0" in done.stderr
+    log = record.log_of(f"train-{launcher}").read_text()
+    first = "alpha | [0]" if launcher == "mpirun" else "alpha | "
+    assert first in log
+    assert set(done.stdout.splitlines()) <= set(log.splitlines())
+
+
+def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machines) -> None:
+    hosts = f"--hosts={machines.file('alpha', 'beta', 'gamma')}"
+    options = (hosts, "--name=held", f"--output={machines.shared / 'held'}", f"--data={machines.shared}")
+    command = ("--env=TOKEN", "--env=WANTED=yes", "--detach", "--", "sh", "-c", "echo $WANTED $TOKEN; sleep 600")
+    begun = machines.inv("launch", *options, *command, TOKEN=SECRET)
+    assert begun.returncode == 0, begun.stderr
+    try:
+        assert_secret_is_nowhere(machines)
+        again = machines.inv("launch", *options, "--", "true")
+        assert (again.returncode, again.stderr.count("\n")) == (USAGE_EXIT_CODE, 1), again
+        assert "job held is running" in again.stderr
+        # Another checkout knows of it from the hosts themselves.
+        file = record.folder_of("held") / "job.json"
+        text = file.read_text()
+        file.unlink()
+        elsewhere = machines.inv("launch", *options, "--", "true")
+        file.write_text(text)
+        assert (elsewhere.returncode, elsewhere.stderr.count("a job held is running")) == (USAGE_EXIT_CODE, 3)
+        shown = machines.inv("status", "--name=held").stdout
+        assert shown.count("running") == 3
+        assert re.search(r"gamma .*cts-job-held-2 .*running", shown)
+        deadline = time.monotonic() + 60
+        while (output := machines.inv("logs", "--name=held").stdout).count(f"yes {SECRET}") < 3:
+            assert time.monotonic() < deadline, output
+            time.sleep(0.5)
+    finally:
+        ended = machines.inv("stop", "--name=held")
+    assert ended.returncode == 0, ended.stderr
+    assert running() == []
+    assert sorted(machines.inv("logs", "--name=held").stdout.splitlines()) == [
+        f"{name} | yes {SECRET}" for name in machines.hosts
+    ]
+    assert "ended, exit code 143" in machines.inv("status", "--name=held").stdout
+
+
+def assert_secret_is_nowhere(machines: Machines) -> None:
+    """No argument list of the machine and no file of a host's user holds it: all hosts' processes are seen here."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert SECRET.encode() not in path.read_bytes()
+        except OSError:  # it has ended
+            continue
+    for host in machines.hosts.values():
+        found = bare_hosts.docker(
+            "exec", host.container, "sh", "-c", "grep -rlF 'a token with' /home /tmp || true"
+        )
+        assert found == ""
+    for file in record.folder_of("held").rglob("*"):
+        assert SECRET not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number", "code"),
+    [("mpirun", signal.SIGINT, 130), ("torchrun", signal.SIGKILL, -signal.SIGKILL)],
+    ids=["ctrl-c", "killed"],
+)
+def test_nothing_outlives_the_command_that_watches_a_job(
+    machines: Machines, launcher: str, number: signal.Signals, code: int
+) -> None:
+    """A killed ./inv cleans nothing up: the hosts notice that its session is over."""
+    options = (f"--launcher={launcher}", f"--name=cut-{launcher}", f"--output={machines.shared / 'cut'}")
+    hosts = f"--hosts={machines.file('alpha', 'beta', 'gamma')}"
+    process = machines.launch("launch", hosts, *options, "--", "sh", "-c", "echo begun; sleep 600")
+    try:
+        assert process.stdout is not None
+        assert "begun" in process.stdout.readline()
+        assert len(running()) == 3
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, out + err
+    deadline = time.monotonic() + 30
+    while code < 0 and running() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert running() == []
+    assert "Traceback" not in err
+
+
+def test_a_host_that_fails_ends_the_job_with_its_code_and_shows_all_of_its_output(machines: Machines) -> None:
+    script = "for line in 1 2 3 4 5 6; do echo line $line; done; [ $RANK = 0 ] && sleep 600; exit 7"
+    hosts = f"--hosts={machines.file('alpha', 'beta')}"
+    done = machines.inv(
+        "launch", hosts, "--name=fails", f"--output={machines.shared / 'f'}", "--", "sh", "-c", script
+    )
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert [f"beta | line {number}" for number in range(1, 7)] == [
+        line for line in done.stdout.splitlines() if line.startswith("beta | line")
+    ]
+    assert "beta exited with code 7" in done.stderr
+
+
+@pytest.fixture
+def engine_without_images(machines: Machines, tmp_path: Path) -> Iterator[str]:
+    """Three more hosts, none of them fit: `bare`, whose engine this is, `other` and `changed`. Gives its socket."""
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        pytest.skip("a second engine, one that has no image, needs root and dockerd")
+    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    (tmp_path / "cpuinfo").write_text(first.replace(" avx2 ", " ") + "\n\n")
+    with bare_hosts.empty_engine(tmp_path) as socket:
+        machines.start("bare", 2210, socket=socket)
+        machines.start("other", 2211, mounts={str(tmp_path / "cpuinfo"): "/proc/cpuinfo:ro"})
+        machines.start("changed", 2212)
+        machines.wait()
+        subnet = machines.hosts["alpha"].address.rpartition(".")[0]
+        machines.configure({"down": f"{subnet}.250"}, changed=["changed"])
+        yield socket
+        for name in ("bare", "other", "changed"):
+            bare_hosts.docker("rm", "--force", "--volumes", machines.hosts.pop(name).container)
+        machines.configure({})
+
+
+def test_each_host_that_is_not_fit_is_one_line_and_nothing_is_started(
+    machines: Machines, engine_without_images: str, tmp_path: Path
+) -> None:
+    empty = ("--host", f"unix://{engine_without_images}")
+    lock = tmp_path / "image.lock.json"
+    options = (f"--image-lock={lock}", "--name=unfit", f"--output={tmp_path}", "--", "true")
+    tag = containers.unique_name()
+    bare_hosts.docker("import", "-", f"{tag}:made", stdin=bytes(10240))
+    try:
+        with registry.running() as (address, _):
+            opened = Registry(engine.ensure(say).endpoint, Target.parse(f"{address}/stack"))
+            reference = f"{address}/stack@{opened.push(f'{tag}:made', '1', say)}"
+            image_lock.write(ImageLock(reference, f"{address}/stack:1", "2.13", "", {}, "0" * 64), lock)
+            # A host pulls what it has not: this one gets as far as the container, in which nothing can run.
+            pulled = machines.inv("launch", f"--hosts={machines.file('bare')}", *options)
+            assert (pulled.returncode, pulled.stderr.splitlines()[-1][:30]) == (
+                2,
+                "bare: its container cannot be ",
+            )
+            bare_hosts.docker(*empty, "image", "rm", "--force", reference)
+        hosts = ["alpha", "nowhere.invalid", "bare", "down", "other", "changed", "beta"]
+        done = machines.inv("launch", f"--hosts={machines.file(*hosts)}", *options)
+    finally:
+        bare_hosts.docker("image", "rm", "--force", f"{tag}:made", reference)
+    assert (done.returncode, done.stdout) == (USAGE_EXIT_CODE, "")
+    told = done.stderr.splitlines()[1:]
+    assert [line.partition(":")[0] for line in told] == hosts[1:-1], done.stderr
+    reasons = ["does not resolve", "is not there and cannot be pulled", "cannot be reached|does not answer"]
+    reasons += ["its CPU lacks avx2, compared with alpha", "has CHANGED"]
+    for line, reason in zip(told, reasons, strict=True):
+        assert re.search(reason, line), done.stderr
+
+
+def test_a_key_that_is_not_known_is_refused(machines: Machines) -> None:
+    known = machines.home / ".ssh" / "known_hosts"
+    text = known.read_text()
+    known.write_text("".join(text.splitlines(keepends=True)[1:]))
+    done = machines.inv("launch", f"--hosts={machines.file('alpha', 'beta')}", "--name=unknown", "--", "true")
+    assert (done.returncode, len(done.stderr.splitlines())) == (USAGE_EXIT_CODE, 2)
+    assert re.match("alpha: the host key of .* is not known", done.stderr.splitlines()[1])
+    assert known.read_text() == "".join(text.splitlines(keepends=True)[1:])
+    known.write_text(text)

@@ -1,0 +1,67 @@
+"""A session to each host that lives as long as the job: its container's life hangs on it.
+
+Every few seconds it asks, and the host answers. A host that does not answer is lost; where nothing is asked any
+more, because ./inv was killed or its machine is gone, the host takes the container away by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from paramiko import SSHException
+
+from tooling.hosts import commands
+from tooling.hosts.remote import Remote, RemoteError, explain
+
+BEAT_SECONDS = 5.0
+LOST_SECONDS = 20.0
+# For `docker stop` and `docker rm`.
+END_SECONDS = 3.0 * commands.STOP_SECONDS
+
+
+class Keeper:
+    """Keeps the container of a host alive; calls `lost` with the reason when the host does not answer any more."""
+
+    def __init__(self, remote: Remote, container: str, lost: Callable[[str], None]) -> None:
+        try:
+            self._channel = remote.session(commands.keep(container))
+            self._channel.settimeout(LOST_SECONDS)
+            if not self._channel.recv(1):
+                said = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip()
+                raise RemoteError(f"bash is needed there: {said or 'it ended'}")
+        except (OSError, SSHException, EOFError) as error:
+            raise RemoteError(explain(error, remote.name)) from error
+        self._lost = lost
+        self._ending = threading.Event()
+        self.is_lost = False
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def end(self) -> None:
+        """Has the container taken away. Call `gone` for whether it is."""
+        self._ending.set()
+        try:
+            self._channel.shutdown_write()
+        except (OSError, SSHException, EOFError):
+            self.is_lost = True
+
+    def gone(self) -> bool:
+        """Waits until the container is away. False where the host does not say so in time."""
+        if self.is_lost:
+            return False
+        return bool(self._channel.status_event.wait(END_SECONDS))
+
+    def _beat(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self._channel.sendall(b"\n")
+                if not self._channel.recv(1):
+                    raise EOFError("its session has ended")
+                self._ending.wait(BEAT_SECONDS)
+        except (OSError, SSHException, EOFError) as error:
+            if not self._ending.is_set():
+                self.is_lost = True
+                silent = isinstance(error, TimeoutError)
+                self._lost(
+                    f"no answer for {LOST_SECONDS:.0f} s" if silent else str(error) or "its connection broke"
+                )

@@ -1,0 +1,60 @@
+"""The ssh keys of one job of mpirun's: made in memory, put into its containers, gone with them.
+
+The files are those of tooling.ssh_keys; here they never touch a disk but the containers' own layers.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from tooling.hosts.job import Job, Place
+from tooling.ssh_keys import USERS
+
+
+def make(job: Job, places: Sequence[Place]) -> list[bytes]:
+    """What `docker cp` unpacks in each host's container: a host key for each, and for the first the user's key."""
+    private, public = pair()
+    hosts = [pair() for _ in places]
+    known = "".join(
+        f"[{place.address}]:{job.ssh_port} {key}\n" for place, (_, key) in zip(places, hosts, strict=True)
+    )
+    archives = []
+    for index, (place, (host_key, _)) in enumerate(zip(places, hosts, strict=True)):
+        files = {"ssh_host_ed25519_key": host_key, "authorized_keys": f"restrict {public}\n"}
+        if index == 0:
+            files |= {"id_ed25519": private, "known_hosts": known}
+        archives.append(_archive(place, files))
+    return archives
+
+
+def pair() -> tuple[str, str]:
+    """A private and a public ed25519 key, as OpenSSH writes them."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return private.decode("ascii"), public.decode("ascii")
+
+
+def _archive(place: Place, files: Mapping[str, str]) -> bytes:
+    """The files below run/keys, readable by the container's user alone, whom etc/passwd names: ssh asks for it."""
+    uid, gid = int(place.uid), int(place.gid)
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        folder = tarfile.TarInfo("run/keys")
+        folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o700, uid, gid
+        tar.addfile(folder)
+        for name, text in files.items():
+            _add(tar, f"run/keys/{name}", text, 0o600, uid, gid)
+        _add(tar, "etc/passwd", USERS.format(uid=uid, gid=gid), 0o644, 0, 0)
+    return made.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, text: str, mode: int, uid: int, gid: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.uid, entry.gid = len(text.encode()), mode, uid, gid
+    tar.addfile(entry, io.BytesIO(text.encode()))

@@ -1,0 +1,67 @@
+"""What is kept of a job: .cache/jobs/NAME with job.json (its hosts and containers) and log.txt (its output)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tooling.errors import UsageError
+from tooling.files import write_whole
+from tooling.hosts.hostfile import Host
+from tooling.hosts.job import Job
+from tooling.paths import CACHE
+
+JOBS = CACHE / "jobs"
+
+
+@dataclass(frozen=True)
+class Record:
+    """`containers`: one a host. `detached`: nobody watches it. `exit_code` None: it may still run."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    containers: tuple[str, ...]
+    launcher: str
+    detached: bool
+    exit_code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.exit_code is not None
+
+
+def of(job: Job, detached: bool) -> Record:
+    containers = tuple(job.container(index) for index in range(len(job.hosts)))
+    return Record(job.name, job.hosts, containers, job.launcher, detached)
+
+
+def folder_of(name: str) -> Path:
+    return JOBS / name
+
+
+def log_of(name: str) -> Path:
+    return folder_of(name) / "log.txt"
+
+
+def write(record: Record) -> None:
+    write_whole(folder_of(record.name) / "job.json", json.dumps(asdict(record), indent=2) + "\n")
+
+
+def read(name: str) -> Record | None:
+    """None where no job of that name was launched from this checkout. Raises UsageError for a broken file."""
+    file = folder_of(name) / "job.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        hosts = tuple(Host(**host) for host in found.pop("hosts"))
+        containers = tuple(found.pop("containers"))
+        return Record(hosts=hosts, containers=containers, **found)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{file} is not what ./inv launch writes ({error}): delete it") from None
+
+
+def names() -> list[str]:
+    """The jobs that were launched from this checkout and have a record."""
+    return sorted(file.parent.name for file in JOBS.glob("*/job.json"))

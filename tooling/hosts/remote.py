@@ -1,0 +1,164 @@
+"""One host over ssh: a connection of Fabric's, by the user's own configuration, and commands on it."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabric import Config, Connection
+from paramiko import Channel, RejectPolicy, SSHException
+from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
+
+from tooling.hosts.hostfile import Host
+
+CONNECT_SECONDS = 10
+COMMAND_SECONDS = 60.0
+_KNOWN_HOSTS = {
+    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
+    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
+}
+# What ssh's library has to say is said here, in one line.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+class RemoteError(Exception):
+    """A host that cannot be used. The message is one line that does not name the host."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command's end: its exit code, -1 where the host did not tell, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        """Its last words."""
+        lines = (self.err.strip() or self.out.strip()).splitlines()
+        return lines[-1] if lines else f"exit code {self.code}"
+
+
+class Remote:
+    """A connection to `host`, whose key must be known. Raises RemoteError if there is none to be had."""
+
+    def __init__(self, host: Host) -> None:
+        self.name = host.name
+        try:
+            self._connection = Connection(
+                host.name,
+                user=host.user,
+                config=Config(),
+                connect_kwargs={
+                    "banner_timeout": CONNECT_SECONDS,
+                    "auth_timeout": CONNECT_SECONDS,
+                    "channel_timeout": CONNECT_SECONDS,
+                },
+            )
+            self._connection.connect_timeout = self._connection.connect_timeout or CONNECT_SECONDS
+            _insist_on_known_keys(self._connection)
+            self._connection.open()
+        except Exception as error:
+            self.close()
+            raise RemoteError(explain(error, self._where())) from error
+
+    def run(self, command: str, stdin: bytes = b"", limit: float = COMMAND_SECONDS) -> Done:
+        """Runs `command` in a shell of its own. Raises RemoteError if the connection breaks or `limit` is over."""
+        try:
+            channel = self.session(command)
+            channel.settimeout(limit)
+            channel.sendall(stdin)
+            channel.shutdown_write()
+            with channel.makefile("rb") as out, channel.makefile_stderr("rb") as err:
+                texts = [stream.read().decode(errors="replace") for stream in (out, err)]
+            code = channel.recv_exit_status()
+            channel.close()
+        except (OSError, SSHException, EOFError) as error:
+            raise RemoteError(
+                f"{_first_word(command)} was not answered: {explain(error, self._where())}"
+            ) from error
+        return Done(code, *texts)
+
+    def stream(self, command: str) -> Iterator[bytes]:
+        """What `command` prints, as it comes, until it ends or the connection does."""
+        try:
+            channel = self.session(command)
+            while chunk := channel.recv(1 << 16):
+                yield chunk
+        except (OSError, SSHException, EOFError):
+            return  # that a host is lost is told elsewhere
+
+    def session(self, command: str) -> Channel:
+        """Starts `command` in a shell of its own. Raises OSError or SSHException."""
+        transport = self._connection.client.get_transport()
+        if transport is None:
+            raise SSHException("the connection is closed")
+        channel = transport.open_session()
+        channel.exec_command(shlex.join(["sh", "-c", command]))
+        return channel
+
+    def close(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.client.close()
+            if isinstance(connection.gateway, Connection):
+                connection.gateway.client.close()
+
+    def _where(self) -> str:
+        connection = getattr(self, "_connection", None)
+        return f"{connection.host} port {connection.port}" if connection is not None else self.name
+
+
+def explain(error: Exception, where: str) -> str:
+    """One line for what kept a connection from coming about, with what to do."""
+    if isinstance(error, BadHostKeyException):
+        return (
+            f"the host key of {where} has CHANGED: somebody may be in between, or the host was set up anew; "
+            "if so, correct known_hosts with ssh-keygen -R"
+        )
+    if isinstance(error, AuthenticationException):
+        return f"{where} does not let you in ({_words(error)}): see your key, your agent and the user's name"
+    if isinstance(error, socket.gaierror):
+        return f"{where.split()[0]} does not resolve ({error.strerror}): correct it, or add it to ~/.ssh/config"
+    if isinstance(error, NoValidConnectionsError):
+        return f"{where} cannot be reached ({_reason(error)}): see that the host is up and its sshd runs"
+    if isinstance(error, TimeoutError):
+        return f"{where} does not answer within {CONNECT_SECONDS} s: see that the host is up"
+    if "not found in known_hosts" in str(error):
+        return f"the host key of {where} is not known: log in to it with ssh once, and compare the key"
+    if isinstance(error, EOFError):
+        return f"{where} closed the connection"
+    return f"{where}: {_words(error)}"
+
+
+def _insist_on_known_keys(connection: Connection) -> None:
+    """Fabric takes any key that it does not know; here and on the way here only known ones will do."""
+    client = connection.client
+    client.set_missing_host_key_policy(RejectPolicy())
+    for option, default in _KNOWN_HOSTS.items():
+        for name in str(connection.ssh_config.get(option, default)).split():
+            path = Path(name).expanduser()
+            if path.is_file():
+                client.load_system_host_keys(str(path))
+    if str(connection.ssh_config.get("identitiesonly", "no")).lower() == "yes":
+        connection.connect_kwargs["look_for_keys"] = False
+    if isinstance(connection.gateway, Connection):
+        connection.gateway.connect_timeout = connection.gateway.connect_timeout or CONNECT_SECONDS
+        _insist_on_known_keys(connection.gateway)
+
+
+def _reason(error: NoValidConnectionsError) -> str:
+    return ", ".join(dict.fromkeys(str(one.strerror or one) for one in error.errors.values()))
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _first_word(command: str) -> str:
+    return " ".join(command.split()[:2])

@@ -1,0 +1,83 @@
+"""`./inv logs`, `status` and `stop`: one command each for local clusters and for jobs on hosts."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from tooling import cluster, engine, nodes, up
+from tooling.compose import PROJECT_PREFIX
+from tooling.errors import UsageError
+from tooling.hosts import record
+from tooling.hosts import running as jobs
+from tooling.hosts.record import Record
+
+
+def logs(name: str | None, follow: bool) -> None:
+    """Prints the output of a cluster or a job, also after its end."""
+    job = _job(name)
+    if job:
+        jobs.logs(job, follow)
+    else:
+        up.logs(name, follow)
+
+
+def status(name: str | None) -> None:
+    """Prints each container of a cluster or a job with its state."""
+    job = _job(name)
+    if job:
+        rows = [(state.host, state.container, state.what) for state in jobs.states(job)]
+    else:
+        rows = [(node.project.removeprefix(PROJECT_PREFIX), node.name, _state(node)) for node in _nodes(name)]
+    table = Table("host" if job else "cluster", "container" if job else "node", "state")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # nobody's lines are folded in a file
+    console.print(table)
+
+
+def stop(name: str | None) -> None:
+    """Ends a cluster or a job; its log and its output stay."""
+    job = _job(name)
+    if job:
+        jobs.stop(job)
+    else:
+        up.down(name)
+
+
+def _job(name: str | None) -> Record | None:
+    """The job that `name` means, None where it is a local cluster's. A job that runs comes before a cluster."""
+    if name is None:
+        running = [found for found in map(record.read, record.names()) if found and not found.ended]
+        if len(running) > 1:
+            raise UsageError(
+                f"which job? there are {', '.join(job.name for job in running)}; give one with --name"
+            )
+        return running[0] if running else None
+    job = record.read(cluster.check_name(name))
+    if job is None or not job.ended:
+        return job
+    # Both have ended or the cluster is up: who wrote last is meant.
+    log = cluster.folder_of(name) / "log.txt"
+    mine = record.folder_of(name) / "job.json"
+    newer = (cluster.folder_of(name) / "compose.yaml", log)
+    return None if any(one.is_file() and one.stat().st_mtime > mine.stat().st_mtime for one in newer) else job
+
+
+def _nodes(name: str | None) -> list[nodes.Node]:
+    found = engine.find()
+    if found.engine is None:
+        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; ./inv doctor says more")
+    project = PROJECT_PREFIX + cluster.check_name(name) if name else None
+    seen = [node for node in nodes.read(found.endpoint, project) if node.project.startswith(PROJECT_PREFIX)]
+    if not seen:
+        raise UsageError(
+            f"there is no cluster or job {name!r}" if name else "there is no cluster and no job that runs"
+        )
+    return seen
+
+
+def _state(node: nodes.Node) -> str:
+    return node.held_back() or ("running" if node.running else node.describe())
