@@ -201,9 +201,20 @@ class Machines:
 
 @contextmanager
 def empty_engine(folder: Path) -> Iterator[str]:
-    """The socket of an engine of its own that has no image. It needs root, as engines do."""
+    """The socket of an engine of its own that has no image and no network. It needs root, as engines do.
+
+    Its network namespace is its own: an engine that is told to have no bridge deletes docker0, whosever it is.
+    """
     socket = folder / "docker.sock"
-    argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
+    argv = [
+        "unshare",
+        "--net",
+        "dockerd",
+        "--data-root",
+        str(folder / "data"),
+        "--exec-root",
+        str(folder / "exec"),
+    ]
     argv += ["--pidfile", str(folder / "pid"), "--bridge=none", "--iptables=false", "--ip6tables=false"]
     argv += ["--ip-forward=false", "--group", str(os.getgid()), "--host", f"unix://{socket}"]
     with (folder / "log").open("wb") as log:
