@@ -1,0 +1,295 @@
+"""Jobs on bare-metal hosts: the hosts file, what is judged of hosts, and the commands that they are sent."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tooling.errors import UsageError
+from tooling.hosts import commands, facts, hostfile, keys, launch
+from tooling.hosts.facts import Facts
+from tooling.hosts.hostfile import Host
+from tooling.hosts.job import Job, Place, unknown
+from tooling.hosts.output import Output
+from tooling.hosts.request import values
+
+HOSTS = (Host("alpha"), Host("beta", user="me"), Host("gamma"))
+PLACES = [
+    Place("1001", "100", "/out", "1073741824", "sha256:0", f"10.0.0.{number}", f"eth{number}")
+    for number in range(3)
+]
+FACTS = """\
+user 1001 100 /home/me and you
+memory 16000000 kB
+cpus 32
+ssh 10.1.0.9 50000 10.1.0.1 2201
+address 1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever
+address 2: eth0    inet 10.1.0.1/24 brd 10.1.0.255 scope global eth0\\       valid_lft forever
+address 7: bond1@eth1    inet 10.0.0.1/24 scope global bond1\\       valid_lft forever
+listening LISTEN 0 128 0.0.0.0:2201 0.0.0.0:*
+listening LISTEN 0 128 [::]:29500 [::]:*
+cpu processor\t: 0
+cpu model name\t: A CPU
+cpu flags\t\t: fpu avx2 avx512f
+"""
+
+
+def job(**changes: object) -> Job:
+    plain = Job(
+        name="one",
+        hosts=HOSTS,
+        ranks_per_node=2,
+        launcher="torchrun",
+        image="stack:1",
+        locked=False,
+        command=("train", "--x", "a b"),
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_a_hostfile_in_the_forms_of_the_guides() -> None:
+    text = "# the cluster\n\nalpha\n  me@beta slots=4  # fast\ngamma:8\n10.0.0.7 slots = 2\n"
+    assert hostfile.parse(text, "hosts") == (
+        Host("alpha"),
+        Host("beta", "me", 4),
+        Host("gamma", None, 8),
+        Host("10.0.0.7", None, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("alpha beta", "line 2: found 'alpha beta', expected NAME"),
+        ("alpha slots=many", "line 2: slots is 'many', expected a number from 1"),
+        ("alpha:0", "line 2: slots is '0'"),
+        ("alpha:", "line 2: slots is ''"),
+        ("alpha:2 slots=2", "line 2: found"),
+        ("@alpha", "line 2: found"),
+        ("-oProxyCommand=x", "line 2: found"),
+        ("fe80::1", "line 2: slots is ':1'"),
+        ("alpha;reboot", "line 2: found"),
+        ("first", "line 2: first is there twice"),
+    ],
+)
+def test_a_line_that_is_no_host_is_one_line(line: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        hostfile.parse(f"first\n{line}\n", "hosts")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_hosts_or_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no host"):
+        hostfile.parse("# nothing\n", "hosts")
+    with pytest.raises(UsageError, match="is not there"):
+        hostfile.read(tmp_path / "hosts")
+
+
+def test_ranks_on_a_host_are_as_asked_else_as_the_slots_say_else_one() -> None:
+    two = (Host("a", slots=2), Host("b", slots=2))
+    assert hostfile.ranks(two, None) == 2
+    assert hostfile.ranks(two, 1) == 1
+    assert hostfile.ranks(HOSTS, None) == 1
+    assert hostfile.ranks(HOSTS, 3) == 3
+    with pytest.raises(UsageError, match="a has slots=2"):
+        hostfile.ranks(two, 3)
+    with pytest.raises(UsageError, match="slots differ"):
+        hostfile.ranks((*two, Host("c")), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"launcher": "srun"}, "--launcher is 'srun'"),
+        ({"command": ()}, "no command"),
+        ({"memory": "lots"}, "--memory is 'lots'"),
+        ({"port": 80}, "--port is 80, expected 1024 to 65036"),
+        ({"data": "here"}, "--data is 'here', expected a folder of the hosts"),
+        ({"output": "/a,readonly"}, "--output is '/a,readonly'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_line(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        job(**change)
+    assert message in str(caught.value)
+
+
+def test_a_value_that_is_handed_on_has_to_be_there_and_one_line() -> None:
+    assert values(["A"], {"A": "1 '2'", "B": "3"}) == ["1 '2'"]
+    with pytest.raises(UsageError, match="you have no such variable"):
+        values(["A"], {})
+    with pytest.raises(UsageError, match="several lines"):
+        values(["A"], {"A": "1\n2"})
+
+
+def test_what_a_host_tells_is_read() -> None:
+    its = facts.parse(FACTS)
+    assert (its.uid, its.gid, its.home, its.cpus) == ("1001", "100", "/home/me and you", 32)
+    assert its.free_bytes == 16_000_000 * 1024
+    assert its.addresses == {"10.1.0.1": "eth0", "10.0.0.1": "bond1"}
+    assert (its.ssh_address, its.ssh_port, its.listening) == ("10.1.0.1", "2201", frozenset({2201, 29500}))
+    assert its.cpu.features == ("avx512f", "avx2")
+    assert its.container_user == ("1001", "100")
+    assert replace(its, uid="0").container_user == ("1000", "1000")
+
+
+def sound() -> Facts:
+    return replace(facts.parse(FACTS), listening=frozenset({22}))
+
+
+def judged(index: int, change: dict[str, object], launcher: str = "torchrun") -> list[str]:
+    """What is wrong when one host is not like the others."""
+    some = [sound(), sound(), sound()]
+    some[index] = replace(some[index], **change)  # type: ignore[arg-type]
+    return facts.problems(job(launcher=launcher), some, ["sha256:1"] * 3)
+
+
+def test_hosts_that_are_alike_and_have_room_are_fit() -> None:
+    assert judged(0, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "expected"),
+    [
+        (1, {"free_bytes": 1 << 30}, "beta: 1.0 GiB of memory are free, expected 2.0 for 2 ranks"),
+        (0, {"listening": frozenset({29500})}, "alpha: port 29500 is taken"),
+        (2, {"clock": -3.0}, "gamma: its clock is -3.0 s off that of alpha"),
+        (
+            2,
+            {"cpu": replace(sound().cpu, features=("avx2",))},
+            "gamma: its CPU lacks avx512f, compared with alpha",
+        ),
+        (1, {"cpu": replace(sound().cpu, machine="aarch64")}, "beta: its CPU is aarch64, that of alpha x86_64"),
+    ],
+    ids=["memory", "port", "clock", "features", "architecture"],
+)
+def test_a_host_that_is_not_fit_is_one_line(index: int, change: dict[str, object], expected: str) -> None:
+    found = judged(index, change)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+def test_only_the_first_host_needs_the_meeting_port_and_all_of_mpiruns_need_sshds() -> None:
+    assert judged(1, {"listening": frozenset({29500, 29999})}) == []
+    found = judged(1, {"listening": frozenset({29999})}, "mpirun")
+    assert [line.partition(",")[0] for line in found] == ["beta: port 29999 is taken"]
+
+
+def test_a_clock_is_off_only_beyond_what_the_measurement_may_be_wrong() -> None:
+    assert facts.clock_offset("105.5\n", 100.0, 101.0) == (5.0, 0.5)
+    assert judged(1, {"clock": 1.4, "clock_error": 0.5}) == []
+
+
+def test_another_image_is_told() -> None:
+    found = facts.problems(job(), [sound()] * 3, ["sha256:1", "sha256:1", "sha256:2"])
+    assert [line.partition(" (")[0] for line in found] == ["gamma: stack:1 is another image than on alpha"]
+
+
+def test_the_first_hosts_address_is_one_of_its_own_and_the_name_comes_first() -> None:
+    first = sound()
+    assert facts.candidates(first, ["10.0.0.1"]) == ["10.0.0.1", "10.1.0.1"]
+    assert facts.candidates(first, ["127.0.1.1", "192.0.2.7"]) == ["10.1.0.1", "10.0.0.1"]
+
+
+def test_a_route_names_the_interface_and_the_own_address() -> None:
+    assert facts.route("10.0.0.1 via 10.2.0.254 dev eth1 src 10.2.0.5 uid 1000 \\    cache") == (
+        "eth1",
+        "10.2.0.5",
+    )
+    with pytest.raises(ValueError, match="unreachable"):
+        facts.route("RTNETLINK answers: Network is unreachable")
+
+
+def words(command: str) -> list[str]:
+    return shlex.split(command)
+
+
+def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> None:
+    argv = words(commands.create(job(data="/d", memory="4g"), 1, PLACES))
+    assert argv[:3] == ["docker", "create", "--name=cts-job-one-1"]
+    for option in (
+        *("--network=host", "--user=1001:100", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"),
+        *("--shm-size=1073741824", "--memory=4g", "--memory-swap=4g", "--pull=never", "--env=HOME=/tmp"),
+        *("--mount=type=bind,source=/d,target=/data,readonly", "--mount=type=bind,source=/out,target=/output"),
+    ):
+        assert option in argv
+    at = argv.index("stack:1")
+    assert argv[at + 1 :] == [
+        *("launch", "--nnodes=3", "--node-rank=1", "--master-addr=10.0.0.0", "--master-port=29500"),
+        *("--nproc-per-node=2", "--", "train", "--x", "a b"),
+    ]
+
+
+def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
+    mpi = job(launcher="mpirun", port=30000, environment={"A": "1", "TOKEN": None}, hub="/hub")
+    first, second = words(commands.create(mpi, 0, PLACES)), words(commands.create(mpi, 1, PLACES))
+    assert second[second.index("stack:1") + 1 :] == ["sshd", "--port=30499"]
+    assert "--hosts=10.0.0.0,10.0.0.1,10.0.0.2" in first
+    assert {"--env=I_MPI_PORT_RANGE=30001:30498", "--env=I_MPI_HYDRA_IFACE=eth0"} < set(first)
+    names = ["CPU_TRAIN_STACK_IMAGE", "HF_HOME", "A", "TOKEN"]
+    assert [f"--env={name}" for name in names] == first[first.index("--") - 4 : first.index("--")]
+    assert not any("TOKEN" in word for word in second)
+
+
+def test_a_value_of_the_callers_own_is_read_and_never_written() -> None:
+    text = commands.create(job(environment={"TOKEN": None, "A": "1"}), 0, PLACES)
+    assert text.startswith("IFS= read -r TOKEN && export TOKEN && docker create ")
+    assert "--env=TOKEN" in words(text)
+
+
+def test_keys_are_each_hosts_own_and_only_the_first_can_log_in() -> None:
+    archives = keys.make(job(launcher="mpirun"), PLACES)
+    found = []
+    for archive in archives:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            members = {entry.name: entry for entry in tar}
+            found.append(
+                {name: tar.extractfile(entry).read().decode() for name, entry in members.items() if entry.isfile()}  # type: ignore[union-attr]
+            )
+            assert {entry.mode for name, entry in members.items() if name.startswith("run/keys/")} == {0o600}
+            assert {entry.uid for name, entry in members.items() if name.startswith("run/keys")} == {1001}
+    assert set(found[1]) == {"run/keys/ssh_host_ed25519_key", "run/keys/authorized_keys", "etc/passwd"}
+    assert set(found[0]) == {*found[1], "run/keys/id_ed25519", "run/keys/known_hosts"}
+    assert len({files["run/keys/ssh_host_ed25519_key"] for files in found}) == 3
+    assert [line.split()[0] for line in found[0]["run/keys/known_hosts"].splitlines()] == [
+        f"[10.0.0.{number}]:29999" for number in range(3)
+    ]
+    assert "trainer:x:1001:100:" in found[0]["etc/passwd"]
+
+
+def test_a_dry_run_shows_every_command_with_its_host() -> None:
+    shown = launch.plan(job(launcher="mpirun", locked=True), [unknown(index, None) for index in range(3)])
+    for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", "docker wait"):
+        assert [host for host, command in shown if command.startswith(text)] == ["alpha", "beta", "gamma"]
+    assert ("gamma", commands.route("ADDRESS_0")) in shown
+
+
+class _Said:
+    """A host whose containers have said what they will ever say."""
+
+    def __init__(self, name: str, *lines: str) -> None:
+        self.name, self._lines = name, lines
+
+    def stream(self, command: str) -> list[bytes]:
+        return ["".join(f"{line}\n" for line in self._lines).encode()]
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
+def test_rank_0_is_shown_at_once_and_of_the_others_the_last_lines_or_all(tmp_path: Path, failed: bool) -> None:
+    shown: list[bytes] = []
+    output = Output(tmp_path / "log.txt", shown.append)
+    output.read(_Said("alpha", "[0] a", "[1] b", "plain"), "one", first=True)  # type: ignore[arg-type]
+    output.wait()
+    assert shown == [b"alpha | [0] a\n", b"alpha | plain\n"]
+    output.read(_Said("beta", *"12345"), "two", first=False)  # type: ignore[arg-type]
+    output.wait()
+    output.close(failed)
+    others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]
+    assert shown[2:] == [b"alpha | [1] b\n", *others]
+    assert len((tmp_path / "log.txt").read_text().splitlines()) == 8
