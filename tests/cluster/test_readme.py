@@ -30,8 +30,9 @@ EXPECTED = {
     "./inv matrix": ["2.13.0+cpu"],
     "./inv build --pin 2.13": ["cpu-train-stack:2.13"],
     "./inv up --launcher mpirun --nodes 2 --name mpi --data examples -- run /data/allreduce.py": ["launcher | "],
-    "./inv launch --hosts examples/hosts --launcher mpirun --dry-run -- train --model_name_or_path bert-base-uncased "
-    "--dataset_name imdb --output_dir /output --bf16": ["node-c$ docker create", "mpi-launch"],
+    "./inv launch --hosts examples/hosts --dry-run -- train --train_file /data/t.csv --output_dir /output": [
+        "--node-rank=2"
+    ],
     "./inv logs --name sum": ["node-1 | rank 1 of 2 on node-1: the sum is 3"],
     "docker run --rm cpu-train-stack:2.13 train --help": ["--model_name_or_path"],
     "docker run --rm cpu-train-stack:2.13 doctor": ["allreduce ccl", "bf16", "libtcmalloc"],
