@@ -88,7 +88,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
-    if output.restarted(os.environ, folder):
+    if any(replicas.gather(output.restarted(os.environ, folder))):  # torchrun's nodes count their own restarts
         resume, overwrite = "true", False
     # Rank 0 decides where to begin; the others must see the same checkpoint.
     choice = _agreed(lambda: output.choose_start(folder, resume, overwrite) if rank == 0 else None)
