@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.signals import as_at_a_terminal
+from tooling import cluster
 from tooling.compose import PROJECT_PREFIX
 from tooling.paths import ROOT
 
@@ -85,15 +86,24 @@ def start(tmp_path: Path, image: str) -> Iterator[Callable[..., Running]]:
             running.process.wait(60)
 
 
+def _there() -> set[str]:
+    """The clusters of this checkout that have a container or a network; another checkout's are its own affair."""
+    prefix, here = f"name=^{PROJECT_PREFIX}", str(cluster.CLUSTERS)
+    label = '{{.Label "com.docker.compose.project"}}|{{.Label "com.docker.compose.project.config_files"}}'
+    files = [line.split("|") for line in _listed("ps", "--all", "--filter", prefix, "--format", label)]
+    others = {project for project, file in files if not file.startswith(here)}
+    networks = _listed("network", "ls", "--filter", prefix, "--format", '{{.Label "com.docker.compose.project"}}')
+    return ({project for project, _ in files} | set(networks)) - others
+
+
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Whatever a test does, no container and no network of any cluster is there afterwards."""
+    """Whatever a test does, no container and no network of a cluster that it began is there afterwards."""
+    before = _there()
     yield
-    prefix = PROJECT_PREFIX
-    left = _listed("ps", "--all", "--filter", f"name=^{prefix}", "--format", "{{.Names}}")
-    left += _listed("network", "ls", "--filter", f"name=^{prefix}", "--format", "{{.Name}}")
-    for cluster in {name.removeprefix(prefix).rsplit("-node-")[0].split("_")[0] for name in left}:
-        inv("down", f"--name={cluster}")
+    left = _there() - before
+    for project in left:
+        inv("down", f"--name={project.removeprefix(PROJECT_PREFIX)}")
     assert not left, f"left behind: {', '.join(left)}"
 
 
