@@ -36,6 +36,13 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         # Imported where used: what is dispatched elsewhere should not wait for it.
+        if command == "run":
+            from entrypoints import run_options
+
+            listed = run_options.explained(rest)
+            if listed is not None:
+                print(listed)
+                return 0
         if command in RANK_COMMANDS:
             from entrypoints import rank
 

@@ -19,10 +19,10 @@ from entrypoints import ccl, network, shared_memory
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import USAGE_EXIT_CODE, UsageError
 from entrypoints.launchers import TORCHRUN
+from entrypoints.options import DEFAULT_TIMEOUT_SECONDS
 
 # An image without the ccl backend has torch's own.
 DEFAULT_BACKEND = ccl.default_backend()
-DEFAULT_TIMEOUT_SECONDS = 1800.0
 # How long ranks wait for each other at the start. A collective may take longer than that, a start may not.
 JOIN_SECONDS = 300.0
 
@@ -43,6 +43,9 @@ def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     ccl.load()
 
+
+# Where the ranks have met, for those that fail to say so to each other. Empty without a group.
+MEETING: list[dist.Store] = []
 
 # What a backend needs before its group is made, by its name on the command line.
 BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": _prepare_ccl, "gloo": _prepare_gloo}
@@ -76,6 +79,7 @@ def initialize(
     try:
         store = _store(environment, join_seconds)
         store.set_timeout(timeout)
+        MEETING[:] = [store]
         dist.init_process_group(
             backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
         )

@@ -7,6 +7,9 @@ from typing import NoReturn
 
 from entrypoints.errors import UsageError
 
+# Of each collective.
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that takes no abbreviated options and raises UsageError instead of printing its usage."""

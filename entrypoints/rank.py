@@ -58,7 +58,7 @@ def named_backend(argv: list[str]) -> str | None:
         if command == "run":  # what follows the script is the script's
             if word == "-m" or not word.startswith("-"):
                 return None
-            if word == "--timeout":
+            if word in ("--timeout", "--no-adapt"):
                 next(words, None)
     return None
 

@@ -11,9 +11,9 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import banner, failure, preload, rank, script
+from entrypoints import banner, failure, last_words, preload, rank, script
 from entrypoints.banner import Announce
-from entrypoints.distributed import DEFAULT_BACKEND, agree, check_backend, initialize
+from entrypoints.distributed import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 
@@ -91,8 +91,7 @@ def main() -> NoReturn:
             failure.record(error)
     except BaseException as error:  # noqa: BLE001 - a rank ends here, whatever its job raised
         failure.record(error)
-        traceback = script.own_traceback(error.__traceback__)
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        last_words.say(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     if code:
         failure.leave(code)

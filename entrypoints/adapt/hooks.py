@@ -1,0 +1,59 @@
+"""Runs a function on a module as soon as somebody has imported it, without importing it."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Callable
+
+Hook = Callable[[ModuleType], None]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Asks the other finders, and lets the loader that they name run the hooks behind the module's own code."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, list[Hook]] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self.hooks:
+            return None
+        # Libraries ask for specs without importing (importlib.util.find_spec): hooks stay until one is executed.
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = (
+                find(name, path, target) if find and finder is not self else None
+            )
+            if spec is not None:
+                if spec.loader is not None:
+                    self._follow(spec.loader, name)
+                return spec
+        return None
+
+    def _follow(self, loader: importlib.abc.Loader, name: str) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            for hook in self.hooks.pop(name, ()):
+                hook(sys.modules.get(name, module))  # a module may put another in its place
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this import
+
+
+_FINDER = _Finder()
+
+
+def after_import(name: str, hook: Hook) -> None:
+    """Calls `hook` with the module: now where it is imported already, else when it is."""
+    if name in sys.modules:
+        hook(sys.modules[name])
+        return
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.hooks.setdefault(name, []).append(hook)

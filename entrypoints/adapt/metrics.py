@@ -1,0 +1,82 @@
+"""The scores as evaluate's own Metric objects: with add, add_batch and compute, as scripts use them.
+
+Imports evaluate and datasets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import evaluate
+from datasets import Features, Sequence, Value
+
+from entrypoints.adapt import scores
+
+
+def _info(description: str, features: Any) -> Any:
+    return evaluate.MetricInfo(
+        description=description, citation="", features=features, inputs_description="", reference_urls=[]
+    )
+
+
+class _Labels(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
+    """One label each, or a list of them where the configuration is "multilabel"."""
+
+    description = ""
+
+    def _info(self) -> Any:
+        kind = Sequence(Value("int32")) if self.config_name == "multilabel" else Value("int32")
+        return _info(self.description, Features({"predictions": kind, "references": kind}))
+
+
+class Accuracy(_Labels):
+    description = "The share of predictions that equal the reference."
+
+    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
+        return {"accuracy": scores.accuracy(predictions, references, **options)}
+
+
+class F1(_Labels):
+    description = "The harmonic mean of precision and recall."
+
+    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+        return {"f1": scores.f1(predictions, references, **options)}
+
+
+class Glue(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
+    """The configuration is the task's name."""
+
+    def _info(self) -> Any:
+        if self.config_name not in scores.GLUE:
+            raise KeyError(
+                f"evaluate.load('glue', {self.config_name!r}), expected one of: {', '.join(scores.GLUE)}"
+            )
+        kind = Value("float32") if self.config_name == "stsb" else Value("int64")
+        return _info("The scores of a task of GLUE.", Features({"predictions": kind, "references": kind}))
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return scores.glue(self.config_name, predictions, references)
+
+
+class Squad(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
+    """Predictions are matched to references by id."""
+
+    def _info(self) -> Any:
+        answers = {"text": Sequence(Value("string")), "answer_start": Sequence(Value("int32"))}
+        return _info(
+            "Exact match and F1 of SQuAD 1.1.",
+            Features(
+                {
+                    "predictions": {"id": Value("string"), "prediction_text": Value("string")},
+                    "references": {"id": Value("string"), "answers": answers},
+                }
+            ),
+        )
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        texts = {one["id"]: one["prediction_text"] for one in predictions}
+        found = [texts.get(one["id"], "") for one in references]
+        return scores.squad(found, [list(one["answers"]["text"]) for one in references])
+
+
+METRICS = {"accuracy": Accuracy, "f1": F1, "glue": Glue, "squad": Squad}

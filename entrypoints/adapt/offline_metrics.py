@@ -1,0 +1,54 @@
+"""evaluate.load of four metrics needs no network: they are in the image.
+
+evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
+accuracy, f1, glue and squad are computed here instead, by the same definitions. A folder of that name in the
+working directory is loaded as evaluate does.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.adapt.hooks import after_import
+
+_NAME = "offline-metrics"
+NAMES = ("accuracy", "f1", "glue", "squad")
+
+
+def _hook(situation: Situation, module: ModuleType) -> None:
+    original = module.load
+
+    @functools.wraps(original)
+    def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
+        if path not in NAMES or args or options.get("revision") or Path(path).exists():
+            return original(path, config_name, *args, **options)
+        from entrypoints.adapt.metrics import METRICS
+
+        situation.say(_NAME, f"evaluate.load({path!r}) is the image's own: nothing is downloaded")
+        for unused in ("module_type", "download_config", "download_mode", "revision"):
+            options.pop(unused, None)
+        # Files would be for processes that compute one metric together.
+        options.setdefault("keep_in_memory", options.get("num_process", 1) == 1)
+        return METRICS[path](config_name=config_name, **options)
+
+    module.load = module.loading.load = load  # type: ignore[attr-defined]
+
+
+def _look(situation: Situation) -> Verdict:
+    if "evaluate" not in situation.versions:
+        return Verdict(False, "evaluate is not installed")
+    return Verdict(True, f"where the script loads {', '.join(NAMES)}")
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _NAME,
+        "evaluate.load of accuracy, f1, glue and squad needs no network",
+        _look,
+        lambda situation: after_import("evaluate", functools.partial(_hook, situation)),
+    ),
+)
