@@ -48,12 +48,16 @@ def say(
         )
         return
     # torch's puts the rank before each line. Any other is the script's own.
-    if several or getattr(sys.excepthook, "__module__", "") not in ("sys", "torch.distributed"):
+    if several or not _is_default(sys.excepthook.__module__):
         sys.excepthook(type(error), error, error.__traceback__)
         return
     # In one piece: another rank may write between two.
     sys.stderr.write("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     sys.stderr.flush()
+
+
+def _is_default(module: str) -> bool:
+    return module == "sys" or module.startswith("torch.distributed")
 
 
 def blames_another(error: BaseException) -> bool:

@@ -1,0 +1,56 @@
+"""Prints evaluate's scores, by the image's own metrics, beside those of scikit-learn, scipy and torchmetrics."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import evaluate
+import scipy.stats
+import sklearn.metrics
+from torchmetrics.functional.text import squad
+
+rng = random.Random(3)  # noqa: S311 - the same values each time
+references = [rng.randint(0, 1) for _ in range(97)]
+predictions = [one if rng.random() < 0.8 else 1 - one for one in references]
+values = [rng.random() for _ in references]
+words = ["the", "a", "cat", "dog", "sat", "on", "mat,", "paris!", "rome"]
+texts = [" ".join(rng.sample(words, 3)) for _ in references]
+accepted = [[" ".join(rng.sample(words, rng.randint(2, 4))) for _ in range(2)] for _ in references]
+answers = [
+    {"id": str(index), "answers": {"text": one, "answer_start": [0, 0]}} for index, one in enumerate(accepted)
+]
+found = [{"id": str(index), "prediction_text": text} for index, text in enumerate(texts)]
+labels = {"predictions": predictions, "references": references}
+
+f1 = sklearn.metrics.f1_score(references, predictions)
+accuracy = sklearn.metrics.accuracy_score(references, predictions)
+in_batches = evaluate.load("glue", "mrpc")
+for start in range(0, len(references), 10):
+    in_batches.add_batch(predictions=predictions[start : start + 10], references=references[start : start + 10])
+pairs = {
+    "accuracy": (evaluate.load("accuracy").compute(**labels), {"accuracy": accuracy}),
+    "f1": (evaluate.load("f1").compute(**labels), {"f1": f1}),
+    "macro": (
+        evaluate.load("f1").compute(**labels, average="macro"),
+        {"f1": sklearn.metrics.f1_score(references, predictions, average="macro")},
+    ),
+    "combined": (evaluate.combine(["accuracy", "f1"]).compute(**labels), {"accuracy": accuracy, "f1": f1}),
+    "mrpc": (in_batches.compute(), {"accuracy": accuracy, "f1": f1}),
+    "cola": (
+        evaluate.load("glue", "cola").compute(**labels),
+        {"matthews_correlation": sklearn.metrics.matthews_corrcoef(references, predictions)},
+    ),
+    "stsb": (
+        evaluate.load("glue", "stsb").compute(predictions=values, references=references),
+        {
+            "pearson": scipy.stats.pearsonr(values, references)[0],
+            "spearmanr": scipy.stats.spearmanr(values, references)[0],
+        },
+    ),
+    "squad": (
+        evaluate.load("squad").compute(predictions=found, references=answers),
+        {name: float(value) for name, value in squad(found, answers).items()},
+    ),
+}
+print(json.dumps({name: [dict(ours), dict(theirs)] for name, (ours, theirs) in pairs.items()}))

@@ -1,0 +1,155 @@
+"""`run` with scripts as people write them, unmodified and without a network, and what upstream broke for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import containers
+from tests.image.test_train import CONTEXT, reviews
+
+HERE = Path(__file__).parent
+FILES = "--model_name_or_path /data/tiny --train_file /data/train.csv --validation_file /data/eval.csv"
+FLAGS = "--num_train_epochs 1 --learning_rate 5e-3 --logging_steps 1 --max_grad_norm 0"
+# The words of the guides, which transformers 5.23 and accelerate 1.15 refuse one and all.
+OLD = "--no_cuda --ddp_backend ccl --use_ipex --xpu_backend ccl --overwrite_output_dir --evaluation_strategy no"
+TWO = "entrypoint launch --nproc-per-node 2 -- run"
+JOB = f"""
+python /tests/tiny_model.py /data/tiny "$TEXT" 2>/dev/null
+{TWO} /scripts/classify.py {FILES} {FLAGS} {OLD} --output_dir /data/two --per_device_train_batch_size 2 \
+    --gradient_accumulation_steps 2 2>/data/two.log || exit 1
+entrypoint run --backend gloo /scripts/classify.py /data/one.json 2>/data/one.log || exit 2
+{TWO} /scripts/loop.py /data/tiny /data/train.csv /data/odd.csv /data/loop.json 2>/data/loop.log || exit 3
+"""
+# The same job in the words of a configuration file, on one rank.
+CONFIGURATION = {
+    "model_name_or_path": "/data/tiny",
+    "train_file": "/data/train.csv",
+    "validation_file": "/data/eval.csv",
+    "output_dir": "/data/one",
+    "per_device_train_batch_size": 8,
+    "num_train_epochs": 1,
+    "learning_rate": 5e-3,
+    "logging_steps": 1,
+    "max_grad_norm": 0,
+    "no_cuda": True,
+    "evaluation_strategy": "no",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data, and what the scripts wrote and said: a Trainer's on two ranks and on one, and a loop."""
+    folder = tmp_path_factory.mktemp("data")
+    folder.chmod(0o777)
+    (folder / "train.csv").write_text(reviews(24))
+    (folder / "eval.csv").write_text(reviews(16))
+    (folder / "odd.csv").write_text(reviews(13))
+    (folder / "one.json").write_text(json.dumps(CONFIGURATION))
+    text = reviews(8).replace(",", " ") + CONTEXT
+    done = containers.run(image, "sh", "-c", JOB, env={"TEXT": text}, docker_args=mounts(folder), timeout=300)
+    logs = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
+    assert done.returncode == 0, logs + done.stderr
+    yield folder
+    clean = ["sh", "-c", "rm -rf /data/tiny /data/one /data/two"]  # another user's files
+    containers.run(image, *clean, docker_args=mounts(folder))
+
+
+def mounts(folder: Path) -> list[str]:
+    return [
+        *("--network", "none", "--shm-size", "1g", "--volume", f"{folder}:/data"),
+        *("--volume", f"{HERE / 'scripts'}:/scripts:ro", "--volume", f"{HERE}:/tests:ro"),
+    ]
+
+
+def read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def adapted(log: Path) -> list[str]:
+    """The names of what was adapted, in their order."""
+    lines = [line for line in log.read_text().splitlines() if line.startswith("adapted (")]
+    return [line.partition("(")[2].partition(")")[0] for line in lines]
+
+
+def test_a_trainers_script_of_transformers_4_runs_as_it_is_on_two_ranks_of_ccl(folder: Path) -> None:
+    metrics = read(folder / "two" / "metrics.json")
+    assert metrics["backend"] == "ccl"
+    assert metrics["world_size"] == 2
+    assert metrics["rows_per_rank"] == 12  # half of them: without use_cpu each rank would train on all 24
+    assert metrics["steps"] == 3
+
+
+def test_what_was_adapted_is_said_once_by_one_rank(folder: Path) -> None:
+    expected = "no-cuda ddp-backend use-ipex xpu-backend overwrite-output-dir evaluation-strategy telemetry"
+    expected += " offline-metrics trainer-tokenizer loss-scale"
+    assert sorted(adapted(folder / "two.log")) == sorted(expected.split())
+
+
+def test_words_of_a_configuration_file_are_adapted_as_well(folder: Path) -> None:
+    names = "no-cuda evaluation-strategy telemetry offline-metrics trainer-tokenizer loss-scale"
+    assert sorted(adapted(folder / "one.log")) == sorted(names.split())
+
+
+def test_losses_are_those_of_one_process_with_gloo_in_spite_of_ranks_and_accumulation(folder: Path) -> None:
+    """Without the adaptation they would be four times as large, and those of the evaluation twice."""
+    one, two = read(folder / "one" / "metrics.json"), read(folder / "two" / "metrics.json")
+    assert one["backend"] == "gloo"
+    assert one["steps"] == two["steps"] == 3
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-3)
+    assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-3)
+    assert two["accuracy"] == one["accuracy"]
+
+
+def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: Path) -> None:
+    seen = read(folder / "loop.json")
+    assert (seen["backend"], seen["world_size"], seen["distributed"]) == ("ccl", 2, "DistributedType.MULTI_CPU")
+    assert seen["steps"] == 3  # of 4 rows on each of two ranks
+    assert seen["rows"] == 13
+    assert {"accuracy", "f1"} <= set(seen)
+    assert adapted(folder / "loop.log") == ["accelerate-cpu", "offline-metrics"]
+
+
+def script(image: str, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return containers.run(image, *argv, docker_args=mounts(folder))
+
+
+def test_nothing_is_adapted_that_was_switched_off(image: str, folder: Path) -> None:
+    argv = ["--quiet", "--no-adapt", "all", "/scripts/classify.py", *FILES.split(), "--output_dir", "/data/none"]
+    done = script(image, folder, "run", *argv)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: cannot import name 'send_example_telemetry'")
+
+
+def test_the_images_metrics_have_the_values_of_their_definitions(image: str, folder: Path) -> None:
+    done = script(image, folder, "run", "--quiet", "/scripts/scores.py")
+    assert done.returncode == 0, done.stderr
+    pairs = json.loads(done.stdout)
+    assert len(pairs) == 8
+    for name, (ours, theirs) in pairs.items():
+        assert ours == pytest.approx(theirs, rel=1e-5), name  # torchmetrics counts in float32
+
+
+def test_a_scripts_own_group_is_the_one_that_exists(image: str, folder: Path) -> None:
+    done = script(
+        image, folder, "launch", "--nproc-per-node", "2", "--", "run", "--quiet", "/scripts/group.py", "same"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "ccl 2\n"
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert "asked for backend nccl, the group that runs is ccl" in lines[0]
+    assert "timeout" in lines[1]
+
+
+def test_a_group_that_cannot_be_the_one_that_exists_is_one_line(image: str, folder: Path) -> None:
+    done = script(image, folder, "run", "--quiet", "/scripts/group.py", "other-size")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "init_process_group(world_size=2), but the launcher gave this process world_size 1" in line
