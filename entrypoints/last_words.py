@@ -19,6 +19,8 @@ _SECONDS = 2.0
 _TICKETS, _FIRST = "cpu-train-stack/failed", "cpu-train-stack/failed-first"
 # What the backends say where another rank has gone. ccl's own, then gloo's (its transport/tcp/pair.cc).
 _GONE = re.compile(r"^ccl: .*\bhas ended\b|\[.*gloo.*\].*(closed by peer|reset by peer|Broken pipe)", re.DOTALL)
+# Where in its own sources gloo was.
+_SOURCE = re.compile(r"\[\S*/gloo/\S*\] ")
 _LONGEST = 300
 
 
@@ -67,6 +69,7 @@ def blames_another(error: BaseException) -> bool:
 
 def _line(error: BaseException, rank: int, is_script: bool, why: str) -> str:
     text = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+    text = _SOURCE.sub("", text.partition(" This is typically caused by")[0])  # gloo's advice: look at that rank
     place = frames.position(error, is_script)
     text = text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
     return f"rank {rank}: {text}{f' ({place})' if place else ''}; {why}"
