@@ -50,16 +50,16 @@ def stop(name: str | None) -> None:
 def _job(name: str | None) -> Record | None:
     """The job that `name` means, None where it is a local cluster's. A job that runs comes before a cluster."""
     if name is None:
-        running = [found for found in map(record.read, record.names()) if found and not found.ended]
+        running = [found for found in map(record.read, record.names()) if found and record.runs(found)]
         if len(running) > 1:
             raise UsageError(
                 f"which job? there are {', '.join(job.name for job in running)}; give one with --name"
             )
         return running[0] if running else None
     job = record.read(cluster.check_name(name))
-    if job is None or not job.ended:
+    if job is None or record.runs(job):
         return job
-    # Both have ended or the cluster is up: who wrote last is meant.
+    # The cluster is up, or both have ended: who wrote last is meant.
     log = cluster.folder_of(name) / "log.txt"
     mine = record.folder_of(name) / "job.json"
     newer = (cluster.folder_of(name) / "compose.yaml", log)

@@ -134,10 +134,11 @@ class Machines:
         return folder
 
     def configure(self, extra: Mapping[str, str], changed: Sequence[str] = ()) -> None:
-        """Writes ~/.ssh. `extra`: hosts that are not up. `changed`: another key is known of them."""
-        entries = [
-            f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n" for one in self.hosts.values()
-        ]
+        """Writes ~/.ssh. gamma is behind alpha. `extra`: hosts that are down. `changed`: known by another key."""
+        entries = []
+        for one in self.hosts.values():
+            jump = "  ProxyJump alpha\n" if one.name == "gamma" else ""
+            entries.append(f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n{jump}")
         entries += [f"Host {name}\n  HostName {address}\n" for name, address in extra.items()]
         text = "".join(entries) + f"Host *\n  User {USER}\n  ConnectTimeout 5\n"
         (self.home / ".ssh" / "config").write_text(text)

@@ -197,6 +197,12 @@ def test_the_first_hosts_address_is_one_of_its_own_and_the_name_comes_first() ->
     assert facts.candidates(first, ["127.0.1.1", "192.0.2.7"]) == ["10.1.0.1", "10.0.0.1"]
 
 
+def test_two_names_of_one_host_are_told() -> None:
+    assert facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.3"]) == []
+    (line,) = facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.2"])
+    assert line.startswith("gamma: is the same host as beta (10.0.0.2)")
+
+
 def test_a_route_names_the_interface_and_the_own_address() -> None:
     assert facts.route("10.0.0.1 via 10.2.0.254 dev eth1 src 10.2.0.5 uid 1000 \\    cache") == (
         "eth1",

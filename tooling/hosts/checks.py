@@ -166,11 +166,11 @@ def _ways(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list[t
         except UsageError as error:
             failures.append(str(error))
             continue
-        back = [
+        wrong = facts.same_host(names, [own for _, own in ways]) or [
             _back(remotes[0], name, way[1], its) for name, way, (_, its) in zip(names, ways, others, strict=True)
         ]
-        if any(back):
-            raise UsageError("\n".join(filter(None, back)))
+        if any(wrong):
+            raise UsageError("\n".join(filter(None, wrong)))
         return [(first.addresses[address], address), *ways]
     raise UsageError(failures[0] if failures else f"{job.hosts[0].name}: has no IPv4 address but loopback")
 
@@ -182,8 +182,8 @@ def _way(remote: Remote, address: str, port: str) -> tuple[str, str]:
         interface, own = facts.route(text)
     except ValueError as error:
         raise RemoteError(f"there is no route to {address} ({error})") from None
-    if own.startswith("127."):
-        raise RemoteError(f"the way to {address} is loopback: two lines of --hosts are the same host")
+    if interface == "lo":
+        raise RemoteError(f"is the first host itself, whose address is {address}: leave one of the two lines out")
     _checked(remote, commands.reach(address, port), f"a connection to {address} port {port}")
     return interface, own
 

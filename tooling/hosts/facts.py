@@ -106,6 +106,15 @@ def route(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
+def same_host(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
+    """One line for each name whose address is that of an earlier one."""
+    return [
+        f"{name}: is the same host as {names[addresses.index(address)]} ({address}): leave one line out"
+        for place, (name, address) in enumerate(zip(names, addresses, strict=True))
+        if address in addresses[:place]
+    ]
+
+
 def _alone(job: Job, index: int, its: Facts) -> list[str]:
     found = []
     if its.free_bytes < job.bytes_per_host:

@@ -210,7 +210,7 @@ def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
     for keeper in keepers:
         keeper.end()
     return [
-        f"{remote.name}: not there to be cleaned up: it takes its containers away by itself after "
+        f"{remote.name}: not there to be cleaned up: it takes its container away by itself after "
         f"{commands.SILENCE_SECONDS} s"
         for remote, keeper in zip(remotes, keepers, strict=True)
         if not keeper.gone()

@@ -10,6 +10,7 @@ from tooling.errors import UsageError
 from tooling.files import write_whole
 from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job
+from tooling.locking import TakenError, alone
 from tooling.paths import CACHE
 
 JOBS = CACHE / "jobs"
@@ -60,6 +61,22 @@ def read(name: str) -> Record | None:
         return None
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{file} is not what ./inv launch writes ({error}): delete it") from None
+
+
+def lock_of(name: str) -> Path:
+    """Held by the ./inv launch that watches the job."""
+    return JOBS / f".{name}.lock"
+
+
+def runs(job: Record) -> bool:
+    """Whether the job may still run: it is watched, or left to itself and not known to have ended."""
+    if job.ended or job.detached:
+        return not job.ended
+    try:
+        with alone(lock_of(job.name), waiting=None):
+            return False
+    except TakenError:
+        return True
 
 
 def names() -> list[str]:

@@ -71,7 +71,7 @@ def run(request: Request) -> None:
         return
     secrets = values(job.secrets, os.environ)
     try:
-        with alone(record.JOBS / f".{job.name}.lock", waiting=None):
+        with alone(record.lock_of(job.name), waiting=None):
             old = record.read(job.name)
             if old and old.detached and not old.ended:
                 raise TakenError
