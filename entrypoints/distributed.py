@@ -146,6 +146,11 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
             f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: start them all "
             "within that time, with this endpoint"
         )
+    if kind == "RendezvousConnectionError" and "EADDRINUSE" not in text:
+        return (
+            f"the launcher at {where}, where the nodes meet, does not answer, or not any more: see that it runs, "
+            "its own log, and that the network lets this node reach it"
+        )
     if kind == "RendezvousClosedError":
         return f"the job that met at {where} has ended, expected it to wait for this node: start all nodes anew"
     if text.startswith("ccl: "):  # the ranks have met, and the backend says by itself what it lacks
