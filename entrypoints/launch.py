@@ -40,6 +40,8 @@ MONITOR_SECONDS = 0.5
 STOP_SECONDS = 5
 DEFAULT_JOIN_SECONDS = 300.0
 STATIC, C10D = "static", "c10d"
+# A store that does not answer for so long is lost.
+STORE_SECONDS = 60
 _PET = (
     "NNODES",
     "NODE_RANK",
@@ -244,7 +246,9 @@ def _meeting_of(options: Launch, node: DistributedEnvironment) -> dict[str, Any]
     hosts = found.address == found.source
     # Ranks go by the order of these names, and rank 0's is MASTER_ADDR: the endpoint's own all nodes can resolve.
     name = node.master_addr if hosts else socket.gethostname()
-    configs = {"is_host": hosts, "join_timeout": seconds, "read_timeout": seconds}
+    if not hosts:
+        network.wait_for_port(node.master_addr, node.master_port, options.timeout_seconds)
+    configs = {"is_host": hosts, "join_timeout": seconds, "read_timeout": STORE_SECONDS}
     return {**where, "rdzv_configs": configs, "local_addr": name}
 
 

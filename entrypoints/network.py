@@ -47,6 +47,23 @@ def resolve(host: str, deadline_seconds: float = 0.0) -> str:
             return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
+def wait_for_port(host: str, port: int, deadline_seconds: float) -> None:
+    """Returns when a connection to the port has been made and closed. Raises UsageError after the deadline."""
+    end = time.monotonic() + deadline_seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(1.0, end - time.monotonic())).close()
+        except OSError as error:
+            if time.monotonic() + _RETRY_SECONDS > end:
+                raise UsageError(
+                    f"nobody listens at {host}:{port} within {deadline_seconds:g} s ({error}), expected the "
+                    "launcher where the nodes meet: see that it runs, and that the network lets this node reach it"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
 def source_address(address: str) -> str:
     """This host's own address on the route to `address`. Nothing is sent. Raises UsageError without a route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

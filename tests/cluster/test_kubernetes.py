@@ -88,15 +88,14 @@ def cluster(image: str, claim: Path, tmp_path: Path) -> Iterator[Cluster]:
         subprocess.run(["docker", "network", "rm", network], check=True, capture_output=True)
 
 
-def documents(kind: str, ranks_per_node: str = "") -> list[Document]:
+def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
     """The manifest of a job of two pods, as it is written."""
     options = Options(
-        command=tuple(word.replace("$(job)", f"$(job)-{kind}") for word in TRAIN),
+        command=tuple(word.replace("$(job)", f"$(job)-{kind}") for word in command),
         name="bert",
         namespace=NAMESPACE,
         image=REFERENCE,
         nodes=2,
-        ranks_per_node=ranks_per_node,
         cpus=1,
         memory="3Gi",
         node_cpus=os.cpu_count() or 1,
@@ -136,6 +135,28 @@ def test_a_pytorchjobs_pods_train(cluster: Cluster) -> None:
     wait(names)
     check(result(cluster.claim, "pytorchjob"), "torchrun")
     assert "done: " in log(names[-1]), "rank 0 is not on the first worker"
+
+
+# Rank 1 dies once, in the middle; its node's agent starts it again, and that of rank 0 has to find this out.
+DIE_ONCE = """
+import os, pathlib, signal, torch, torch.distributed as dist
+total, mark = torch.ones(1), pathlib.Path("/pvc/died")
+dist.all_reduce(total)
+if dist.get_rank() == 1 and not mark.exists():
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()}: {total.item():g}", flush=True)
+"""
+
+
+def test_a_pytorchjobs_ranks_start_again_in_their_pods(cluster: Cluster) -> None:
+    (cluster.claim / "die_once.py").write_text(DIE_ONCE)
+    (job,) = documents("pytorchjob", ("run", "/pvc/die_once.py"))
+    names = [cluster.start(pod) for pod in pods.pytorchjob_pods(job)]
+    wait(names)
+    assert (cluster.claim / "died").is_file()
+    assert ["rank 0: 4" in log(names[0]), "rank 1: 4" in log(names[1])] == [True, True]
 
 
 def test_a_trainjobs_pods_train(cluster: Cluster) -> None:

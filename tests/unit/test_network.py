@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -142,3 +143,15 @@ def test_interfaces_are_described_from_sys(tmp_path: Path) -> None:
     )
     assert (off.is_up, off.speed_mbits) == (False, None)
     assert (loopback.is_loopback, loopback.is_up) == (True, True)
+
+
+def test_a_port_is_waited_for_until_somebody_listens() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        with pytest.raises(UsageError, match=f"nobody listens at 127.0.0.1:{port} within 0.1 s"):
+            network.wait_for_port("127.0.0.1", port, 0.1)
+        begin = threading.Timer(0.2, listener.listen)
+        begin.start()
+        network.wait_for_port("127.0.0.1", port, 30)
+        begin.join()

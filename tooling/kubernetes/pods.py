@@ -14,6 +14,8 @@ UID = 1000
 TMP = "/tmp"  # noqa: S108 - the pod's own
 # SIGTERM to SIGKILL: the image's launchers end their ranks within 5 s.
 GRACE_SECONDS = 30
+# From the first pod's start to the last's: nothing schedules them together, and each node pulls the image.
+START_SECONDS = 1800
 _MEBIBYTE = 1 << 20
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
@@ -124,7 +126,7 @@ def memory_volume(name: str, size: int) -> Document:
 def launch(request: Request) -> list[str]:
     """The image's launcher around the job's command; it finds the other nodes by the operator's variables."""
     ranks = "auto" if request.ranks_per_node is None else str(request.ranks_per_node)
-    return ["launch", f"--nproc-per-node={ranks}", "--", *request.command]
+    return ["launch", f"--nproc-per-node={ranks}", f"--timeout={START_SECONDS}", "--", *request.command]
 
 
 def operators_ranks(request: Request) -> int:
