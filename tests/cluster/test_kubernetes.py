@@ -116,23 +116,21 @@ def log(name: str) -> str:
     return shown.stdout + shown.stderr
 
 
-def result(claim: Path, kind: str) -> dict[str, Any]:
-    """What rank 0 has left behind the claim."""
-    document: dict[str, Any] = json.loads((claim / "output" / f"$(job)-{kind}" / "result.json").read_text())
-    return document
-
-
-def check(found: dict[str, Any], launcher: str, ranks: int = 2) -> None:
-    assert (found["world_size"], found["nodes"], found["backend"]) == (ranks, 2, "ccl")
+def check(claim: Path, kind: str, launcher: str) -> None:
+    """What rank 0 has left behind the claim; the job's name has come to it among the manifest's variables."""
+    folder = claim / "output" / f"$(job)-{kind}"
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    assert (found["world_size"], found["nodes"], found["backend"]) == (2, 2, "ccl")
     assert (found["launcher"], found["steps"], found["image"]) == (launcher, STEPS, REFERENCE)
     assert len(set(found["weights_sha256"])) == 1
+    assert (folder / ".job").read_text().startswith(f"{NAMESPACE}/bert/")
 
 
 def test_a_pytorchjobs_pods_train(cluster: Cluster) -> None:
     (job,) = documents("pytorchjob")
     names = [cluster.start(pod) for pod in reversed(pods.pytorchjob_pods(job))]
     wait(names)
-    check(result(cluster.claim, "pytorchjob"), "torchrun")
+    check(cluster.claim, "pytorchjob", "torchrun")
     assert "done: " in log(names[-1]), "rank 0 is not on the first worker"
 
 
@@ -161,7 +159,7 @@ def test_a_pytorchjobs_ranks_start_again_in_their_pods(cluster: Cluster) -> None
 def test_a_trainjobs_pods_train(cluster: Cluster) -> None:
     runtime, job = documents("trainjob")
     wait([cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)])
-    check(result(cluster.claim, "trainjob"), "torchrun")
+    check(cluster.claim, "trainjob", "torchrun")
 
 
 def test_an_mpijobs_pods_train(cluster: Cluster, tmp_path: Path) -> None:
@@ -175,7 +173,7 @@ def test_an_mpijobs_pods_train(cluster: Cluster, tmp_path: Path) -> None:
         cluster.start(worker)
     name = cluster.start(launcher)
     wait([name])
-    check(result(cluster.claim, "mpijob"), "hydra")
+    check(cluster.claim, "mpijob", "hydra")
     assert "hf_secret" not in log(name)
 
 
