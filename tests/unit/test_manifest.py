@@ -254,6 +254,8 @@ def test_the_image_of_a_lock_is_taken(tmp_path: Path) -> None:
             ["--output_dir is '/output', expected a folder"],
         ),
         ({"command": ("train",)}, ["--output_dir is ''"]),
+        ({"command": ("train", "/pvc/bert.yaml", "--bf16")}, []),
+        ({"command": ("train", "/pvc/bert.yaml", "--output_dir", "/tmp/x")}, ["--output_dir is '/tmp/x'"]),
         ({"command": ("run", "x.py")}, []),
     ],
 )

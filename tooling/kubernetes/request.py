@@ -151,9 +151,10 @@ def warnings(request: Request) -> list[str]:
             f"shared memory may take {request.shm_bytes // _MEBIBYTE} MiB of the pod's {request.memory}, which "
             "the ranks need too: more --memory, or the node's hardware threads as --node-cpus if they are fewer"
         )
-    if request.command[0] == "train" and not _output(request.command).startswith(f"{CLAIM}/"):
+    output = _output(request.command)
+    if request.command[0] == "train" and output is not None and not output.startswith(f"{CLAIM}/"):
         found.append(
-            f"--output_dir is {_output(request.command)!r}, expected a folder below {CLAIM}, where the claim is: "
+            f"--output_dir is {output!r}, expected a folder below {CLAIM}, where the claim is: "
             "what is written elsewhere goes with the pods"
         )
     return found
@@ -204,10 +205,10 @@ def _assignment(flag: str, word: str) -> tuple[str, str]:
     return syntax.variable(flag, name), value
 
 
-def _output(command: Sequence[str]) -> str:
-    """The value of --output_dir, empty where there is none."""
+def _output(command: Sequence[str]) -> str | None:
+    """The value of --output_dir, empty where there is none, None where a config file may have it."""
     for place, word in enumerate(command):
         name, equals, value = word.partition("=")
         if name == "--output_dir":
             return value if equals else "".join(command[place + 1 : place + 2])
-    return ""
+    return None if command[1:2] and not command[1].startswith("-") else ""
