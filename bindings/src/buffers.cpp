@@ -100,6 +100,14 @@ void* Block::data() const {
 }
 
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
+  if (gathered.is_floating_point()) {
+    const auto wide = gathered.to(at::kFloat);
+    CCL_CHECK(
+        op.op_ == Op::SUM || op.op_ == Op::AVG || op.op_ == Op::PRODUCT,
+        "ReduceOp.", op_name(op), " is not supported");
+    const auto reduced = op.op_ == Op::PRODUCT ? wide.prod(0) : op.op_ == Op::SUM ? wide.sum(0) : wide.mean(0);
+    return reduced.to(gathered.scalar_type());
+  }
   auto result = gathered.select(0, 0).clone();
   for (int64_t rank = 1; rank < gathered.size(0); ++rank) {
     const auto other = gathered.select(0, rank);

@@ -45,13 +45,22 @@ size_t count_of(const at::Tensor& buffer, const Reduction& how) {
   return static_cast<size_t>(buffer.numel() * how.width);
 }
 
+ccl::reduction_fn function_of_ours(const Reduction& how) {
+  return how.datatype == ccl::datatype::bfloat16 ? bfloat16_function(how.operation) : nullptr;
+}
+
+// Whether oneCCL can reduce so that results are rounded, in a collective that takes no function of ours.
+bool is_oneccls(const std::optional<Reduction>& how) {
+  return how && (function_of_ours(*how) == nullptr || oneccl_rounds_bfloat16());
+}
+
 // Starts a sum of all ranks, or another reduction. Only this collective of oneCCL's takes a function of ours.
 ccl::event reduce_all(const at::Tensor& buffer, const Reduction& how, const ccl::communicator& comm) {
   auto operation = how.operation;
   auto attributes = ccl::create_operation_attr<ccl::allreduce_attr>();
-  if (how.datatype == ccl::datatype::bfloat16 && operation == ccl::reduction::sum && bfloat16_sum() != nullptr) {
+  if (const auto function = function_of_ours(how)) {
     operation = ccl::reduction::custom;
-    attributes.set<ccl::allreduce_attr_id::reduction_fn>(bfloat16_sum());
+    attributes.set<ccl::allreduce_attr_id::reduction_fn>(function);
   }
   return ccl::allreduce(
       buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, how), how.datatype, operation, comm, attributes);
@@ -102,7 +111,7 @@ Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, 
   check_tensor(tensor, name);
   const auto how = find_reduction(op, tensor.scalar_type());
   const bool is_root = ranks.rank == root;
-  if (!how) {
+  if (!is_oneccls(how)) {
     auto result = is_root ? tensor : at::empty_like(tensor);
     result.detach().copy_(tensor);
     auto step = reduce_all_step(result, op, ranks, name);
@@ -200,7 +209,7 @@ Step reduce_scatter_from_step(
   check_like(input, output, output.numel() * ranks.size, name);
   const auto how = find_reduction(op, output.scalar_type());
   auto buffer = readable(input);
-  if (!how) {
+  if (!is_oneccls(how)) {
     auto gathered = at::empty({ranks.size, output.numel()}, buffer.options());
     auto step = exchange_step(gathered.unbind(0), split(buffer, ranks.size), ranks, name);
     step.finish = [exchanged = step.finish, output, gathered, op] {

@@ -200,19 +200,30 @@ class Check:
         for tensor in tensors:
             self.equal(tensor, torch.full_like(tensor, total), "all_reduce_coalesced")
 
-    def bfloat16_sums(self) -> None:
-        """Rounded as torch rounds, whatever the length and the values. Two ranks: more would add in any order."""
+    def bfloat16_rounding(self) -> None:
+        """As torch rounds, whatever the length and the values. Two ranks: more would add in any order."""
         for length in (1, 15, 16, 17, 31, 33, 100_003):
             parts = []
             for rank in range(2):
                 torch.manual_seed(length + rank)
-                values = torch.randn(length) * torch.pow(10.0, torch.randint(-30, 30, (length,)))
-                values[torch.rand(length) < 0.01] = float("inf")
+                values = torch.randn(2 * length) * torch.pow(10.0, torch.randint(-15, 15, (2 * length,)))
+                values[torch.rand(2 * length) < 0.01] = float("inf")
                 parts.append(values.bfloat16())
-            zeros = torch.zeros(length, dtype=torch.bfloat16)
-            tensor = parts[self.rank].clone() if self.rank < 2 else zeros
-            dist.all_reduce(tensor, group=self.group)
-            self.equal(tensor, parts[0] + parts[1], "all_reduce", "rounding", length)
+            for op, one in ((dist.ReduceOp.SUM, 0.0), (dist.ReduceOp.PRODUCT, 1.0)):
+                mine = parts[self.rank] if self.rank < 2 else torch.full_like(parts[0], one)
+                expected = parts[0] + parts[1] if op == dist.ReduceOp.SUM else parts[0] * parts[1]
+                tensor = mine.clone()
+                dist.all_reduce(tensor, op, group=self.group)
+                self.equal(tensor, expected, "all_reduce", "rounding", op, length)
+                tensor = mine.clone()
+                dist.reduce(tensor, 0, op, group=self.group)
+                if self.rank == 0:
+                    self.equal(tensor, expected, "reduce", "rounding", op, length)
+                if self.size == 2:
+                    part = torch.empty(length, dtype=torch.bfloat16)
+                    dist.reduce_scatter_tensor(part, mine, op, group=self.group)
+                    wanted = expected[self.rank * length :][:length]
+                    self.equal(part, wanted, "reduce_scatter", "rounding", op, length)
 
     def asynchronous(self) -> None:
         tensors = [torch.full((1000,), float(self.rank + i)) for i in range(8)]
@@ -233,7 +244,7 @@ class Check:
         self.uneven_moves()
         self.messages()
         self.coalesced()
-        self.bfloat16_sums()
+        self.bfloat16_rounding()
         self.asynchronous()
         dist.barrier(group=self.group)
 
