@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import memory_events, network, processes, rank, topology
+from entrypoints import agent_options, memory_events, network, processes, rank, restarts, topology
 from entrypoints.affinity import LAUNCH_ROLE, QUIET, ranks_for
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT, DistributedEnvironment
 from entrypoints.errors import UsageError
@@ -197,10 +197,10 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     # After a failure the ranks of c10d's nodes would meet in one store under different numbers of restarts: nodes
     # that only join again do not count theirs. Without sharing, each meeting has a store of its own.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
     from entrypoints.distributed import explain
 
@@ -208,8 +208,12 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
+    if options.max_restarts:
+        restarts.tell(_node_name(options), options.max_restarts)
+    os.environ[restarts.MEETING] = options.backend
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
-        config = LaunchConfig(
+        config = agent_options.config(
+            folder,
             min_nodes=options.nnodes,
             max_nodes=options.nnodes,
             nproc_per_node=options.nproc_per_node or ranks_for(topology.read()),
@@ -219,7 +223,6 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             max_restarts=options.max_restarts,
             monitor_interval=MONITOR_SECONDS,
             shutdown_timeout=STOP_SECONDS,
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
             **_meeting_of(options, node),
         )
         first, *rest = rank.python("entrypoints", list(options.command))

@@ -27,14 +27,13 @@ for process in found:
 """
 # Takes memory until the kernel ends a process of the container: the rank, which is made its first choice.
 _USE_MEMORY_UP = """
-import os, pathlib, time
+import os, pathlib
 rank = next(path for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
             and int(path.name) != os.getpid() and b"entrypoints.worker" in (path / "cmdline").read_bytes())
 (rank / "oom_score_adj").write_text("1000")
 taken = []
 while (rank / "oom_score_adj").exists():
-    taken.append(b"1" * (8 << 20))
-    time.sleep(0.01)
+    taken.append(b"1" * (32 << 20))
 """
 
 

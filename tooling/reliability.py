@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,9 @@ from tooling.paths import CACHE, ROOT
 FOLDER = CACHE / "faults"
 # Of a collective; the job has to end within this and 30 s.
 TIMEOUT_SECONDS = 30
-SAVE_STEPS, FAULT_STEP, MAX_STEPS = 4, 6, 10
+SAVE_STEPS, FAULT_STEP, MAX_STEPS = 10, 14, 40
+# Of a step's loss, after a recovery and without a fault: the same samples in the same order, summed alike.
+LOSS_TOLERANCE = 0.01
 RECOVERY_SECONDS = 600.0
 TABLE_WIDTH = 120
 TRAIN = (
@@ -40,7 +43,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `steps_lost`: trained before the fault and again after it; None: no recovery."""
+    """One line of the table. `steps_lost`: trained before the fault and again after it; None: no recovery.
+
+    `loss_apart`: the largest relative difference of a step's loss after the recovery from the same step's in a
+    job without a fault.
+    """
 
     fault: str
     launcher: str
@@ -49,7 +56,16 @@ class Row:
     exit_code: int
     left: tuple[str, ...]
     steps_lost: int | None
+    loss_apart: float | None
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a job went on: see Row."""
+
+    steps_lost: int
+    loss_apart: float
 
 
 def run(only: str, launcher: str, say: Say) -> None:
@@ -65,10 +81,12 @@ def run(only: str, launcher: str, say: Say) -> None:
     rows = []
     with alone(FOLDER / ".lock", lambda: say("waiting for another ./inv faults")):
         data = _data(say)
+        say("a job without a fault, for its losses")
+        undisturbed = _undisturbed(data)
         for fault in chosen:
             for name in launchers:
                 say(f"{fault.name} under {name}: {fault.what}")
-                rows.append(_try(fault, name, data))
+                rows.append(_try(fault, name, data, undisturbed))
                 say(f"  {describe(rows[-1])}")
     document = {"rows": [{**row.__dict__} for row in rows], "timeout_seconds": TIMEOUT_SECONDS}
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -77,7 +95,7 @@ def run(only: str, launcher: str, say: Say) -> None:
         raise Exit("not every fault was survived as it should be", code=1)
 
 
-def judge(trial: fault_trial.Trial, fault: Fault, steps_lost: int | None) -> tuple[str, ...]:
+def judge(trial: fault_trial.Trial, fault: Fault, recovery: Recovery | None) -> tuple[str, ...]:
     """What is wrong with the way a fault ended, in words."""
     problems = []
     if trial.exit_code == 0:
@@ -88,11 +106,27 @@ def judge(trial: fault_trial.Trial, fault: Fault, steps_lost: int | None) -> tup
         problems.append("too late")
     if trial.left:
         problems.append("left something behind")
-    if steps_lost is None:
-        problems.append("no recovery")
-    elif not 0 <= steps_lost <= SAVE_STEPS + 1:  # a step may be done and not yet told when its checkpoint is due
-        problems.append(f"recovery lost {steps_lost} steps")
+    if recovery is None:
+        return (*problems, "no recovery")
+    if not 0 <= recovery.steps_lost <= SAVE_STEPS + 1:  # a step may be done and not yet told
+        problems.append(f"recovery lost {recovery.steps_lost} steps")
+    if recovery.loss_apart > LOSS_TOLERANCE:
+        problems.append("other losses after the recovery")
     return tuple(problems)
+
+
+def losses(printed: str) -> dict[int, float]:
+    """Each step's loss in a job's output; of a step that was trained twice, the second."""
+    found = re.findall(rf"step (\d+)/{MAX_STEPS}  loss (\d+\.\d+)", printed)
+    return {int(step): float(loss) for step, loss in found}
+
+
+def apart(some: Mapping[int, float], others: Mapping[int, float]) -> float:
+    """The largest relative difference of two jobs' losses at the steps of `some`; infinite if one is missing."""
+    return max(
+        (abs(loss - others[step]) / others[step] if step in others else math.inf for step, loss in some.items()),
+        default=math.inf,
+    )
 
 
 def describe(row: Row) -> str:
@@ -100,7 +134,8 @@ def describe(row: Row) -> str:
     detected = "-" if row.detected_seconds is None else f"{row.detected_seconds:.1f} s"
     return (
         f"detected after {detected}, ended after {row.ended_seconds:.1f} s with code {row.exit_code}, "
-        f"left {', '.join(row.left) or 'nothing'}, steps lost {row.steps_lost}: "
+        f"left {', '.join(row.left) or 'nothing'}, steps lost {row.steps_lost}, "
+        f"losses apart {_percent(row.loss_apart)}: "
         f"{'; '.join(row.problems) or 'good'}"
     )
 
@@ -108,14 +143,20 @@ def describe(row: Row) -> str:
 def table(rows: Sequence[Row]) -> Table:
     """The rows for a terminal."""
     shown = Table(
-        "fault", "launcher", "detected (s)", "ended (s)", "exit code", "left behind", "steps lost", "verdict"
+        *("fault", "launcher", "detected (s)", "ended (s)", "exit code", "left behind"),
+        *("steps lost", "losses apart", "verdict"),
     )
     for row in rows:
         detected = "" if row.detected_seconds is None else f"{row.detected_seconds:.1f}"
         cells = (detected, f"{row.ended_seconds:.1f}", str(row.exit_code), ", ".join(row.left) or "nothing")
         lost = "" if row.steps_lost is None else str(row.steps_lost)
-        shown.add_row(row.fault, row.launcher, *cells, lost, "; ".join(row.problems) or "good")
+        told = (lost, _percent(row.loss_apart), "; ".join(row.problems) or "good")
+        shown.add_row(row.fault, row.launcher, *cells, *told)
     return shown
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f}%"
 
 
 def _data(say: Say) -> Path:
@@ -126,10 +167,23 @@ def _data(say: Say) -> Path:
     return folder
 
 
-def _try(fault: Fault, launcher: str, data: Path) -> Row:
+def _empty_output() -> Path:
     output = FOLDER / "output"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
+    return output
+
+
+def _undisturbed(data: Path) -> dict[int, float]:
+    output = writable_folder(_empty_output())
+    done = _train(LAUNCHERS[0], (f"--data={data}", f"--output={output}", "--offline"))
+    if done is None or len(found := losses(done)) != MAX_STEPS:
+        raise UsageError("the job without a fault did not get to its end: ./inv demo tells more")
+    return found
+
+
+def _try(fault: Fault, launcher: str, data: Path, undisturbed: Mapping[int, float]) -> Row:
+    output = _empty_output()
     options = (f"--data={data}", f"--output={output}", "--offline")
     with fault_trial.small_file_system(output, fault.output_megabytes) as enlarge:
         writable_folder(output)
@@ -139,7 +193,7 @@ def _try(fault: Fault, launcher: str, data: Path) -> Row:
         trial = fault_trial.run(fault, launcher, options, command, ready, limit)
         (FOLDER / f"{fault.name}-{launcher}.txt").write_text(trial.output, encoding="utf-8")
         enlarge()
-        lost = _recover(launcher, options, output, trial.output)
+        recovery = _recover(launcher, options, output, trial.output, undisturbed)
     return Row(
         fault=fault.name,
         launcher=launcher,
@@ -147,23 +201,40 @@ def _try(fault: Fault, launcher: str, data: Path) -> Row:
         ended_seconds=trial.ended_seconds,
         exit_code=trial.exit_code,
         left=trial.left,
-        steps_lost=lost,
-        problems=judge(trial, fault, lost),
+        steps_lost=recovery.steps_lost if recovery else None,
+        loss_apart=recovery.loss_apart if recovery else None,
+        problems=judge(trial, fault, recovery),
     )
 
 
-def _recover(launcher: str, options: Sequence[str], output: Path, printed: str) -> int | None:
-    """Trains on to the end. Returns how many steps were done a second time, None if it did not get there."""
-    argv = [str(ROOT / "inv"), "up", "--name=fault-recovery", f"--launcher={launcher}", *options]
-    argv += ["--", *TRAIN, "--resume_from_checkpoint=true"]
-    try:
-        done = subprocess.run(argv, capture_output=True, check=False, timeout=RECOVERY_SECONDS, cwd=ROOT)
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode != 0:
+def _recover(
+    launcher: str, options: Sequence[str], output: Path, printed: str, undisturbed: Mapping[int, float]
+) -> Recovery | None:
+    """Trains on to the end. None if it did not get there from a checkpoint."""
+    done = _train(launcher, options, "--resume_from_checkpoint=true")
+    if done is None:
         return None
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
     if result["steps"] != MAX_STEPS or not result["resumed_from"]:
         return None
-    reached = max(int(step) for step in re.findall(rf"step (\d+)/{MAX_STEPS}", printed))
-    return reached - int(Path(result["resumed_from"]).name.rpartition("-")[2])
+    reached = max(losses(printed))
+    resumed_at = int(Path(result["resumed_from"]).name.rpartition("-")[2])
+    return Recovery(steps_lost=reached - resumed_at, loss_apart=apart(losses(done), undisturbed))
+
+
+def _train(launcher: str, options: Sequence[str], *arguments: str) -> str | None:
+    """The output of a job that trains to its end, None if it did not."""
+    argv = [str(ROOT / "inv"), "up", "--name=fault-recovery", f"--launcher={launcher}", *options]
+    try:
+        done = subprocess.run(
+            [*argv, "--", *TRAIN, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=RECOVERY_SECONDS,
+            cwd=ROOT,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -184,7 +184,8 @@ WorkPtr ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   constexpr auto name = "reduce_scatter_tensor_coalesced";
   CCL_CHECK(
       outputs.size() == inputs.size(), name, ": ", inputs.size(), " outputs expected, found ", outputs.size());
-  Call call{OpType::REDUCE_SCATTER_TENSOR_COALESCED, name, options.timeout, inputs, outputs, {}};
+  // The type that is this call's own is younger than torch 2.8.
+  Call call{OpType::_REDUCE_SCATTER_BASE, name, options.timeout, inputs, outputs, {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     call.steps.push_back(reduce_scatter_from_step(outputs[i], inputs[i], options.reduceOp, {rank_, size_}, name));
   }

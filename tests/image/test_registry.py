@@ -6,10 +6,16 @@ import base64
 import io
 import json
 import os
+import select
 import socket
+import socketserver
+import struct
 import subprocess
 import tarfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,10 +133,45 @@ def test_a_name_that_does_not_resolve_is_one_line(docker: Engine, small: str) ->
     assert "check the name and the network" in fails(docker, "registry.invalid", small)
 
 
+@contextmanager
+def broken_after(size: int, address: str) -> Iterator[str]:
+    """HOST:PORT of a way to `address` that carries `size` bytes and then nothing: every connection is reset."""
+    left = size
+    host, _, port = address.partition(":")
+
+    class Way(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            nonlocal left
+            with socket.create_connection((host, int(port))) as there:
+                ends = {self.request: there, there: self.request}
+                while left > 0:
+                    for end in select.select(list(ends), [], [], 0.1)[0]:
+                        data = end.recv(1 << 16)
+                        if not data:
+                            return
+                        left -= len(data)
+                        ends[end].sendall(data)
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Way) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        assert left <= 0, "the way was not broken: the push ended before"
+        server.shutdown()
+
+
 @pytest.mark.timeout(300)
-def test_a_registry_whose_disk_is_full_is_one_line_after_the_engines_five_tries(
-    docker: Engine, large: str
+def test_a_full_disk_and_a_network_that_breaks_are_one_line_after_the_engines_five_tries(
+    docker: Engine, server: str, large: str
 ) -> None:
-    with registry.running(megabytes=3) as (address, _):
-        assert "see whether its disk is full" in fails(docker, address, large)
-        assert opened(docker, address).digest("1") is None
+    """Both at once: the engine waits for more than a minute between its tries."""
+    with (
+        registry.running(megabytes=3) as (full, _),
+        broken_after(2 * MEGABYTE, server) as broken,
+        ThreadPoolExecutor() as both,
+    ):
+        disk = both.submit(fails, docker, full, large)
+        network = both.submit(fails, docker, broken, large)
+        assert "see whether its disk is full" in disk.result()
+        assert "the connection broke" in network.result()
+        assert opened(docker, full).digest("1") is None

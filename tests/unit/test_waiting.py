@@ -10,6 +10,7 @@ from tooling.cluster import Outcome
 from tooling.compose import ClusterSpec
 from tooling.faults import FAULTS
 from tooling.nodes import Node
+from tooling.reliability import Recovery
 from tooling.waiting import PATIENCE_SECONDS, Watchdog
 
 
@@ -87,20 +88,33 @@ def trial(**changes: object) -> fault_trial.Trial:
     return fault_trial.Trial(**{**values, **changes})  # type: ignore[arg-type]  # one place for the defaults
 
 
+ON = Recovery(steps_lost=4, loss_apart=0.001)
+
+
 @pytest.mark.parametrize(
-    ("changes", "lost", "problem"),
+    ("changes", "recovery", "problem"),
     [
-        ({}, 4, None),
-        ({"exit_code": 0}, 4, "exit code 0"),
-        ({"detected_seconds": None}, 4, "its cause was not named"),
-        ({"ended_seconds": reliability.TIMEOUT_SECONDS + 31.0}, 4, "too late"),
-        ({"left": ("network x",)}, 4, "left something behind"),
+        ({}, ON, None),
+        ({"exit_code": 0}, ON, "exit code 0"),
+        ({"detected_seconds": None}, ON, "its cause was not named"),
+        ({"ended_seconds": reliability.TIMEOUT_SECONDS + 31.0}, ON, "too late"),
+        ({"left": ("network x",)}, ON, "left something behind"),
         ({}, None, "no recovery"),
-        ({}, 6, "recovery lost 6 steps"),
+        ({}, Recovery(12, 0.001), "recovery lost 12 steps"),
+        ({}, Recovery(4, 0.02), "other losses after the recovery"),
     ],
 )
 def test_a_fault_that_is_not_survived_as_it_should_be_is_told(
-    changes: dict[str, object], lost: int | None, problem: str | None
+    changes: dict[str, object], recovery: Recovery | None, problem: str | None
 ) -> None:
-    found = reliability.judge(trial(**changes), FAULTS["rank-killed"], lost)
+    found = reliability.judge(trial(**changes), FAULTS["rank-killed"], recovery)
     assert found == ((problem,) if problem else ())
+
+
+def test_losses_are_read_step_by_step_and_compared() -> None:
+    printed = "node-0-1  | step 1/40  loss 2.0000  lr 4.1e-05\nstep 2/40  loss 1.0000\nstep 2/40  loss 1.1000\n"
+    read = reliability.losses(printed)
+    assert read == {1: 2.0, 2: 1.1}
+    assert reliability.apart({2: 1.1}, read) == 0
+    assert reliability.apart({1: 2.5, 2: 1.1}, read) == 0.25
+    assert reliability.apart({3: 1.0}, read) == reliability.apart({}, read) == float("inf")

@@ -1,0 +1,45 @@
+"""What `launch --max-restarts K` says of each restart. torchrun's agent tells it to its log only."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+
+from entrypoints import memory_events
+from entrypoints.failure import how_it_ended
+
+# Set by `launch` for its ranks: how the agents met, "static" or "c10d".
+MEETING = "CPU_TRAIN_STACK_MEETING"
+# Where the agent names the first rank of its node that failed: exit code, local rank, pid, program.
+_LOGGER = "torch.distributed.elastic.multiprocessing.api"
+_FAILED = "failed (exitcode: "
+
+
+class Restarts(logging.Handler):
+    """Prints a line for each failure that is followed by a restart; the last one is for who started the agent."""
+
+    def __init__(self, node: object, max_restarts: int) -> None:
+        super().__init__()
+        self._node = node
+        self._max_restarts = max_restarts
+        self._done = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not str(record.msg).startswith(_FAILED) or self._done == self._max_restarts:
+            return
+        self._done += 1
+        exit_code, local_rank = (int(str(value)) for value in tuple(record.args or ())[:2])
+        out_of_memory = exit_code == -signal.SIGKILL and memory_events.out_of_memory_kills() > 0
+        _, what = how_it_ended(exit_code, out_of_memory)
+        line = f"a rank (local {local_rank}, node {self._node}) {what}"
+        print(f"{line}: restart {self._done} of {self._max_restarts}", file=sys.stderr, flush=True)
+
+
+def tell(node: object, max_restarts: int) -> None:
+    """From now on. Leaves what the agent's own log shows as it is."""
+    logger = logging.getLogger(_LOGGER)
+    if not logger.isEnabledFor(logging.ERROR):
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+    logger.addHandler(Restarts(node, max_restarts))
