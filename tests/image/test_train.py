@@ -43,6 +43,90 @@ def squad() -> dict[str, Any]:
     return {"data": [{"title": "places", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
 
 
+# Runs the command that follows, and kills one of its ranks when a folder is there.
+KILL_A_RANK_AT = """
+import os, pathlib, signal, subprocess, sys, time
+job = subprocess.Popen(sys.argv[2:])
+while not pathlib.Path(sys.argv[1]).exists() and job.poll() is None:
+    time.sleep(0.02)
+found = [int(folder.name) for folder in pathlib.Path("/proc").iterdir() if folder.name.isdigit()
+         and int(folder.name) != os.getpid() and b"entrypoints.worker" in (folder / "cmdline").read_bytes()]
+os.kill(max(found), signal.SIGKILL)
+sys.exit(job.wait())
+"""
+
+# The same 22 rows in the same order, whoever computes them: 8 rows a step, plain gradients, no noise.
+PARITY = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "eval_strategy": "no"}
+
+
+@pytest.fixture(scope="module")
+def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mounted as /data: a tiny model and data files, good and bad."""
+    folder = tmp_path_factory.mktemp("data")
+    folder.chmod(0o777)
+    text = reviews(8).replace(",", " ") + CONTEXT + " where"
+    made = containers.run(
+        image, "python", "/tests/tiny_model.py", "/data/tiny", text, docker_args=mounts(folder, read_only=False)
+    )
+    assert made.returncode == 0, made.stderr
+    files = {
+        "train.csv": reviews(22),
+        "eval.csv": reviews(13),
+        "three.csv": reviews(3),
+        "one.csv": reviews(1),
+        "squad.json": json.dumps(squad()),
+        "no-label.csv": "text,topic\na b,c\n",
+        "empty.csv": "",
+        "broken.json": '[{"text": "a", "label": 1},\n {"text": ]',
+        "ragged.csv": "text,label\na,1\na,b,0\n",
+        "no-text.csv": "text,label\na,1\n ,0\n",
+        "numbers.jsonl": '{"text": 3, "label": 1}\n{"text": "b", "label": 0}\n',
+        "other-label.csv": "text,label\na,pos\nb,maybe\n",
+        "broken.parquet": "PAR1 and no more",
+        "wrong-key.yaml": "bf16: true\nmax_seq_lenght: 32\n",
+        "wrong-value.yaml": "learning_rate: fast\n",
+        "parity.yaml": "".join(f"{key}: {value}\n" for key, value in PARITY.items()),
+    }
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    (folder / "no-weights").mkdir()
+    shutil.copy(folder / "tiny" / "config.json", folder / "no-weights")
+    shutil.copytree(folder / "tiny", folder / "cut")
+    (folder / "cut" / "model.safetensors").write_bytes((folder / "tiny" / "model.safetensors").read_bytes()[:-9])
+    shutil.copytree(folder / "tiny", folder / "closed")
+    (folder / "closed" / "model.safetensors").chmod(0o600)
+    (folder / "closed.csv").write_text(reviews(4))
+    (folder / "closed.csv").chmod(0o600)
+    shutil.copytree(folder / "tiny", folder / "no-tokens", ignore=shutil.ignore_patterns("tok*", "vocab*"))
+    return folder
+
+
+def mounts(data: Path, output: Path | None = None, read_only: bool = True) -> list[str]:
+    volumes = [f"{data}:/data{':ro' if read_only else ''}", f"{HERE}:/tests:ro"]
+    volumes += [f"{output}:/output"] if output else []
+    return [word for volume in volumes for word in ("--volume", volume)]
+
+
+def line(output: str, **changes: object) -> list[str]:
+    """The flags of a short run, with changes; None takes a flag out, True makes it a switch."""
+    flags: dict[str, object] = {
+        "model_name_or_path": "/data/tiny",
+        "train_file": "/data/train.csv",
+        "validation_file": "/data/eval.csv",
+        "output_dir": output,
+        "max_seq_length": 32,
+        "num_train_epochs": 2,
+        "learning_rate": 0.05,
+        "save_strategy": "no",
+        **changes,
+    }
+    argv = []
+    for name, value in flags.items():
+        if value is not None:
+            argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return argv
+
+
 # Two epochs have 12 steps: the run ends in the middle of one.
 STEPS = 11
 RESUMED = {
@@ -203,6 +287,7 @@ def test_torchruns_own_restart_goes_on_from_the_last_checkpoint(
     assert found["steps"] == 200
     resumed = int(Path(found["resumed_from"]).name.rpartition("-")[2])
     assert 20 <= resumed < 200
+    assert "was killed by SIGKILL: restart 1 of 1" in done.stderr
     assert f"from step {resumed}," in done.stderr
 
 
