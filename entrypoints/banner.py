@@ -65,13 +65,18 @@ def look(
         pin=environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
-        bf16=limited(cpuinfo.read().bf16, environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", ""))),
+        bf16=bf16_of(environ),
         preloads=tuple(Path(path).name for path, is_there in there.items() if is_there),
         missing=tuple(Path(path).name for path, is_there in there.items() if not is_there),
         interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
         shared_memory=mapped.has_shared_memory(loaded),
         wants_shared_memory=environ.get("CCL_ATL_SHM", "0") != "0",
     )
+
+
+def bf16_of(environ: Mapping[str, str]) -> str:
+    """How this CPU does bf16 (see Topology), under the user's own limit of oneDNN's instructions."""
+    return limited(cpuinfo.read().bf16, environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "")))
 
 
 def limited(bf16: str, cap: str) -> str:
@@ -136,7 +141,7 @@ def _shares(values: Sequence[str]) -> str:
 
 
 def _instructions(bf16: str) -> str:
-    return "emulated, slower than fp32" if bf16 == EMULATED else f"by {bf16}"
+    return "no instructions, products in fp32" if bf16 == EMULATED else f"by {bf16}"
 
 
 def _transport(seen: Sequence[Seen], backend: str, nodes: int) -> str:

@@ -20,7 +20,7 @@ from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import USAGE_EXIT_CODE, UsageError
 from entrypoints.launchers import TORCHRUN
 from entrypoints.options import DEFAULT_TIMEOUT_SECONDS
-from entrypoints.restarts import MEETING
+from entrypoints.restarts import AGENTS_MEETING
 
 # An image without the ccl backend has torch's own.
 DEFAULT_BACKEND = ccl.default_backend()
@@ -123,7 +123,7 @@ def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Sto
         timeout=timedelta(seconds=join_seconds),
     )
     store, _, _ = next(rendezvous)
-    if os.environ.get(MEETING) == "static":
+    if os.environ.get(AGENTS_MEETING) == "static":
         # Its agents keep their store over a restart, and with it what the ranks before wrote there.
         store = dist.PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     # The backend's own connecting is bounded by the collective timeout: let all ranks be there first.

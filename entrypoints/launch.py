@@ -210,7 +210,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
                 logger.setLevel(logging.CRITICAL + 1)
     if options.max_restarts:
         restarts.tell(_node_name(options), options.max_restarts)
-    os.environ[restarts.MEETING] = options.backend
+    os.environ[restarts.AGENTS_MEETING] = options.backend
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         config = agent_options.config(
             folder,

@@ -10,7 +10,7 @@ from entrypoints import memory_events
 from entrypoints.failure import how_it_ended
 
 # Set by `launch` for its ranks: how the agents met, "static" or "c10d".
-MEETING = "CPU_TRAIN_STACK_MEETING"
+AGENTS_MEETING = "CPU_TRAIN_STACK_MEETING"
 # Where the agent names the first rank of its node that failed: exit code, local rank, pid, program.
 _LOGGER = "torch.distributed.elastic.multiprocessing.api"
 _FAILED = "failed (exitcode: "

@@ -44,8 +44,8 @@ def bf16_warning(instructions: list[str]) -> str | None:
         return None
     where = "this CPU has" if len(slow) == len(instructions) else f"the CPUs of rank {', '.join(slow)} have"
     return (
-        f"--bf16: {where} no bf16 instructions (avx512_bf16 or amx_bf16) and emulates them, "
-        "at about a third of the speed of fp32 (measured on MiniLM): leave --bf16 out"
+        f"--bf16: {where} no bf16 instructions (avx512_bf16 or amx_bf16): products are made in fp32 and rounded, "
+        "which is no faster than without --bf16"
     )
 
 

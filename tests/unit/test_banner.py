@@ -75,7 +75,7 @@ def test_ranks_that_differ_are_shown_as_a_range_and_shares() -> None:
     other = replace(ELSEWHERE, cores=6, threads=5, bf16="emulated", preloads=())
     shown = banner(RANK, RANK, other)
     assert shown["cores"] == ["4 to 6 a rank, 4 to 5 compute threads"]
-    assert shown["bf16"] == ["by amx_bf16 on 2 ranks; emulated, slower than fp32 on 1 rank"]
+    assert shown["bf16"] == ["by amx_bf16 on 2 ranks; no instructions, products in fp32 on 1 rank"]
     assert shown["preloads"] == ["libtcmalloc_minimal.so.4, libiomp5.so on 2 ranks; none on 1 rank"]
     assert shown["warning"] == ["the nodes' CPUs do bf16 in different ways: the slowest one sets the pace"]
 

@@ -1,0 +1,26 @@
+"""Who makes the products of bf16 matrices."""
+
+from __future__ import annotations
+
+import pytest
+
+from entrypoints import bf16_products
+
+
+@pytest.mark.parametrize(
+    ("bf16", "users", "expected"),
+    [
+        ("emulated", None, True),
+        ("emulated", "widened", True),
+        ("emulated", "emulated", False),
+        ("avx512_bf16", None, False),
+        ("amx_bf16", None, False),
+    ],
+)
+def test_products_are_widened_only_where_instructions_lack_and_the_user_does_not_object(
+    monkeypatch: pytest.MonkeyPatch, bf16: str, users: str | None, expected: bool
+) -> None:
+    monkeypatch.delenv(bf16_products.VARIABLE, raising=False)
+    if users:
+        monkeypatch.setenv(bf16_products.VARIABLE, users)
+    assert bf16_products.needed(bf16) is expected
