@@ -42,6 +42,9 @@ class Windows(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyp
     def __len__(self) -> int:
         return len(self._rows)
 
+    def lengths(self) -> list[int]:
+        return [len(row["input_ids"]) for row in self._rows]
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self._rows[index]
 

@@ -125,9 +125,10 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     """
     file, words = config_files.split(argv)
     parser = make_parser()
-    known = {action.dest for action in parser._actions} | set(flags.INSTEAD) | set(flags.NEEDLESS)
+    own = frozenset(action.dest for action in parser._actions)
+    known = own | set(flags.INSTEAD) | set(flags.NEEDLESS) | set(flags.RENAMED)
     filed = [_checked(entry, parser, known) for entry in (config_files.read(file) if file else [])]
-    cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed())
+    cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
         # A value behind an unknown flag is left over too: name the flag, not its value.
@@ -146,12 +147,14 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     return Parsed(task, training, given, cleaned.notes)
 
 
-def _checked(entry: config_files.Entry, parser: argparse.ArgumentParser, known: set[str]) -> tuple[str, ...]:
+def _checked(entry: config_files.Entry, parser: argparse.ArgumentParser, known: frozenset[str]) -> tuple[str, ...]:
     """The entry as flags, or a UsageError that names its line in the file."""
     if entry.key not in known:
         raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, known - set(flags.NEEDLESS))}")
     try:
-        _, rest = parser.parse_known_args(flags.clean(entry.argv, ipex.installed()).argv)
+        _, rest = parser.parse_known_args(
+            flags.clean(entry.argv, ipex.installed(), known - set(flags.RENAMED)).argv
+        )
     except UsageError as error:
         raise UsageError(f"{entry.where}: {error}") from error
     if rest:

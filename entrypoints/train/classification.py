@@ -31,6 +31,10 @@ class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch i
     def __len__(self) -> int:
         return len(self._data)
 
+    def lengths(self) -> list[int]:
+        encoded = self._tokenizer(self._data.texts, self._data.pairs, truncation=True, max_length=self._max_length)
+        return [len(ids) for ids in encoded["input_ids"]]
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         pairs = self._data.pairs
         encoded = self._tokenizer(

@@ -22,7 +22,6 @@ INSTEAD = {
     "fp16": "write --bf16, CPUs have no fast fp16",
     "fp16_backend": "write --bf16, CPUs have no fast fp16",
     "fp16_full_eval": "write --bf16, CPUs have no fast fp16",
-    "group_by_length": "write --train_sampling_strategy group_by_length",
     "warmup_ratio": "write --warmup_steps with a number below 1, which is the share of all steps",
     "logging_dir": "drop it, --report_to tensorboard writes to OUTPUT_DIR/runs",
     "save_safetensors": "drop it, weights are always written as safetensors",
@@ -31,7 +30,6 @@ INSTEAD = {
     "max_length": "write --max_seq_length",
     "tpu_num_cores": _GONE,
     "deepspeed": _GONE,
-    "fsdp": _GONE,
     "local_rank": "drop it, the rank comes from the launcher's variables",
     "auto_find_batch_size": _GONE,
     # Datasets of this trainer keep columns for the metrics beside those of the model.
@@ -39,6 +37,8 @@ INSTEAD = {
 }
 # Flags that asked for what happens anyway: accepted with a note.
 NEEDLESS = {"no_cuda": _ALWAYS_CPU, "use_cpu": _ALWAYS_CPU}
+# Flags that newer releases have renamed: the name, and what it is now. Releases that have the old name keep it.
+RENAMED = {"group_by_length": ("train_sampling_strategy", "group_by_length")}
 _FALSE = frozenset({"false", "0", "no", "n", "f"})
 
 
@@ -57,8 +57,9 @@ def name_of(argument: str) -> str | None:
     return argument[2:].split("=", 1)[0].replace("-", "_")
 
 
-def clean(argv: Iterable[str], has_ipex: bool = False) -> Cleaned:
-    """Answers flags of old guides. `has_ipex`: this image is of a pin whose `--use_ipex` still means something.
+def clean(argv: Iterable[str], has_ipex: bool = False, known: frozenset[str] = frozenset()) -> Cleaned:
+    """Answers flags of old guides. `has_ipex`: this image is of a pin whose `--use_ipex` still means something;
+    `known`: the flags of this image's release.
 
     Raises UsageError with what to write instead; drops, with a note, those that ask for what happens anyway.
     """
@@ -70,16 +71,27 @@ def clean(argv: Iterable[str], has_ipex: bool = False) -> Cleaned:
         name = name_of(argument)
         if name in INSTEAD and not (has_ipex and name == "use_ipex"):
             raise UsageError(f"--{name} is not a flag of this trainer: {INSTEAD[name]}")
+        if name in RENAMED and name not in known:
+            if _switch(argument, pending).lower() not in _FALSE:
+                now, value = RENAMED[name]
+                kept += [f"--{now}", value]
+                notes.append(f"--{name} is now --{now} {value}")
+            continue
         if name in NEEDLESS:
-            value = argument.split("=", 1)[1] if "=" in argument else "true"
-            if "=" not in argument and pending and not pending[0].startswith("--"):
-                value = pending.pop(0)
+            value = _switch(argument, pending)
             if value.lower() in _FALSE:
                 raise UsageError(f"--{name} {value}: this trainer runs on CPUs only, drop the flag")
             notes.append(f"--{name} is not needed: {NEEDLESS[name]}")
             continue
         kept.append(argument)
     return Cleaned(kept, notes)
+
+
+def _switch(argument: str, pending: list[str]) -> str:
+    """The value of a flag that needs none, taken from `pending` if it stands there."""
+    if "=" in argument:
+        return argument.split("=", 1)[1]
+    return pending.pop(0) if pending and not pending[0].startswith("--") else "true"
 
 
 def unknown(argument: str, known: Iterable[str]) -> UsageError:

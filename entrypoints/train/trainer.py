@@ -15,6 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.train import ipex, staging
+from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
 from entrypoints.train.speed import Speed
@@ -48,6 +49,24 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             made = ipex.optimize(self.model, made, self.args.bf16)
             self.optimizer = made
         return made
+
+    def _get_train_sampler(self, *arguments: Any) -> Any:
+        """Trainer's own grouping draws from torch's generator, which differs between our ranks: each would take
+        other rows than those that are left to it."""
+        if not self._groups_rows():
+            return super()._get_train_sampler(*arguments)
+        together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return GroupedByLength(self.train_dataset.lengths(), together, self.args.data_seed or self.args.seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Trainer would group these too, but metrics know a row by its place."""
+        if self._groups_rows():
+            return torch.utils.data.SequentialSampler(eval_dataset)
+        return super()._get_eval_sampler(eval_dataset)
+
+    def _groups_rows(self) -> bool:
+        strategy = getattr(self.args, "train_sampling_strategy", None)
+        return strategy == "group_by_length" or bool(getattr(self.args, "group_by_length", False))
 
     def train_from(self, checkpoint: Path | None) -> None:
         """Trains from a checkpoint, or from the model as it is. A checkpoint at the end of the run is only loaded:

@@ -18,7 +18,6 @@ from entrypoints.train import flags
         (["--use_ipex"], "drop it"),
         (["--fp16"], "--bf16"),
         (["--warmup_ratio", "0.1"], "--warmup_steps"),
-        (["--group_by_length"], "--train_sampling_strategy"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -44,6 +43,14 @@ def test_asking_for_cpus_is_accepted_with_a_note(argv: list[str]) -> None:
     cleaned = flags.clean([*argv, "--bf16", "--seed", "3"])
     assert cleaned.argv == ["--bf16", "--seed", "3"]
     assert len(cleaned.notes) == 1
+
+
+def test_grouping_has_its_old_name_too() -> None:
+    cleaned = flags.clean(["--group_by_length", "--bf16"])
+    assert cleaned.argv == ["--train_sampling_strategy", "group_by_length", "--bf16"]
+    assert cleaned.notes == ["--group_by_length is now --train_sampling_strategy group_by_length"]
+    assert flags.clean(["--group_by_length", "False", "--bf16"]).argv == ["--bf16"]
+    assert flags.clean(["--group_by_length"], known=frozenset({"group_by_length"})).argv == ["--group_by_length"]
 
 
 @pytest.mark.parametrize("argv", [["--use_cpu", "False"], ["--no_cuda=0"]], ids=" ".join)

@@ -1,0 +1,50 @@
+"""Rows of like length share a step; every row is there once; the longest come first."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from entrypoints.train.grouping import GroupedByLength, order
+
+CHANCE = random.Random(5)  # noqa: S311 - lengths, not secrets
+LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]
+
+
+def padded(lengths: list[int], rows: list[int], together: int) -> int:
+    steps = [[lengths[row] for row in rows[begin : begin + together]] for begin in range(0, len(rows), together)]
+    return sum(max(step) * len(step) for step in steps)
+
+
+@pytest.mark.parametrize("together", [8, 16, 24, 2000])
+def test_every_row_is_there_once_and_the_longest_comes_first(together: int) -> None:
+    rows = order(LENGTHS, together, seed=1, epoch=0)
+    assert sorted(rows) == list(range(1000))
+    assert LENGTHS[rows[0]] == max(LENGTHS)
+
+
+def test_hardly_any_padding_is_left() -> None:
+    useful = sum(LENGTHS)
+    assert padded(LENGTHS, order(LENGTHS, 8, seed=1, epoch=0), 8) < 1.05 * useful
+    assert padded(LENGTHS, list(range(1000)), 8) > 1.5 * useful
+
+
+def test_epochs_and_seeds_differ_and_ranks_do_not() -> None:
+    first = order(LENGTHS, 8, seed=1, epoch=0)
+    assert first == order(LENGTHS, 8, seed=1, epoch=0)
+    assert first != order(LENGTHS, 8, seed=1, epoch=1)
+    assert first != order(LENGTHS, 8, seed=2, epoch=0)
+
+
+def test_a_step_that_is_not_full_is_last() -> None:
+    rows = order(LENGTHS[:21], 8, seed=1, epoch=0)
+    assert max(LENGTHS[row] for row in rows[16:]) <= min(LENGTHS[row] for row in rows[:16])
+    assert order([], 8, seed=1, epoch=0) == []
+
+
+def test_the_sampler_follows_the_epoch() -> None:
+    sampler = GroupedByLength(LENGTHS, 8, seed=1)
+    sampler.set_epoch(3)
+    assert list(sampler) == order(LENGTHS, 8, seed=1, epoch=3)
+    assert len(sampler) == 1000
