@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from entrypoints.affinity import DATALOADER_WORKERS
 from entrypoints.errors import UsageError
-from entrypoints.train import config_files, flags, ipex
+from entrypoints.train import compiling, config_files, flags, ipex, sharding
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -83,6 +83,7 @@ class TaskArguments:
     max_train_samples: Optional[int] = _flag("Use only the first rows for training.")
     max_eval_samples: Optional[int] = _flag("Use only the first rows for evaluation.")
     overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
+    ddp_comm_hook: Optional[str] = _flag("Exchange gradients as bf16: half of the bytes.", choices=["bf16"])
     backend: Optional[str] = _flag("Backend of the process group.")
     quiet: bool = _flag("No lines about ranks, cores and transport at the start.", False)
     check_replicas: bool = _flag("After training, compare the weights of all ranks.", True)
@@ -96,6 +97,10 @@ class Parsed:
     training: dict[str, Any]
     given: frozenset[str]
     notes: list[str]
+
+    @property
+    def fsdp(self) -> bool:
+        return sharding.asked(self.training.get("fsdp"))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -170,6 +175,11 @@ def _check(task: TaskArguments, training: dict[str, Any]) -> None:
     if not training["do_train"] and not training["do_eval"]:
         training["do_train"] = task.train_file is not None or task.dataset_name is not None
         training["do_eval"] = task.validation_file is not None or task.dataset_name is not None
+    if sharding.asked(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
+        name = "merge_adapter" if task.merge_adapter else "ddp_comm_hook"
+        raise UsageError(f"--fsdp and --{name} exclude each other: no rank has the whole model, drop one of them")
+    if training.get("fsdp_config"):
+        raise UsageError("--fsdp_config has no meaning here: --fsdp full_shard shards all layers, drop it")
     if task.dataset_name is not None and (task.train_file or task.validation_file):
         raise UsageError("--dataset_name and --train_file/--validation_file exclude each other: write one of them")
     if task.dataset_name is None:
@@ -233,9 +243,11 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     if "dataloader_num_workers" not in parsed.given:
         values["dataloader_num_workers"] = int(os.environ.get(DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])
+    compiling.check(values)
     # Progress is ours (see progress.py); Hugging Face would print dictionaries.
     values["disable_tqdm"] = True
     values.pop("ddp_backend")
+    values.pop("fsdp", None)  # Trainer would take it for accelerate's, which does nothing on CPUs
     try:
         return TrainingArguments(**values)
     except json.JSONDecodeError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from entrypoints.errors import UsageError
-from entrypoints.train import chat, model, packing
+from entrypoints.train import chat, model, packing, sharding
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Example, Padder, Sequences
@@ -132,6 +132,7 @@ def _check_decoder(decoder: Any, packed: bool) -> None:
         shorter = decoder(input_ids=second[:, :-1], use_cache=False).logits
         ids, places = torch.cat([first, second], dim=1), torch.cat([positions, positions], dim=1)
         beside = decoder(input_ids=ids, position_ids=places, use_cache=False).logits if packed else None
+    sharding.reshard(decoder)
     if _differ(alone[:, :-1], shorter):
         raise UsageError(
             f"a {type(decoder).__name__} sees the tokens that it is to predict: expected a decoder "

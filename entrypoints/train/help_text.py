@@ -28,6 +28,7 @@ _GROUPS = {
         "load_best_model_at_end metric_for_best_model"
     ),
     "evaluation and progress": "eval_strategy eval_steps eval_on_start logging_steps report_to",
+    "memory and speed": "gradient_checkpointing fsdp ddp_comm_hook torch_compile",
     "ranks": "backend ddp_timeout check_replicas dataloader_num_workers quiet",
 }
 _HEADER = """\

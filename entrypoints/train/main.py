@@ -106,8 +106,12 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     fingerprints = replicas.gather(rows.fingerprint())
     _agreed(lambda: _refuse_different_data(fingerprints, rank))
     set_seed(arguments.seed)  # before the model is made: its head is random, and evaluation alone never syncs it
-    loaded = _agreed(lambda: model.load(rows.task, task_arguments, rows.labels))
+    shards = environment.world_size if parsed.fsdp else 1
+    loaded = _agreed(lambda: model.load(rows.task, task_arguments, rows.labels, shards, start.checkpoint))
     made = _agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
+    if made.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
+        # A score for every word of the vocabulary at every token is more than what training keeps of a row.
+        arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size
     if start.checkpoint is not None:
         config, is_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
         _agreed(lambda: output.check_same_model(start.checkpoint, config, is_adapter))

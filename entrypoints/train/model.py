@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrypoints.errors import UsageError
-from entrypoints.train import adapters
+from entrypoints.train import adapters, checkpoints, sharding
 from entrypoints.train.arguments import TaskArguments
 
 if TYPE_CHECKING:
@@ -80,8 +80,17 @@ def check_folder(name: str) -> None:
         )
 
 
-def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> Loaded:
+def load(
+    task: str,
+    arguments: TaskArguments,
+    label_names: list[str] | None,
+    shards: int = 1,
+    checkpoint: Path | None = None,
+) -> Loaded:
     """Loads model and tokenizer for the task. The seed must be set before: the head is new and random.
+
+    `shards`: how many ranks share the model, each with a part. Such a model's weights come from the `checkpoint`
+    at once; into others Trainer loads them.
 
     Raises UsageError if either cannot be loaded or most of the weights are missing.
     """
@@ -101,9 +110,12 @@ def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> 
     # An adapter's folder may have a tokenizer of its own: one with another chat template, for example.
     has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
     tokenizer_name = str(arguments.tokenizer_name or (given if has_own else name))
+    if shards > 1:
+        options.update(sharding.options(shards))
+    weights = str(checkpoint) if checkpoint and shards > 1 and not checkpoints.is_adapter(checkpoint) else name
     tokenizer = _load_tokenizer(tokenizer_name, arguments.model_revision, pads=task != "text-generation")
     try:
-        model, info = auto.from_pretrained(name, output_loading_info=True, **options)
+        model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
             f"model '{name}' cannot be loaded for {task}: {_first_line(error)}; check the name, or copy it again"
@@ -117,7 +129,11 @@ def load(task: str, arguments: TaskArguments, label_names: list[str] | None) -> 
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
     # transformers 5 keeps weights as they were saved. bf16 ones lose what small steps add: they may only be read.
-    if not (arguments.use_peft or name != given) and any(w.dtype != torch.float32 for w in model.parameters()):
+    if (
+        shards == 1
+        and not (arguments.use_peft or name != given)
+        and any(w.dtype != torch.float32 for w in model.parameters())
+    ):
         model.float()
     # Some classifiers' forward takes **kwargs only to pass them on. Trainer takes that for "divides the loss by
     # the number of items itself" and multiplies loss and gradients by ranks and accumulation steps

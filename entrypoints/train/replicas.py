@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from entrypoints.train.sharding import whole
+
 
 @dataclass(frozen=True)
 class Replica:
@@ -33,7 +35,8 @@ def gather(value: Any) -> list[Any]:
 def weights_sha256(model: torch.nn.Module) -> str:
     """A hash over names, types, shapes and bytes of the model's whole state, in the order of the names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, part in sorted(model.state_dict().items()):
+        tensor = whole(part)
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ import psutil
 import torch.distributed as dist
 
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.train import adapters, output, replicas, results
+from entrypoints.train import adapters, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
@@ -46,9 +46,10 @@ class Plan:
 def run(plan: Plan, environment: DistributedEnvironment) -> int:
     """Returns 0, or 1 with a line on stderr if the ranks ended with different weights."""
     arguments, job, model = plan.training, plan.job, plan.loaded.model
-    if job.train is not None and environment.world_size > 1:
+    if job.train is not None and environment.world_size > 1 and not sharding.is_sharded(model):
         tune_ddp(arguments, model, job.collate([job.train[0]]))
     trainer = CpuTrainer(
+        compress=plan.task.ddp_comm_hook == "bf16",
         model=model,
         args=arguments,
         train_dataset=job.train,
@@ -139,6 +140,7 @@ def _document(
         "world_size": len(reports),
         "launcher": environment.launcher,
         "bf16": bool(arguments.bf16),
+        "fsdp": sharding.is_sharded(plan.loaded.model),
         "train_samples_per_second": trainer.speed.rate() if trained else None,
         "train_loss_first": first,
         "train_loss_last": last,

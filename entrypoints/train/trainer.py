@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.train import ipex, staging
+from entrypoints.train import checkpoints, ipex, sharding, staging
 from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
@@ -32,8 +32,16 @@ class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on the host
     """`losses` and `speed` are complete after `train_from`."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, compress: bool = False, **options: Any) -> None:
+        """`compress`: gradients travel as bf16."""
+        arguments, sharded = options["args"], sharding.is_sharded(options["model"])
+        only_model = arguments.save_only_model
+        # Trainer refuses checkpoints of a sharded model's optimizer; they are written here.
+        arguments.save_only_model = only_model or sharded
         super().__init__(**options)
+        arguments.save_only_model = only_model
+        self._sharded = sharded
+        self._compress = compress
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
         self.tokens = Count()  # of this rank, since the process began
@@ -90,6 +98,26 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         folder = Path(super()._get_output_dir(trial))
         return str(staging.folder(folder) if self._saving else folder)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self._sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        folder = Path(output_dir)
+        sharding.save_optimizer(self.model, self.optimizer, folder / OPTIMIZER_NAME, self.args.should_save)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        folder = Path(checkpoint) if checkpoint else None
+        if folder and sharding.load_optimizer(self.model, self.optimizer, folder / OPTIMIZER_NAME):
+            self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
+        if not self._sharded or checkpoints.is_adapter(Path(checkpoint)):  # a sharded model was read from there
+            super()._load_from_checkpoint(checkpoint, *arguments, **options)
+
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
         """Trainer writes into the final folder, file by file, each rank its own. Here rank 0 gives the folder its
         name when all of them are done."""
@@ -120,12 +148,29 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             self.state.save_to_json(str(written / TRAINER_STATE_NAME))
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        if self._compress:
+            _compress_gradients(model)
+            self._compress = False
         counted = count(inputs)
         self.tokens += counted
         self.speed.add(counted.rows)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.losses.add(loss.item())
         return loss
+
+
+def _compress_gradients(model: Any) -> None:
+    """Before the first backward pass: DDP's sums travel as bf16, and are kept as they were."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    def compress(state: Any, bucket: Any) -> Any:
+        # DDP refuses torch's own by its name where there is no GPU; process groups on CPUs add up bf16 as well.
+        return bf16_compress_hook(state, bucket)
+
+    wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
+    if hasattr(wrapped, "register_comm_hook"):  # one rank alone has nobody to send anything to
+        compress.__annotations__.clear()  # torch takes none, or its own types, but not their names
+        wrapped.register_comm_hook(None, compress)
 
 
 def _wait_for_all() -> None:

@@ -35,6 +35,10 @@ EXPECTED = {
     ],
     "./inv logs --name sum": ["node-1 | rank 1 of 2 on node-1: the sum is 3"],
     "docker run --rm cpu-train-stack:2.13 train --help": ["--model_name_or_path"],
+    "docker run --rm cpu-train-stack:2.13 train --print-config --bf16 --learning_rate 5e-5": [
+        "bf16: true\n",
+        "# seed: 42\n",
+    ],
     "docker run --rm cpu-train-stack:2.13 doctor": ["allreduce ccl", "bf16", "libtcmalloc"],
     "docker run --rm cpu-train-stack:2.13 plan": ["OMP_NUM_THREADS", "libiomp5", "libtcmalloc"],
 }

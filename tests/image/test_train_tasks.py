@@ -14,7 +14,25 @@ HERE = Path(__file__).parent
 HOMES = {"tom": "paris", "mary": "rome", "anna": "oslo", "peter": "london"}
 # A step's rows are the same, whoever computes them; plain gradients, no noise.
 PLAIN = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "learning_rate": 0.2}
-SFT = {**PLAIN, "max_seq_length": 64, "use_peft": True, "lora_r": 4, "max_steps": 6, "eval_strategy": "no"}
+SFT = {
+    **PLAIN,
+    "max_seq_length": 64,
+    "use_peft": True,
+    "lora_r": 4,
+    "max_steps": 6,
+    "eval_strategy": "no",
+    "group_by_length": True,  # ranks that order the rows each by itself would not have the losses of one
+}
+# All weights of the decoder, with an optimizer that has a state of its own to keep.
+WHOLE = {
+    "model_name_or_path": "/work/llama",
+    "train_file": "/work/chat.jsonl",
+    "max_seq_length": 64,
+    "learning_rate": 0.01,
+    "max_steps": 5,
+    "save_strategy": "steps",
+    "save_steps": 3,
+}
 
 
 def talks() -> list[dict[str, Any]]:
@@ -80,11 +98,20 @@ def two(image: str, folder: Path) -> str:
         eval_on_start=True,
         per_device_train_batch_size=4,
         merge_adapter=True,
+        gradient_checkpointing=True,  # changes memory, not numbers
         **SFT,
     )
     done = run(image, folder, "launch", "--nproc-per-node", "2", "--", "train", *flags)
     assert done.returncode == 0, done.stderr
     return str(done.stderr)
+
+
+@pytest.fixture(scope="module")
+def sharded(image: str, folder: Path) -> None:
+    """The whole decoder over two ranks, half of it on each. The result is in /work/sharded."""
+    flags = argv("/work/sharded", per_device_train_batch_size=4, fsdp="full_shard", **WHOLE)
+    done = run(image, folder, "launch", "--nproc-per-node", "2", "--", "train", *flags)
+    assert done.returncode == 0, done.stderr
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
@@ -99,6 +126,14 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         "has no chat template",
     ),
     "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "write --use_peft"),
+    "no compiler": (
+        {"train_file": "/work/chat.jsonl", "torch_compile": True},
+        "a C++ compiler (g++) and torch's headers are missing",
+    ),
+    "sharded and merged": (
+        {"train_file": "/work/chat.jsonl", "use_peft": True, "merge_adapter": True, "fsdp": "full_shard"},
+        "exclude each other",
+    ),
     "no such layer": (
         {"train_file": "/work/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
         "--lora_target_modules nothing: ",
@@ -111,7 +146,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.fixture(scope="module")
-def alone(image: str, folder: Path, two: str) -> dict[str, dict[str, Any]]:
+def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[str, Any]]:
     """Runs of one rank, in one process because imports take seconds."""
     chat = {"model_name_or_path": "/work/llama", "train_file": "/work/chat.jsonl"}
     whole = {**PLAIN, "max_seq_length": 64, "per_device_train_batch_size": 24, "max_steps": 2}
@@ -129,6 +164,12 @@ def alone(image: str, folder: Path, two: str) -> dict[str, dict[str, Any]]:
         "merged": {"model_name_or_path": "/work/two/merged", **validation},
         "rows": {**chat, **whole},
         "packed": {**chat, **whole, "packing": True},
+        "unsharded": {**WHOLE, "per_device_train_batch_size": 8},
+        "gathered": {
+            **WHOLE,
+            "per_device_train_batch_size": 8,
+            "resume_from_checkpoint": "/work/sharded/checkpoint-3",
+        },
         "full": {**saving, "save_steps": 2},
         "resumed": {**saving, "save_steps": 2, "resume_from_checkpoint": "/work/full/checkpoint-4"},
         "unlike": {**saving, "use_peft": False, "resume_from_checkpoint": "/work/full/checkpoint-4"},
@@ -203,6 +244,20 @@ def test_a_resumed_adapter_ends_as_one_that_was_never_stopped(
     assert resumed["weights_sha256"] == full["weights_sha256"]
     assert alone["unlike"]["code"] == 2
     assert "found an adapter, expected a whole model" in alone["unlike"]["stderr"]
+
+
+def test_sharded_weights_train_as_whole_ones_and_their_checkpoint_is_whole(
+    alone: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    found, expected = result(folder, "sharded"), result(folder, "unsharded", alone)
+    assert (found["world_size"], found["backend"], found["fsdp"]) == (2, "ccl", True)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=0.01)
+    assert found["losses"][-1] < 0.8 * found["losses"][0]
+    assert len(set(found["weights_sha256"])) == 1
+    size = (folder / "unsharded" / "model.safetensors").stat().st_size
+    assert (folder / "sharded" / "model.safetensors").stat().st_size == size
+    # One rank goes on with weights and optimizer that two had parts of.
+    assert result(folder, "gathered", alone)["losses"] == pytest.approx(expected["losses"], rel=0.01)
 
 
 def test_hidden_words_are_guessed_and_words_are_tagged(alone: dict[str, dict[str, Any]], folder: Path) -> None:

@@ -1,0 +1,35 @@
+"""`--torch_compile`: what it needs beside torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from entrypoints.errors import UsageError
+
+
+def check(values: dict[str, Any]) -> None:
+    """Raises UsageError if the flags ask for a compilation that cannot be done. `values`: TrainingArguments'."""
+    backend = values.get("torch_compile_backend")
+    if not (values.get("torch_compile") or backend or values.get("torch_compile_mode")):
+        return
+    if (backend or "inductor") != "inductor":
+        return
+    compiler = os.environ.get("CXX") or "g++"
+    spec = importlib.util.find_spec("torch")
+    headers = Path(spec.origin).parent / "include" if spec and spec.origin else None
+    lacks = [
+        what
+        for what, is_there in (
+            (f"a C++ compiler ({compiler})", shutil.which(compiler) is not None),
+            ("torch's headers", headers is not None and headers.is_dir()),
+        )
+        if not is_there
+    ]
+    if lacks:
+        raise UsageError(
+            f"--torch_compile makes C++ on CPUs, but {' and '.join(lacks)} are missing here: leave it out"
+        )

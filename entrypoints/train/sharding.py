@@ -1,0 +1,98 @@
+"""FSDP2: each rank keeps a part of the weights, gradients and optimizer, from the moment they are read.
+
+transformers reads a model sharded (DistributedConfig) and trains it; accelerate's own FSDP silently does nothing
+on CPUs. What transformers lacks is a checkpoint of the optimizer: it is written whole here, by rank 0, so that
+any number of ranks can go on from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from entrypoints.errors import UsageError
+
+_OFF = frozenset({"", "false", "no", "0", "none"})
+_ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})
+
+
+def asked(value: Any) -> bool:
+    """What `--fsdp` means. Raises UsageError for the ways of sharding that are not there."""
+    text = str(value if value is not None else "").strip().lower()
+    if text in _OFF:
+        return False
+    if text in _ON:
+        return True
+    raise UsageError(f"--fsdp '{value}': expected full_shard, which is all that there is on CPU ranks")
+
+
+def options(world_size: int) -> dict[str, Any]:
+    """from_pretrained's options for a model that is sharded over all ranks. Raises UsageError."""
+    import torch
+    import transformers
+
+    try:
+        from transformers.distributed import DistributedConfig
+
+        config = DistributedConfig(fsdp_size=world_size)
+    except (ImportError, TypeError) as error:
+        raise UsageError(
+            f"--fsdp needs transformers 5.23 or newer, this image has {transformers.__version__}: take a newer pin"
+        ) from error
+    return {"distributed_config": config, "dtype": torch.float32}
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether the ranks hold parts of this model."""
+    return bool(getattr(model, "is_distributed_loading_by_transformers", False))
+
+
+def reshard(model: Any) -> None:
+    """Gives back what a forward pass without a backward pass has gathered. The parameters that an optimizer takes
+    or has taken are the parts; until then a model shows whole ones in their place."""
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()
+
+
+def whole(tensor: Any) -> Any:
+    """A tensor with all ranks' parts: a collective if it has parts."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def save_optimizer(model: Any, optimizer: Any, path: Path, writes: bool) -> None:
+    """Gathers the optimizer's state and writes it on the rank that `writes`. A collective."""
+    import torch
+    from torch.distributed.checkpoint import state_dict
+
+    reshard(model)
+    wanted = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = state_dict.get_optimizer_state_dict(model, _bare(optimizer), options=wanted)
+    if writes:
+        torch.save(state, path)
+
+
+def load_optimizer(model: Any, optimizer: Any, path: Path) -> bool:
+    """The reverse, on every rank and for any number of them, one alone too. A collective.
+
+    False where the file is of a model that was not sharded, which the optimizer itself can read. Raises UsageError
+    if this one is.
+    """
+    import torch
+    from torch.distributed.checkpoint import state_dict
+
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    by_name = any(isinstance(name, str) for group in state["param_groups"] for name in group["params"])
+    if not by_name:
+        if is_sharded(model):
+            raise UsageError(f"checkpoint '{path.parent}' was made without --fsdp: resume without it")
+        return False
+    reshard(model)
+    wanted = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state_dict.set_optimizer_state_dict(model, _bare(optimizer), state, options=wanted)
+    return True
+
+
+def _bare(optimizer: Any) -> Any:
+    """torch's own, from inside accelerate's."""
+    return getattr(optimizer, "optimizer", optimizer)
