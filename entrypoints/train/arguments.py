@@ -116,7 +116,11 @@ def make_parser() -> argparse.ArgumentParser:
 
     parser_class: Any = type("Parser", (_Parser, HfArgumentParser), {})
     parser: argparse.ArgumentParser = parser_class(
-        [TaskArguments, TrainingArguments], allow_abbrev=False, add_help=False, prog="train"
+        [TaskArguments, TrainingArguments],
+        allow_abbrev=False,
+        add_help=False,
+        prog="train",
+        conflict_handler="resolve",  # transformers 4 has --overwrite_output_dir too
     )
     known = {action.dest for action in parser._actions}
     parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if name in known})

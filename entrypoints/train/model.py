@@ -114,6 +114,7 @@ def load(
         options.update(sharding.options(shards))
     weights = str(checkpoint) if checkpoint and shards > 1 and not checkpoints.is_adapter(checkpoint) else name
     tokenizer = _load_tokenizer(tokenizer_name, arguments.model_revision, pads=task != "text-generation")
+    random_state = torch.get_rng_state()
     try:
         model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
@@ -128,6 +129,8 @@ def load(
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
+    if shards > 1:
+        sharding.initialize(model, new, random_state)
     # transformers 5 keeps weights as they were saved. bf16 ones lose what small steps add: they may only be read.
     if (
         shards == 1

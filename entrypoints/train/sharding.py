@@ -7,6 +7,8 @@ any number of ranks can go on from it.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,33 @@ def options(world_size: int) -> dict[str, Any]:
         raise UsageError(
             f"--fsdp needs transformers 5.23 or newer, this image has {transformers.__version__}: take a newer pin"
         ) from error
+    # What torch warns of does not happen: `initialize` makes new weights, and nothing is changed in place.
+    warnings.filterwarnings("ignore", message="DTensor random operators|FSDP2-wrapped module")
     return {"distributed_config": config, "dtype": torch.float32}
+
+
+def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
+    """Gives new weights the values that they would have in a whole model. `random_state`: torch's before loading.
+
+    transformers 5.23 lets each rank draw its own part from the same seed: all parts of a new head are alike then,
+    and a classifier of two classes never tells them apart.
+    """
+    import torch
+    import torch.distributed as dist
+
+    new = set(names)
+    deviation = float(getattr(model.config, "initializer_range", 0.02))
+    torch.set_rng_state(random_state)
+    for name, parameter in model.named_parameters():
+        if name in new and parameter.dim() > 1:  # biases and norms begin with constants
+            full = torch.empty(parameter.shape).normal_(0.0, deviation)
+            if hasattr(parameter, "to_local"):
+                part = parameter.to_local()
+                parts = full.chunk(dist.get_world_size())  # FSDP2 shards the rows as chunk does
+                if part.numel():
+                    part.detach().copy_(parts[dist.get_rank()])
+            else:
+                parameter.detach().copy_(full)
 
 
 def is_sharded(model: Any) -> bool:

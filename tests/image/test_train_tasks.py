@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ WHOLE = {
     "max_steps": 5,
     "save_strategy": "steps",
     "save_steps": 3,
+}
+# A model with new weights, which each rank makes a part of.
+HEAD = {
+    **PLAIN,
+    "learning_rate": 0.05,
+    "model_name_or_path": "/work/bert",
+    "train_file": "/work/tags.jsonl",
+    "max_steps": 4,
 }
 
 
@@ -108,9 +117,11 @@ def two(image: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sharded(image: str, folder: Path) -> None:
-    """The whole decoder over two ranks, half of it on each. The result is in /work/sharded."""
-    flags = argv("/work/sharded", per_device_train_batch_size=4, fsdp="full_shard", **WHOLE)
-    done = run(image, folder, "launch", "--nproc-per-node", "2", "--", "train", *flags)
+    """Whole models over two ranks, half of each on either. The results are in /work/sharded and /work/halves."""
+    both = {"per_device_train_batch_size": 4, "fsdp": "full_shard"}
+    runs = [argv("/work/sharded", **WHOLE, **both), argv("/work/halves", **HEAD, **both)]
+    jobs = [shlex.join(["entrypoint", "launch", "--nproc-per-node", "2", "--", "train", *flags]) for flags in runs]
+    done = run(image, folder, "sh", "-c", " && ".join(jobs))
     assert done.returncode == 0, done.stderr
 
 
@@ -165,6 +176,7 @@ def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[s
         "rows": {**chat, **whole},
         "packed": {**chat, **whole, "packing": True},
         "unsharded": {**WHOLE, "per_device_train_batch_size": 8},
+        "wholes": {**HEAD, "per_device_train_batch_size": 8},
         "gathered": {
             **WHOLE,
             "per_device_train_batch_size": 8,
@@ -256,6 +268,9 @@ def test_sharded_weights_train_as_whole_ones_and_their_checkpoint_is_whole(
     assert len(set(found["weights_sha256"])) == 1
     size = (folder / "unsharded" / "model.safetensors").stat().st_size
     assert (folder / "sharded" / "model.safetensors").stat().st_size == size
+    halves, wholes = result(folder, "halves"), result(folder, "wholes", alone)
+    assert halves["fsdp"]
+    assert halves["losses"] == pytest.approx(wholes["losses"], rel=0.01)
     # One rank goes on with weights and optimizer that two had parts of.
     assert result(folder, "gathered", alone)["losses"] == pytest.approx(expected["losses"], rel=0.01)
 
