@@ -10,24 +10,26 @@ from typing import Any
 
 import pytest
 
-from entrypoints import launch
+from entrypoints import launch, launch_options
 from entrypoints.errors import UsageError
 
 
 def test_one_node_needs_no_options_but_the_command() -> None:
-    options = launch.parse(["--", "train", "--bf16"], {})
-    assert options == launch.Launch(1, 0, None, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
+    options = launch_options.parse(["--", "train", "--bf16"], {})
+    assert options == launch_options.Launch(1, 0, None, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
 
 
 def test_the_commands_own_options_are_not_taken() -> None:
-    options = launch.parse(["--nproc-per-node", "2", "run", "--timeout", "5", "x.py", "--", "--nnodes", "9"], {})
+    options = launch_options.parse(
+        ["--nproc-per-node", "2", "run", "--timeout", "5", "x.py", "--", "--nnodes", "9"], {}
+    )
     assert options.command == ("run", "--timeout", "5", "x.py", "--", "--nnodes", "9")
     assert (options.nnodes, options.timeout_seconds) == (1, 300.0)
 
 
 def test_several_nodes_meet_at_torchruns_port() -> None:
     argv = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "node-0", "--nproc-per-node", "3", "--", "train"]
-    options = launch.parse(argv, {})
+    options = launch_options.parse(argv, {})
     assert (options.node_rank, options.nproc_per_node, options.master_port) == (1, 3, 29500)
 
 
@@ -39,8 +41,8 @@ def test_kubeflows_variables_are_the_defaults() -> None:
         "PET_MASTER_PORT": "29400",
         "PET_NPROC_PER_NODE": "auto",
     }
-    options = launch.parse(["--nproc-per-node", "2", "--", "train"], pod)
-    assert options == launch.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
+    options = launch_options.parse(["--nproc-per-node", "2", "--", "train"], pod)
+    assert options == launch_options.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
 
 
 ELASTIC = {
@@ -53,10 +55,10 @@ ELASTIC = {
 
 
 def test_an_elastic_pytorchjobs_nodes_meet_without_numbers() -> None:
-    options = launch.parse(["--", "train"], ELASTIC)
-    assert options == launch.Launch(2, None, 1, "job-worker-0", 23456, 3, 300.0, ("train",))
+    options = launch_options.parse(["--", "train"], ELASTIC)
+    assert options == launch_options.Launch(2, None, 1, "job-worker-0", 23456, 3, 300.0, ("train",))
     assert options.backend == "c10d"
-    alone = launch.parse(["--", "train"], {**ELASTIC, "PET_NNODES": "1:1"})
+    alone = launch_options.parse(["--", "train"], {**ELASTIC, "PET_NNODES": "1:1"})
     assert (alone.backend, alone.node_rank, alone.master_addr) == ("static", 0, "127.0.0.1")
 
 
@@ -65,7 +67,7 @@ def test_an_elastic_pytorchjobs_nodes_meet_without_numbers() -> None:
     [("node-0", ("node-0", 29500)), ("[fd00::1]:99", ("fd00::1", 99)), ("[fd00::1]", ("fd00::1", 29500))],
 )
 def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[str, int]) -> None:
-    options = launch.parse(["--", "train"], {**ELASTIC, "PET_RDZV_ENDPOINT": endpoint})
+    options = launch_options.parse(["--", "train"], {**ELASTIC, "PET_RDZV_ENDPOINT": endpoint})
     assert (options.master_addr, options.master_port) == expected
 
 
@@ -82,14 +84,14 @@ def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[s
 )
 def test_an_elastic_policy_that_cannot_be_is_one_line(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        launch.parse(["--", "train"], {**ELASTIC, **changed})
+        launch_options.parse(["--", "train"], {**ELASTIC, **changed})
 
 
 @pytest.mark.parametrize("environ", [{}, {"PET_NPROC_PER_NODE": "auto"}], ids=["left out", "Kubeflow's auto"])
 def test_auto_is_left_to_the_node(environ: dict[str, str]) -> None:
-    assert launch.parse(["--", "train"], environ).nproc_per_node is None
-    assert launch.parse(["--nproc-per-node", "auto", "--", "train"], environ).nproc_per_node is None
-    assert launch.parse(["--nproc-per-node", "3", "--", "train"], environ).nproc_per_node == 3
+    assert launch_options.parse(["--", "train"], environ).nproc_per_node is None
+    assert launch_options.parse(["--nproc-per-node", "auto", "--", "train"], environ).nproc_per_node is None
+    assert launch_options.parse(["--nproc-per-node", "3", "--", "train"], environ).nproc_per_node == 3
 
 
 @dataclass
@@ -150,11 +152,11 @@ def test_the_report_is_one_line_and_the_ranks_own_code(
 ) -> None:
     argv = ["--nnodes", "3", "--node-rank", "2", "--master-addr", "h", "--", "train"]
     failures: Any = {5: Failure(1, exitcode, 1000)}
-    assert launch._report(failures, launch.parse(argv, {})) == code
+    assert launch._report(failures, launch_options.parse(argv, {})) == code
     assert capsys.readouterr().err == line
 
 
 def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     failures: Any = {0: Failure(0, 2, 1000, error_file_data={"told": True})}
-    assert launch._report(failures, launch.parse(["--", "train"], {})) == 2
+    assert launch._report(failures, launch_options.parse(["--", "train"], {})) == 2
     assert capsys.readouterr().err == ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from entrypoints import launch as image_launch
+from entrypoints import launch_options
 from entrypoints.mpi import launch as image_mpi_launch
 from tests.unit.test_push import LOCK
 from tooling import image_lock
@@ -198,7 +197,7 @@ def test_the_images_launchers_understand_the_manifests_arguments() -> None:
     (job,) = documents("pytorchjob")
     args = replicas(job)["Worker"]["template"]["spec"]["containers"][0]["args"]
     environ = {"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "bert-worker-0:23456"}
-    parsed = image_launch.parse(args[1:], {**environ, "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3"})
+    parsed = launch_options.parse(args[1:], {**environ, "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3"})
     assert (parsed.nnodes, parsed.nproc_per_node, parsed.max_restarts) == (4, None, 3)
     assert parsed.command == OPTIONS.command
     (mpi,) = documents("mpijob")
@@ -240,90 +239,6 @@ def test_the_image_of_a_lock_is_taken(tmp_path: Path) -> None:
     image_lock.write(LOCK, tmp_path / "image.lock.json")
     request = requests.parse("mpijob", replace(OPTIONS, image="", image_lock=str(tmp_path / "image.lock.json")))
     assert request.image == LOCK.image
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"node_cpus": 60}, ["--cpus 60 of the node's 60 leaves none for the kubelet"]),
-        ({"node_memory": "128Gi"}, ["--memory 128Gi of the node's 128Gi leaves none for the kubelet"]),
-        ({"memory": "4Gi"}, ["shared memory may take 3200 MiB of the pod's 4Gi"]),
-        (
-            {"command": ("train", "--output_dir=/output")},
-            ["--output_dir is '/output', expected a folder"],
-        ),
-        ({"command": ("train",)}, ["--output_dir is ''"]),
-        ({"command": ("train", "/pvc/bert.yaml", "--bf16")}, []),
-        ({"command": ("train", "/pvc/bert.yaml", "--output_dir", "/tmp/x")}, ["--output_dir is '/tmp/x'"]),
-        ({"command": ("run", "x.py")}, []),
-    ],
-)
-def test_what_the_user_would_regret_is_a_warning(changes: dict[str, Any], expected: list[str]) -> None:
-    found = requests.warnings(requests.parse("trainjob", replace(OPTIONS, **changes)))
-    assert len(found) == len(expected)
-    for line, start in zip(found, expected, strict=True):
-        assert line.startswith(start)
-
-
-BAD: list[tuple[Document, str]] = [
-    ({"name": "Bert"}, "--name is 'Bert'"),
-    ({"name": "1bert"}, "a letter first"),
-    ({"name": "b" * 60}, "expected at most"),
-    ({"namespace": "m.l"}, "--namespace is 'm.l'"),
-    ({"image": "registry.example/stack:2.13"}, "expected HOST/NAME@sha256"),
-    ({"image": "stack@sha256:" + "1" * 64}, "expected HOST/NAME@sha256"),
-    ({"image": "registry.example/stack@sha256:12"}, "expected HOST/NAME@sha256"),
-    ({"image": ""}, "which image?"),
-    ({"image_lock": "image.lock.json"}, "which image?"),
-    ({"nodes": 0}, "--nodes is 0"),
-    ({"cpus": 0}, "--cpus is 0"),
-    ({"memory": ""}, "--memory is missing"),
-    ({"memory": "128GB"}, "--memory is '128GB', expected a quantity such as 128Gi"),
-    ({"memory": "0Gi"}, "--memory is '0Gi'"),
-    ({"memory": "2Gi"}, "--memory is 2Gi, but shared memory may take 3200 MiB"),
-    ({"node_memory": "much"}, "--node-memory is 'much'"),
-    ({"node_cpus": -1}, "--node-cpus is -1"),
-    ({"max_restarts": -1}, "--max-restarts is -1"),
-    ({"ranks_per_node": "two"}, "--ranks-per-node is 'two'"),
-    ({"ranks_per_node": "0"}, "--ranks-per-node is '0'"),
-    ({"pvc": ""}, "--pvc is missing"),
-    ({"pvc": "My_Claim"}, "--pvc is 'My_Claim'"),
-    ({"pull_secret": "a/b"}, "--pull-secret is 'a/b'"),
-    ({"node_selector": ("node-type",)}, "--node-selector is 'node-type', expected KEY=VALUE"),
-    ({"node_selector": ("a b=c",)}, "--node-selector is 'a b=c'"),
-    ({"node_selector": ("a/=c",)}, "--node-selector is 'a/=c'"),
-    ({"env": ("NAME",)}, "--env 'NAME': expected NAME=VALUE"),
-    ({"env": ("A-B=1",)}, "'A-B' is no variable's name"),
-    ({"env": ("PET_NNODES=2",)}, "the operator and the image's launcher set it"),
-    ({"env": ("MASTER_ADDR=x",)}, "the operator and the image's launcher set it"),
-    ({"secret_env": ("HF_TOKEN=hub",)}, "found 'hub', expected SECRET/KEY"),
-    ({"secret_env": ("HF_TOKEN=Hub/token",)}, "--secret-env is 'Hub'"),
-    ({"command": ()}, "no command"),
-    ({"command": ("torchrun", "x.py")}, "the command begins with torchrun"),
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"), BAD, ids=[" ".join(f"{k}={v}" for k, v in c.items()) for c, _ in BAD]
-)
-def test_a_bad_option_is_one_line(changes: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(expected)) as caught:
-        requests.parse("pytorchjob", replace(OPTIONS, **changes))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_hostfile_needs_a_number_of_slots() -> None:
-    with pytest.raises(UsageError, match="--ranks-per-node auto: a hostfile has a number of slots"):
-        requests.parse("mpijob", replace(OPTIONS, ranks_per_node="auto"))
-
-
-def test_the_longest_pod_name_fits(tmp_path: Path) -> None:
-    assert requests.parse("pytorchjob", replace(OPTIONS, name="b" * 54)).name == "b" * 54
-    with pytest.raises(UsageError, match="-worker-10"):
-        requests.parse("pytorchjob", replace(OPTIONS, name="b" * 54, nodes=11))
-    with pytest.raises(UsageError, match="-node-0-3"):
-        requests.parse("trainjob", replace(OPTIONS, name="b" * 55))
 
 
 def test_a_manifest_goes_to_a_file_that_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

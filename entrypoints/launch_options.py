@@ -1,0 +1,141 @@
+"""launch's options, with torchrun's own variables as defaults, and where the nodes meet by them. Torch-free."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT
+from entrypoints.errors import UsageError
+from entrypoints.options import Parser, positive_seconds
+
+DEFAULT_JOIN_SECONDS = 300.0
+STATIC, C10D = "static", "c10d"
+_PET = (
+    "NNODES",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MAX_RESTARTS",
+    "RDZV_BACKEND",
+    "RDZV_ENDPOINT",
+    "RDZV_ID",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One node's part of a job. `master_port` 0: any free port (one node only).
+
+    `nproc_per_node` None: as many as this node's cores, NUMA nodes and CPU quota are good for.
+    `node_rank` None: the meeting decides (c10d), `run_id` is what the nodes of one job have in common.
+    """
+
+    nnodes: int
+    node_rank: int | None
+    nproc_per_node: int | None
+    master_addr: str
+    master_port: int
+    max_restarts: int
+    timeout_seconds: float
+    command: tuple[str, ...]
+    run_id: str = "none"
+
+    @property
+    def backend(self) -> str:
+        """torchrun's name for how the nodes meet."""
+        return C10D if self.node_rank is None else STATIC
+
+
+def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
+    """The options, with torchrun's own PET_* variables (Kubeflow sets them) as defaults. Raises UsageError."""
+    parser = Parser(
+        "launch",
+        "Start several ranks on this node. Options left out are taken from torchrun's PET_* variables.",
+        "launch [options] -- COMMAND ARGS...",
+    )
+    pet = {name: environ.get(f"PET_{name}") for name in _PET}
+    add = parser.add_argument
+    add("--nnodes", default=pet["NNODES"] or "1", metavar="N", help="nodes of the job (default: 1)")
+    add("--node-rank", default=pet["NODE_RANK"], metavar="I", help="this node's index, from 0")
+    add("--nproc-per-node", default=environ.get("PET_NPROC_PER_NODE", "auto"), metavar="R|auto",
+        help="ranks on this node (auto, the default: one for each NUMA node, within the CPU quota)")  # fmt: skip
+    add("--master-addr", default=pet["MASTER_ADDR"], metavar="HOST", help="node 0's name or address")
+    add("--master-port", default=pet["MASTER_PORT"], metavar="PORT",
+        help=f"where the nodes meet (default: {DEFAULT_MASTER_PORT}; any free port for one node)")  # fmt: skip
+    add("--rdzv-backend", default=pet["RDZV_BACKEND"] or STATIC, metavar="static|c10d",
+        help="how several nodes meet: each with its --node-rank, or by themselves (default: static)")  # fmt: skip
+    add("--rdzv-endpoint", default=pet["RDZV_ENDPOINT"], metavar="HOST[:PORT]",
+        help="c10d: where they meet, a name or address of one of them")  # fmt: skip
+    add("--rdzv-id", default=pet["RDZV_ID"] or environ.get("TORCHELASTIC_RUN_ID", "none"), metavar="NAME",
+        help="c10d: the job's name, where several meet at one endpoint")  # fmt: skip
+    add("--max-restarts", default=pet["MAX_RESTARTS"] or "0", metavar="K",
+        help="restart all ranks so many times (default: 0)")  # fmt: skip
+    add("--timeout", type=positive_seconds, default=DEFAULT_JOIN_SECONDS, metavar="SECONDS",
+        help="for all nodes to come (default: %(default)g)")  # fmt: skip
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    options = parser.parse_args(argv)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UsageError("launch: no command, expected launch [options] -- train ... (or run SCRIPT.py ...)")
+    low, _, high = options.nnodes.partition(":")
+    if high and high != low:
+        raise UsageError(
+            f"launch: --nnodes {options.nnodes} is a range, expected one number: the job is not elastic"
+        )
+    nnodes = _number("--nnodes", low, 1)
+    per_node = options.nproc_per_node
+    node_rank, master_addr, master_port = _meeting(options, nnodes)
+    return Launch(
+        nnodes=nnodes,
+        node_rank=node_rank,
+        nproc_per_node=None if per_node == "auto" else _number("--nproc-per-node", per_node, 1),
+        master_addr=master_addr,
+        master_port=master_port,
+        max_restarts=_number("--max-restarts", options.max_restarts, 0),
+        timeout_seconds=options.timeout,
+        command=tuple(command),
+        run_id=options.rdzv_id,
+    )
+
+
+def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str, int]:
+    """This node's index, and where the nodes meet: host and port. Raises UsageError."""
+    if options.rdzv_backend not in (STATIC, C10D):
+        raise UsageError(f"launch: --rdzv-backend is {options.rdzv_backend!r}, expected {STATIC} or {C10D}")
+    if nnodes == 1:
+        number = _number("--node-rank", options.node_rank or "0", 0, 0)
+        port = _number("--master-port", options.master_port or "0", 0, 65535)
+        return number, options.master_addr or DEFAULT_MASTER_ADDR, port
+    if options.rdzv_backend == C10D:
+        host, port = _endpoint(options.rdzv_endpoint or "")
+        if not host:
+            raise UsageError(
+                f"launch: {nnodes} nodes meet by c10d, but --rdzv-endpoint is missing: give all the same HOST:PORT"
+            )
+        return None, host, port
+    missing = [name for name in ("node_rank", "master_addr") if not getattr(options, name)]
+    if missing:
+        flags = " ".join("--" + name.replace("_", "-") for name in missing)
+        raise UsageError(
+            f"launch: {nnodes} nodes, but {flags} is missing: give each node its index and node 0's name"
+        )
+    number = _number("--node-rank", options.node_rank, 0, nnodes - 1)
+    port = _number("--master-port", options.master_port or str(DEFAULT_MASTER_PORT), 0, 65535)
+    return number, options.master_addr, port
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    """HOST[:PORT], an IPv6 address in brackets."""
+    host, port = text, ""
+    if ":" in text and not text.endswith("]"):
+        host, _, port = text.rpartition(":")
+    return host.strip("[]"), _number("--rdzv-endpoint's port", port or str(DEFAULT_MASTER_PORT), 1, 65535)
+
+
+def _number(flag: str, text: str, low: int, high: int | None = None) -> int:
+    if not text.isdigit() or int(text) < low or (high is not None and int(text) > high):
+        expected = f"an integer from {low}" + ("" if high is None else f" to {high}")
+        raise UsageError(f"launch: {flag} is {text!r}, expected {expected}")
+    return int(text)
