@@ -103,10 +103,15 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
     hosts = f"--hosts={machines.file('alpha', 'beta', 'gamma')}"
     options = (hosts, "--name=held", f"--output={machines.shared / 'held'}", f"--data={machines.shared}")
     command = ("--env=TOKEN", "--env=WANTED=yes", "--detach", "--", "sh", "-c", "echo $WANTED $TOKEN; sleep 600")
-    begun = machines.inv("launch", *options, *command, TOKEN=UNSEEN)
-    assert begun.returncode == 0, begun.stderr
+    process = machines.launch("launch", *options, *command, TOKEN=UNSEEN)
+    lines = argument_lists_until_the_end_of(process)
     try:
-        assert_secret_is_nowhere(machines)
+        assert process.wait() == 0, process.communicate()
+        assert any(b"--name=cts-job-held-2" in line for line in lines), (
+            "the command that has the secret was not seen"
+        )
+        assert not any(UNSEEN.encode() in line for line in lines)
+        assert_no_file_has_the_secret(machines)
         again = machines.inv("launch", *options, "--", "true")
         assert (again.returncode, again.stderr.count("\n")) == (USAGE_EXIT_CODE, 1), again
         assert "job held is running" in again.stderr
@@ -134,13 +139,20 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
     assert "ended, exit code 143" in machines.inv("status", "--name=held").stdout
 
 
-def assert_secret_is_nowhere(machines: Machines) -> None:
-    """No argument list and no file of a host's user holds it: the processes of all hosts are seen here."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            assert UNSEEN.encode() not in path.read_bytes()
-        except OSError:  # it has ended
-            continue
+def argument_lists_until_the_end_of(process: subprocess.Popen[str]) -> set[bytes]:
+    """Those of every process on this machine: the processes of the hosts are among them."""
+    found = set()
+    while process.poll() is None:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                found.add(path.read_bytes())
+            except OSError:  # it has ended
+                continue
+    return found
+
+
+def assert_no_file_has_the_secret(machines: Machines) -> None:
+    """No file of a host's user, and none of the job's record."""
     for host in machines.hosts.values():
         found = bare_hosts.docker(
             "exec", host.container, "sh", "-c", "grep -rlF 'a token with' /home /tmp || true"
