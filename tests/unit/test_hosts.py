@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tooling.errors import UsageError
-from tooling.hosts import commands, facts, hostfile, keys, launch
+from tooling.hosts import commands, facts, hostfile, keys, launch, remote
 from tooling.hosts.facts import Facts
 from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job, Place, unknown
@@ -210,6 +210,14 @@ def test_a_route_names_the_interface_and_the_own_address() -> None:
     )
     with pytest.raises(ValueError, match="unreachable"):
         facts.route("RTNETLINK answers: Network is unreachable")
+
+
+def test_a_known_hosts_with_lines_that_are_not_understood_still_knows_the_others() -> None:
+    first, second = (keys.pair()[1] for _ in range(2))
+    text = f"# c\n\nalpha {first}\n[beta]:22 {second}\n@cert-authority *.x {first}\nalpha ssh-ed25519 no!!\nx\n"
+    assert [entry.hostnames for entry in remote.known_keys(text)] == [["alpha"], ["[beta]:22"]]
+    revoked = remote.known_keys(f"{text}@revoked * {first}\n")
+    assert [entry.hostnames for entry in revoked] == [["[beta]:22"]]
 
 
 def words(command: str) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fabric import Config, Connection
 from paramiko import Channel, RejectPolicy, SSHException
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
 
 from tooling.hosts.hostfile import Host
@@ -63,7 +64,7 @@ class Remote:
             self._connection.connect_timeout = self._connection.connect_timeout or CONNECT_SECONDS
             _insist_on_known_keys(self._connection)
             self._connection.open()
-        except Exception as error:
+        except (OSError, SSHException, EOFError, ValueError) as error:
             self.close()
             raise RemoteError(explain(error, self._where())) from error
 
@@ -144,12 +145,33 @@ def _insist_on_known_keys(connection: Connection) -> None:
         for name in str(connection.ssh_config.get(option, default)).split():
             path = Path(name).expanduser()
             if path.is_file():
-                client.load_system_host_keys(str(path))
+                for entry in known_keys(path.read_text(encoding="utf-8", errors="replace")):
+                    for known in entry.hostnames:
+                        client.get_host_keys().add(known, entry.key.get_name(), entry.key)
     if str(connection.ssh_config.get("identitiesonly", "no")).lower() == "yes":
         connection.connect_kwargs["look_for_keys"] = False
     if isinstance(connection.gateway, Connection):
         connection.gateway.connect_timeout = connection.gateway.connect_timeout or CONNECT_SECONDS
         _insist_on_known_keys(connection.gateway)
+
+
+def known_keys(text: str) -> list[HostKeyEntry]:
+    """The entries of a known_hosts. Lines that paramiko does not understand are no reason to know a host.
+
+    Of marked lines, a revoked key is known no more; certificate authorities are not supported.
+    """
+    entries, revoked = [], set()
+    for line in text.splitlines():
+        marker, rest = line.split(maxsplit=1) if line.startswith("@") and " " in line else ("", line)
+        try:
+            entry = HostKeyEntry.from_line(rest.strip()) if rest.strip() and not rest.startswith("#") else None
+        except (InvalidHostKey, SSHException):
+            continue
+        if entry is not None and marker == "@revoked":
+            revoked.add(entry.key.asbytes())
+        elif entry is not None and not marker:
+            entries.append(entry)
+    return [entry for entry in entries if entry.key.asbytes() not in revoked]
 
 
 def _reason(error: NoValidConnectionsError) -> str:
