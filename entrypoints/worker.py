@@ -92,7 +92,6 @@ def main() -> NoReturn:
         if code:
             failure.record(error)
     except BaseException as error:  # noqa: BLE001 - a rank ends here, whatever its job raised
-        failure.record(error)
         last_words.say(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     if code:
