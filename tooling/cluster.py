@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import yaml
-
-from tooling import compose, nodes, ssh_keys, waiting
+from tooling import compose, nodes, ssh_keys, waiting, yaml_text
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine
 from tooling.errors import UsageError
@@ -115,7 +113,7 @@ def write(spec: ClusterSpec) -> Path:
     if spec.launcher == "mpirun":
         ssh_keys.make(spec, folder / "ssh")
     document = compose.document(spec, sorted(os.sched_getaffinity(0)), folder / "ssh")
-    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    file.write_text(yaml_text.render([document]), encoding="utf-8")
     return file
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from entrypoints import shared_memory
-from tooling import compose, nodes, up
+from tooling import compose, nodes, up, yaml_text
 from tooling.compose import ClusterSpec, Mount
 from tooling.errors import UsageError
 from tooling.follow import lines
@@ -30,6 +31,16 @@ def spec(**changes: object) -> ClusterSpec:
 
 def document(cluster: ClusterSpec, cores: list[int]) -> dict[str, Any]:
     return compose.document(cluster, cores, keys=Path("/clusters/test/ssh"))
+
+
+def test_a_word_that_looks_like_a_number_stays_a_word_for_readers_of_yaml_1_2() -> None:
+    """1e-3 without quotes is a text for PyYAML and a number for Compose, which then refuses the command."""
+    words = ["1e-3", "5E+2", "0o17", "12", "1.5", "train", ".5e1", "1e-3x"]
+    text = yaml_text.render([{"command": words}])
+    assert [line[2:] for line in text.splitlines()[1:]] == [
+        *("'1e-3'", "'5E+2'", "'0o17'", "'12'", "'1.5'", "train", "'.5e1'", "1e-3x")
+    ]
+    assert yaml.safe_load(text) == {"command": words}
 
 
 @given(cores=st.sets(st.integers(0, 255), min_size=1), nodes=st.integers(1, 64))

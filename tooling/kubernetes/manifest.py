@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import yaml
-
+from tooling import yaml_text
 from tooling.errors import UsageError
 from tooling.files import write_whole
 from tooling.kubernetes import mpijob, pytorchjob, trainjob
@@ -21,17 +20,10 @@ KINDS: Mapping[str, Callable[[Request], list[Document]]] = {
 }
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes what occurs twice twice: nobody reads anchors in a manifest."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
 def render(request: Request) -> str:
     """The manifest: a YAML document an object, in the order in which they are to be made."""
     documents = KINDS[request.kind](request)
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000, explicit_start=len(documents) > 1)
+    return yaml_text.render(documents)
 
 
 def run(kind: str, options: Options, output: str, say: Callable[[str], None]) -> None:
