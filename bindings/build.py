@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = "oneccl_bindings_for_pytorch"
@@ -54,6 +55,16 @@ Tag: {tag}
 
 class BuildError(Exception):
     """What is wrong with the inputs, in one line."""
+
+
+def abi(torch: ModuleType) -> list[str]:
+    """What this torch was compiled with: extensions with other types of its own would not know each other's."""
+    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # of pybind11 before 3: torch up to 2.8
+        value = getattr(torch._C, f"_PYBIND11_{name}", None)
+        if value is not None:
+            flags.append(f'-DPYBIND11_{name}="{value}"')
+    return flags
 
 
 def find_oneccl(directory: Path) -> Path:
@@ -93,7 +104,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitize: bool) 
         f"-ffile-prefix-map={torch_root}=torch",
     ]
     extra = SANITIZE if sanitize else []
-    common = ["g++", *FLAGS, *extra, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *include]
+    common = ["g++", *FLAGS, *extra, *abi(torch), *include]
     header = scratch / "precompiled.hpp"
     header.write_text(PRECOMPILED)
     run([*common, "-x", "c++-header", str(header), "-o", f"{header}.gch"])
