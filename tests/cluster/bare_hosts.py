@@ -185,7 +185,7 @@ class Machines:
             preexec_fn=signals.as_at_a_terminal,
         )
 
-    def inv(self, *arguments: str, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
+    def inv(self, *arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs ./inv to its end."""
         process = self.launch(*arguments, **variables)
         try:
