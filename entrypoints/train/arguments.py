@@ -136,7 +136,7 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     parser = make_parser()
     own = frozenset(action.dest for action in parser._actions)
     known = own | set(flags.INSTEAD) | set(flags.NEEDLESS) | set(flags.RENAMED)
-    filed = [_checked(entry, parser, known) for entry in (config_files.read(file) if file else [])]
+    filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]
     cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
@@ -156,14 +156,14 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     return Parsed(task, training, given, cleaned.notes)
 
 
-def _checked(entry: config_files.Entry, parser: argparse.ArgumentParser, known: frozenset[str]) -> tuple[str, ...]:
-    """The entry as flags, or a UsageError that names its line in the file."""
+def _checked(
+    entry: config_files.Entry, parser: argparse.ArgumentParser, known: frozenset[str], own: frozenset[str]
+) -> tuple[str, ...]:
+    """The entry as flags, or a UsageError that names its line in the file. `own`: this release's flags."""
     if entry.key not in known:
         raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, known - set(flags.NEEDLESS))}")
     try:
-        _, rest = parser.parse_known_args(
-            flags.clean(entry.argv, ipex.installed(), known - set(flags.RENAMED)).argv
-        )
+        _, rest = parser.parse_known_args(flags.clean(entry.argv, ipex.installed(), own).argv)
     except UsageError as error:
         raise UsageError(f"{entry.where}: {error}") from error
     if rest:

@@ -64,12 +64,14 @@ def clean(argv: Iterable[str], has_ipex: bool = False, known: frozenset[str] = f
     Raises UsageError with what to write instead; drops, with a note, those that ask for what happens anyway.
     """
     kept: list[str] = []
+    # 4.x has it, and its --warmup_steps takes no share.
+    meant = ({"use_ipex"} if has_ipex else set()) | ({"warmup_ratio"} & known)
     notes: list[str] = []
     pending = list(argv)
     while pending:
         argument = pending.pop(0)
         name = name_of(argument)
-        if name in INSTEAD and not (has_ipex and name == "use_ipex"):
+        if name in INSTEAD and name not in meant:
             raise UsageError(f"--{name} is not a flag of this trainer: {INSTEAD[name]}")
         if name in RENAMED and name not in known:
             if _switch(argument, pending).lower() not in _FALSE:

@@ -45,6 +45,15 @@ def test_asking_for_cpus_is_accepted_with_a_note(argv: list[str]) -> None:
     assert len(cleaned.notes) == 1
 
 
+def test_a_release_keeps_what_its_own_flags_mean() -> None:
+    assert flags.clean(["--warmup_ratio", "0.1"], known=frozenset({"warmup_ratio"})).argv == [
+        "--warmup_ratio",
+        "0.1",
+    ]
+    with pytest.raises(UsageError, match="--bf16"):
+        flags.clean(["--fp16"], known=frozenset({"fp16"}))
+
+
 def test_grouping_has_its_old_name_too() -> None:
     cleaned = flags.clean(["--group_by_length", "--bf16"])
     assert cleaned.argv == ["--train_sampling_strategy", "group_by_length", "--bf16"]
