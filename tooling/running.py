@@ -15,7 +15,7 @@ from tooling.hosts.record import Record
 
 def logs(name: str | None, follow: bool) -> None:
     """Prints the output of a cluster or a job, also after its end."""
-    job = _job(name)
+    job = find(name)
     if job:
         jobs.logs(job, follow)
     else:
@@ -24,7 +24,7 @@ def logs(name: str | None, follow: bool) -> None:
 
 def status(name: str | None) -> None:
     """Prints each container of a cluster or a job with its state."""
-    job = _job(name)
+    job = find(name)
     if job:
         rows = [(state.host, state.container, state.what) for state in jobs.states(job)]
     else:
@@ -40,14 +40,14 @@ def status(name: str | None) -> None:
 
 def stop(name: str | None) -> None:
     """Ends a cluster or a job; its log and its output stay."""
-    job = _job(name)
+    job = find(name)
     if job:
         jobs.stop(job)
     else:
         up.down(name)
 
 
-def _job(name: str | None) -> Record | None:
+def find(name: str | None) -> Record | None:
     """The job that `name` means, None where it is a local cluster's. A job that runs comes before a cluster."""
     if name is None:
         running = [found for found in map(record.read, record.names()) if found and record.runs(found)]

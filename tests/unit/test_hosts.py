@@ -1,28 +1,19 @@
-"""Jobs on bare-metal hosts: the hosts file, what is judged of hosts, and the commands that they are sent."""
+"""Jobs on bare-metal hosts: the hosts file, and what is judged of hosts."""
 
 from __future__ import annotations
 
-import io
-import shlex
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.unit.host_jobs import HOSTS, job
 from tooling.errors import UsageError
-from tooling.hosts import commands, facts, hostfile, keys, launch, remote
+from tooling.hosts import facts, hostfile, keys, remote
 from tooling.hosts.facts import Facts
 from tooling.hosts.hostfile import Host
-from tooling.hosts.job import Job, Place, unknown
-from tooling.hosts.output import Output
 from tooling.hosts.request import values
 
-HOSTS = (Host("alpha"), Host("beta", user="me"), Host("gamma"))
-PLACES = [
-    Place("1001", "100", "/out", "1073741824", "sha256:0", f"10.0.0.{number}", f"eth{number}")
-    for number in range(3)
-]
 FACTS = """\
 user 1001 100 /home/me and you
 memory 16000000 kB
@@ -37,19 +28,6 @@ cpu processor\t: 0
 cpu model name\t: A CPU
 cpu flags\t\t: fpu avx2 avx512f
 """
-
-
-def job(**changes: object) -> Job:
-    plain = Job(
-        name="one",
-        hosts=HOSTS,
-        ranks_per_node=2,
-        launcher="torchrun",
-        image="stack:1",
-        locked=False,
-        command=("train", "--x", "a b"),
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def test_a_hostfile_in_the_forms_of_the_guides() -> None:
@@ -147,7 +125,7 @@ def judged(index: int, change: dict[str, object], launcher: str = "torchrun") ->
     """What is wrong when one host is not like the others."""
     some = [sound(), sound(), sound()]
     some[index] = replace(some[index], **change)  # type: ignore[arg-type]
-    return facts.problems(job(launcher=launcher), some, ["sha256:1"] * 3)
+    return facts.problems(job(launcher=launcher), range(3), some, ["sha256:1"] * 3)
 
 
 def test_hosts_that_are_alike_and_have_room_are_fit() -> None:
@@ -181,13 +159,18 @@ def test_only_the_first_host_needs_the_meeting_port_and_all_of_mpiruns_need_sshd
     assert [line.partition(",")[0] for line in found] == ["beta: port 29999 is taken"]
 
 
+def test_without_the_first_host_no_other_takes_its_place() -> None:
+    busy = replace(sound(), listening=frozenset({29500}))
+    assert facts.problems(job(), [1, 2], [busy, busy], ["sha256:1"] * 2) == []
+
+
 def test_a_clock_is_off_only_beyond_what_the_measurement_may_be_wrong() -> None:
     assert facts.clock_offset("105.5\n", 100.0, 101.0) == (5.0, 0.5)
     assert judged(1, {"clock": 1.4, "clock_error": 0.5}) == []
 
 
 def test_another_image_is_told() -> None:
-    found = facts.problems(job(), [sound()] * 3, ["sha256:1", "sha256:1", "sha256:2"])
+    found = facts.problems(job(), range(3), [sound()] * 3, ["sha256:1", "sha256:1", "sha256:2"])
     assert [line.partition(" (")[0] for line in found] == ["gamma: stack:1 is another image than on alpha"]
 
 
@@ -218,92 +201,3 @@ def test_a_known_hosts_with_lines_that_are_not_understood_still_knows_the_others
     assert [entry.hostnames for entry in remote.known_keys(text)] == [["alpha"], ["[beta]:22"]]
     revoked = remote.known_keys(f"{text}@revoked * {first}\n")
     assert [entry.hostnames for entry in revoked] == [["[beta]:22"]]
-
-
-def words(command: str) -> list[str]:
-    return shlex.split(command)
-
-
-def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> None:
-    argv = words(commands.create(job(data="/d", memory="4g"), 1, PLACES))
-    assert argv[:3] == ["docker", "create", "--name=cts-job-one-1"]
-    for option in (
-        *("--network=host", "--user=1001:100", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"),
-        *("--shm-size=1073741824", "--memory=4g", "--memory-swap=4g", "--pull=never", "--env=HOME=/tmp"),
-        *("--mount=type=bind,source=/d,target=/data,readonly", "--mount=type=bind,source=/out,target=/output"),
-    ):
-        assert option in argv
-    at = argv.index("stack:1")
-    assert argv[at + 1 :] == [
-        *("launch", "--nnodes=3", "--node-rank=1", "--master-addr=10.0.0.0", "--master-port=29500"),
-        *("--nproc-per-node=2", "--", "train", "--x", "a b"),
-    ]
-
-
-def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
-    mpi = job(launcher="mpirun", port=30000, environment={"A": "1", "TOKEN": None}, hub="/hub")
-    first, second = words(commands.create(mpi, 0, PLACES)), words(commands.create(mpi, 1, PLACES))
-    assert second[second.index("stack:1") + 1 :] == ["sshd", "--port=30499"]
-    assert "--hosts=10.0.0.0,10.0.0.1,10.0.0.2" in first
-    assert {"--env=I_MPI_PORT_RANGE=30001:30498", "--env=I_MPI_HYDRA_IFACE=eth0"} < set(first)
-    names = ["CPU_TRAIN_STACK_IMAGE", "HF_HOME", "A", "TOKEN"]
-    assert [f"--env={name}" for name in names] == first[first.index("--") - 4 : first.index("--")]
-    assert not any("TOKEN" in word for word in second)
-
-
-def test_a_value_of_the_callers_own_is_read_and_never_written() -> None:
-    text = commands.create(job(environment={"TOKEN": None, "A": "1"}), 0, PLACES)
-    assert text.startswith("IFS= read -r TOKEN && export TOKEN && docker create ")
-    assert "--env=TOKEN" in words(text)
-
-
-def test_keys_are_each_hosts_own_and_only_the_first_can_log_in() -> None:
-    archives = keys.make(job(launcher="mpirun"), PLACES)
-    found = []
-    for archive in archives:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            members = {entry.name: entry for entry in tar}
-            found.append(
-                {name: tar.extractfile(entry).read().decode() for name, entry in members.items() if entry.isfile()}  # type: ignore[union-attr]
-            )
-            assert {entry.mode for name, entry in members.items() if name.startswith("run/keys/")} == {0o600}
-            assert {entry.uid for name, entry in members.items() if name.startswith("run/keys")} == {1001}
-    assert set(found[1]) == {"run/keys/ssh_host_ed25519_key", "run/keys/authorized_keys", "etc/passwd"}
-    assert set(found[0]) == {*found[1], "run/keys/id_ed25519", "run/keys/known_hosts"}
-    assert len({files["run/keys/ssh_host_ed25519_key"] for files in found}) == 3
-    assert [line.split()[0] for line in found[0]["run/keys/known_hosts"].splitlines()] == [
-        f"[10.0.0.{number}]:29999" for number in range(3)
-    ]
-    assert "trainer:x:1001:100:" in found[0]["etc/passwd"]
-
-
-def test_a_dry_run_shows_every_command_with_its_host() -> None:
-    shown = launch.plan(job(launcher="mpirun", locked=True), [unknown(index, None) for index in range(3)])
-    for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", "docker wait"):
-        assert [host for host, command in shown if command.startswith(text)] == ["alpha", "beta", "gamma"]
-    assert ("gamma", commands.route("ADDRESS_0")) in shown
-
-
-class _Said:
-    """A host whose containers have said what they will ever say."""
-
-    def __init__(self, name: str, *lines: str) -> None:
-        self.name, self._lines = name, lines
-
-    def stream(self, command: str) -> list[bytes]:
-        return ["".join(f"{line}\n" for line in self._lines).encode()]
-
-
-@pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
-def test_rank_0_is_shown_at_once_and_of_the_others_the_last_lines_or_all(tmp_path: Path, failed: bool) -> None:
-    shown: list[bytes] = []
-    output = Output(tmp_path / "log.txt", shown.append)
-    output.read(_Said("alpha", "[0] a", "[1] b", "plain"), "one", first=True)  # type: ignore[arg-type]
-    output.wait()
-    assert shown == [b"alpha | [0] a\n", b"alpha | plain\n"]
-    output.read(_Said("beta", *"12345"), "two", first=False)  # type: ignore[arg-type]
-    output.wait()
-    output.close(failed)
-    others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]
-    assert shown[2:] == [b"alpha | [1] b\n", *others]
-    assert len((tmp_path / "log.txt").read_text().splitlines()) == 8

@@ -71,13 +71,11 @@ def places(job: Job, remotes: Sequence[Remote], unreachable: Sequence[str]) -> l
     seen = each(remotes, look, names)
     lines += [one for one in seen if isinstance(one, str)]
     fit = [(remote, one) for remote, one in zip(remotes, seen, strict=True) if not isinstance(one, str)]
+    order = {host.name: place for place, host in enumerate(job.hosts)}
     if fit:  # those that answer are compared with each other whatever the others lack
-        some = replace(
-            job, hosts=tuple(host for host in job.hosts if host.name in {remote.name for remote, _ in fit})
-        )
-        lines += facts.problems(some, [one[0] for _, one in fit], [one[1] for _, one in fit])
+        at = [order[remote.name] for remote, _ in fit]
+        lines += facts.problems(job, at, [one[0] for _, one in fit], [one[1] for _, one in fit])
     if lines:
-        order = {host.name: place for place, host in enumerate(job.hosts)}
         raise UsageError("\n".join(sorted(lines, key=lambda line: order[line.partition(":")[0]])))
     known = [one[0] for _, one in fit]
     folders = each(list(zip(remotes, known, strict=True)), lambda pair: _folders(job, *pair), names)

@@ -74,17 +74,20 @@ def clock_offset(answer: str, sent: float, received: float) -> tuple[float, floa
     return float(answer) - (sent + received) / 2, (received - sent) / 2
 
 
-def problems(job: Job, facts: Sequence[Facts], images: Sequence[str]) -> list[str]:
-    """One line for each host that is not fit for the job. The first host is what the others are compared with."""
+def problems(job: Job, at: Sequence[int], facts: Sequence[Facts], images: Sequence[str]) -> list[str]:
+    """One line for each host that is not fit for the job, of those at the places `at` in its list.
+
+    The first of them is what the others are compared with.
+    """
     found = []
-    first = facts[0]
-    for index, (host, its) in enumerate(zip(job.hosts, facts, strict=True)):
-        found += [f"{host.name}: {text}" for text in _alone(job, index, its)]
-        found += [f"{host.name}: {text}" for text in _beside(job.hosts[0].name, first, its)]
-        if images[index] != images[0]:
+    name = job.hosts[at[0]].name
+    for index, its, image in zip(at, facts, images, strict=True):
+        host = job.hosts[index].name
+        found += [f"{host}: {text}" for text in (*_alone(job, index, its), *_beside(name, facts[0], its))]
+        if image != images[0]:
             found.append(
-                f"{host.name}: {job.image} is another image than on {job.hosts[0].name} "
-                f"({_short(images[index])}, expected {_short(images[0])}): push it, and launch with --image-lock"
+                f"{host}: {job.image} is another image than on {name} "
+                f"({_short(image)}, expected {_short(images[0])}): push it, and launch with --image-lock"
             )
     return found
 
