@@ -93,7 +93,7 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(image: str, folder: Path, *command: str) -> Any:
     mounts = ["--volume", f"{folder}:/work", "--volume", f"{HERE}:/tests:ro"]
-    return containers.run(image, *command, docker_args=mounts, timeout=240)
+    return containers.run(image, *command, docker_args=mounts, timeout=600)
 
 
 @pytest.fixture(scope="module")
