@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,6 +214,13 @@ def test_dollar_signs_arrive_as_they_were_typed() -> None:
     assert args[-3:] == ["$$(HOME)", "$$$$", "a$$b"]
     values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
     assert values["NOTE"] == "$$(date) costs $$5"
+
+
+def test_a_commands_numbers_stay_words_for_kubernetes() -> None:
+    command = ("train", "--output_dir=/pvc/x", "--learning_rate", "1e-3", "--seed", "42", "--bf16", "true")
+    text = manifest.render(requests.parse("pytorchjob", replace(OPTIONS, command=command)))
+    for word in ("1e-3", "42", "true"):
+        assert re.search(rf"^ *- '{word}'$", text, re.MULTILINE), word
 
 
 def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
