@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,14 @@ python /tests/tiny_model.py /data/tiny "$TEXT" 2>/dev/null
 entrypoint run --backend gloo /scripts/classify.py /data/one.json 2>/data/one.log || exit 2
 {TWO} /scripts/loop.py /data/tiny /data/train.csv /data/odd.csv /data/loop.json 2>/data/loop.log || exit 3
 """
+# Hugging Face's own examples, where somebody has put them in a folder.
+EXAMPLES = "CPU_TRAIN_STACK_HF_EXAMPLES"
+EXAMPLE_FLAGS = {
+    "run_glue.py": f"{FILES} --do_train --do_eval --no_cuda --ddp_backend ccl --max_seq_length 64",
+    "run_glue_no_trainer.py": f"{FILES} --max_length 64",
+    "run_clm.py": "--model_name_or_path /data/tiny --train_file /data/text.txt --validation_file /data/text.txt "
+    "--do_train --do_eval --no_cuda --ddp_backend ccl --block_size 16",
+}
 # The same job in the words of a configuration file, on one rank.
 CONFIGURATION = {
     "model_name_or_path": "/data/tiny",
@@ -50,6 +59,7 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     (folder / "train.csv").write_text(reviews(24))
     (folder / "eval.csv").write_text(reviews(16))
     (folder / "odd.csv").write_text(reviews(13))
+    (folder / "text.txt").write_text(reviews(40))
     (folder / "one.json").write_text(json.dumps(CONFIGURATION))
     text = reviews(8).replace(",", " ") + CONTEXT
     done = containers.run(image, "sh", "-c", JOB, env={"TEXT": text}, docker_args=mounts(folder), timeout=300)
@@ -116,6 +126,23 @@ def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: P
     assert adapted(folder / "loop.log") == ["accelerate-cpu", "offline-metrics"]
 
 
+@pytest.mark.parametrize("name", EXAMPLE_FLAGS)
+def test_hugging_faces_example_runs_as_it_is_on_two_ranks(image: str, folder: Path, name: str) -> None:
+    examples = Path(os.environ.get(EXAMPLES, ""))
+    if EXAMPLES not in os.environ or not (examples / name).is_file():
+        pytest.skip(f"{EXAMPLES} names no folder with {name}: the examples are not part of this repository")
+    flags = f"{EXAMPLE_FLAGS[name]} --num_train_epochs 1 --output_dir /tmp/out"
+    job = f"{TWO} --quiet /examples/{name} {flags}"
+    done = containers.run(
+        image,
+        *("sh", "-c", f"({job}) 1>&2 || exit 1; cat /tmp/out/all_results.json"),
+        docker_args=[*mounts(folder), "--volume", f"{examples.resolve()}:/examples:ro"],
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 0 <= json.loads(done.stdout)["eval_accuracy"] <= 1
+
+
 def script(image: str, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return containers.run(image, *argv, docker_args=mounts(folder))
 
@@ -153,3 +180,23 @@ def test_a_group_that_cannot_be_the_one_that_exists_is_one_line(image: str, fold
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "init_process_group(world_size=2), but the launcher gave this process world_size 1" in line
+
+
+PARSED = """
+import shlex, sys
+from entrypoints.train.main import prepare
+for line in sys.stdin:
+    prepare(shlex.split(line)[1:])
+    print("understood")
+"""
+
+
+def test_the_trainers_lines_in_the_recipes_are_understood(image: str) -> None:
+    recipes = (HERE.parents[1] / "docs" / "recipes.md").read_text()
+    lines = [line.strip() for line in recipes.splitlines() if line.startswith("    train ")]
+    assert len(lines) >= 6
+    words = "\n".join(lines)
+    done = containers.run(
+        image, "sh", "-c", 'printf "%s" "$LINES_" | python -c "$CODE"', env={"LINES_": words, "CODE": PARSED}
+    )
+    assert done.stdout.splitlines() == ["understood"] * len(lines), done.stderr
