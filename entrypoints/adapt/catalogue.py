@@ -6,7 +6,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 
-from entrypoints.adapt import arguments, loss_scale, offline_metrics, process_group, removed_names, use_cpu
+from entrypoints.adapt import (
+    arguments,
+    loss_scale,
+    offline_metrics,
+    older_data,
+    process_group,
+    removed_names,
+    use_cpu,
+)
 from entrypoints.adapt.adaptation import PACKAGES, Adaptation, Situation
 from entrypoints.errors import UsageError
 
@@ -20,6 +28,7 @@ ALL: tuple[Adaptation, ...] = (
     *loss_scale.ADAPTATIONS,
     *offline_metrics.ADAPTATIONS,
     *removed_names.ADAPTATIONS,
+    *older_data.ADAPTATIONS,
     *arguments.ADAPTATIONS,
 )
 
