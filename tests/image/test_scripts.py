@@ -123,7 +123,7 @@ def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: P
     assert seen["steps"] == 3  # of 4 rows on each of two ranks
     assert seen["rows"] == 13
     assert {"accuracy", "f1"} <= set(seen)
-    assert adapted(folder / "loop.log") == ["accelerate-cpu", "offline-metrics"]
+    assert adapted(folder / "loop.log") == ["accelerate-cpu", "auth-token", "load-metric", "offline-metrics"]
 
 
 @pytest.mark.parametrize("name", EXAMPLE_FLAGS)

@@ -1,4 +1,4 @@
-"""A loop of one's own with accelerate, as the `_no_trainer` examples are: run by the tests, unmodified.
+"""A loop with accelerate, as the `_no_trainer` examples of transformers 4 are: run by the tests, unmodified.
 
 Usage: loop.py MODEL TRAIN.csv VALIDATION.csv OUTPUT.json
 """
@@ -9,11 +9,10 @@ import argparse
 import json
 from pathlib import Path
 
-import evaluate
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from datasets import load_dataset
+from datasets import load_dataset, load_metric
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, get_scheduler
 
@@ -25,10 +24,13 @@ def main() -> None:
     arguments = parser.parse_args()
     accelerator = Accelerator()
     set_seed(7)
-    splits = load_dataset("csv", data_files={"train": arguments.train, "validation": arguments.validation})
+    files = {"train": arguments.train, "validation": arguments.validation}
+    splits = load_dataset("csv", data_files=files, use_auth_token=None)
     names = sorted(splits["train"].unique("label"))
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForSequenceClassification.from_pretrained(arguments.model, num_labels=len(names))
+    model = AutoModelForSequenceClassification.from_pretrained(
+        arguments.model, num_labels=len(names), use_auth_token=None
+    )
 
     def encode(rows):  # type: ignore[no-untyped-def]
         labels = [names.index(one) for one in rows["label"]]
@@ -44,7 +46,7 @@ def main() -> None:
     model, optimizer, train, validation, scheduler = accelerator.prepare(
         model, optimizer, train, validation, scheduler
     )
-    metric = evaluate.load("glue", "mrpc")
+    metric = load_metric("glue", "mrpc")
     steps = 0
     for batch in train:
         accelerator.backward(model(**batch).loss)
