@@ -137,7 +137,7 @@ def _hook_post_init(situation: Situation, made: Any) -> None:
 
     @functools.wraps(post_init)
     def __post_init__(self: Any) -> None:  # noqa: N807 - it is one
-        if _DDP_BACKEND.name in _ACTIVE and self.ddp_backend == "ccl":
+        if _DDP_BACKEND.name in _ACTIVE and getattr(self, "ddp_backend", None) == "ccl":
             self.ddp_backend = None
             _done(situation, [Found(_DDP_BACKEND, "ccl")])
         post_init(self)

@@ -53,7 +53,10 @@ def _hook(situation: Situation, module: ModuleType) -> None:
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is one
         init(self, *args, **options)
-        if not getattr(self, "model_accepts_loss_kwargs", False) or self.compute_loss_func is not None:
+        if (
+            not getattr(self, "model_accepts_loss_kwargs", False)
+            or getattr(self, "compute_loss_func", None) is not None
+        ):
             return
         model = self.accelerator.unwrap_model(self.model)
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's

@@ -41,7 +41,9 @@ def _hook_training_arguments(situation: Situation, module: ModuleType) -> None:
 
 
 def _hook_accelerate(situation: Situation, module: ModuleType) -> None:
-    state = module.PartialState
+    state = getattr(module, "PartialState", None)
+    if state is None:  # accelerate of 2022
+        return
     init = state.__init__
 
     @functools.wraps(init)
