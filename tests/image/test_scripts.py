@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,8 +90,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def adapted(log: Path) -> list[str]:
     """The names of what was adapted, in their order."""
-    lines = [line for line in log.read_text().splitlines() if line.startswith("adapted (")]
-    return [line.partition("(")[2].partition(")")[0] for line in lines]
+    # Not at a line's start where another rank's progress bar has just been drawn.
+    return re.findall(r"adapted \(([\w-]+)\): ", log.read_text())
 
 
 def test_a_trainers_script_of_transformers_4_runs_as_it_is_on_two_ranks_of_ccl(folder: Path) -> None:
