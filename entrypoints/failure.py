@@ -79,6 +79,10 @@ def finish() -> NoReturn:
     destructor: "terminate called without an active exception", SIGABRT (torch 2.13 with Python 3.11; nearly
     one in three jobs of two ranks that ended with all_gather_object).
     """
+    # What the interpreter does first: the threads of a pool that nobody has shut down would be waited for in vain
+    # (torch.compile keeps such a pool).
+    for leave in reversed(getattr(threading, "_threading_atexits", ())):
+        leave()
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
