@@ -206,3 +206,39 @@ def test_the_trainers_lines_in_the_recipes_are_understood(image: str) -> None:
         image, "sh", "-c", 'printf "%s" "$LINES_" | python -c "$CODE"', env={"LINES_": words, "CODE": PARSED}
     )
     assert done.stdout.splitlines() == ["understood"] * len(lines), done.stderr
+
+
+BROKEN = {
+    "same.py": "import torch.distributed as dist\ndist.barrier()\nrow = {'text': 1}\nprint(row['label'])\n",
+    "one.py": "import torch, torch.distributed as dist\nif dist.get_rank() == 1:\n    1 / 0\n"
+    "dist.all_reduce(torch.ones(1))\n",
+    "syntax.py": "def main(:\n    pass\n",
+}
+
+
+def test_a_broken_script_tells_why_once_and_without_our_frames(image: str, tmp_path: Path) -> None:
+    """By the rank that failed first, with one line at most of the other, behind it."""
+    tmp_path.chmod(0o755)
+    for name, text in BROKEN.items():
+        (tmp_path / name).write_text(text)
+    runs = "; ".join(f"{TWO} --quiet /broken/{name}; echo === $?" for name in BROKEN)
+    done = containers.run(
+        image,
+        *("sh", "-c", f"exec 2>&1; {runs}"),
+        docker_args=["--network", "none", "--shm-size", "1g", "--volume", f"{tmp_path}:/broken:ro"],
+    )
+    same, one, syntax, rest = done.stdout.split("=== 1\n")
+    assert rest == ""
+    assert "/opt/cpu-train-stack" not in done.stdout
+    for text, error in ((same, "KeyError: 'label'"), (one, "ZeroDivisionError"), (syntax, "SyntaxError")):
+        told = re.findall(rf"^\[rank[01]\]: {error}", text, re.MULTILINE)
+        assert len(told) == 1, text
+        assert text.count("[rank0]") == 0 or text.count("[rank1]") == 0, text
+    # The launcher may have ended the other one before it could say its line.
+    lines = [line for line in same.splitlines() if not line.startswith("[")]
+    line = r"rank [01]: KeyError: 'label' \(/broken/same.py:4\); rank [01] has failed before"
+    assert len(lines) <= 2
+    assert all(re.fullmatch(line, one) for one in lines[:-1])
+    assert "exited with code 1" in lines[-1]
+    assert '[rank1]:   File "/broken/one.py", line 3' in one
+    assert 'File "/broken/syntax.py", line 1' in syntax
