@@ -30,6 +30,7 @@ UNUSED = {
     "SP/torch/lib/libbackend_with_compiler.so": "torch's C++ tests",
     "SP/torch/lib/libaoti_custom_ops.so": "torch's C++ tests",
     "SP/*/**/tests": "Python packages' own tests",
+    "SP/numpy/_core/tests/[!_]*": "numpy's own tests",
     "**/*.a": "static libraries",
     "**/*.dbg": "debug symbols",
     "opt/compiler": "OpenMP device code for the compiler",
@@ -41,6 +42,8 @@ UNUSED = {
     "lib/libtcm_debug*": "debug build",
     "bin/IMB-*": "Intel MPI's benchmarks",
 }
+# Of the folders that a rule takes: a module there is imported by what is no test (numpy.testing, numpy 2.0 to 2.3).
+IMPORTED = ("numpy/_core/tests",)
 
 
 def main(venv: Path) -> None:
@@ -48,7 +51,8 @@ def main(venv: Path) -> None:
     site_packages = next((venv / "lib").glob("python3.*/site-packages"))
     for pattern, reason in UNUSED.items():
         glob = pattern.replace("SP/", f"{site_packages.relative_to(venv)}/")
-        saved = sum(remove(path) for path in sorted(venv.glob(glob)))
+        needed = {site_packages / folder for folder in IMPORTED}
+        saved = sum(remove(path) for path in sorted(set(venv.glob(glob)) - needed))
         print(f"trim: {saved / 1e6:6.1f} MB  {pattern}  ({reason})")
     saved = link_copies(venv / "lib")
     print(f"trim: {saved / 1e6:6.1f} MB  lib/*.so*  (copies of one library under several names)")

@@ -34,6 +34,7 @@ GOES = [
     f"{SP}/torch/lib/libbackend_with_compiler.so",
     f"{SP}/torch/lib/libaoti_custom_ops.so",
     f"{SP}/sklearn/tree/tests/test_tree.py",
+    f"{SP}/numpy/_core/tests/test_array.py",
     f"{SP}/torch/lib/libdnnl.a",
     "lib/libmpi.a",
     "lib/libmpi.dbg",
@@ -59,6 +60,7 @@ STAYS = [
     f"{SP}/torch/testing/__init__.py",
     f"{SP}/sklearn/tree/tests.py",
     f"{SP}/numpy/_core/__init__.py",
+    f"{SP}/numpy/_core/tests/_natype.py",
     f"{SP}/datasets/utils/metadata.txt",
 ]
 
