@@ -42,7 +42,7 @@ UNUSED = {
     "lib/libtcm_debug*": "debug build",
     "bin/IMB-*": "Intel MPI's benchmarks",
 }
-# Of the folders that a rule takes: a module there is imported by what is no test (numpy.testing, numpy 2.0 to 2.3).
+# Of the folders that a rule takes: a module there is imported by numpy.testing (2.0 to 2.3).
 IMPORTED = ("numpy/_core/tests",)
 
 
