@@ -37,6 +37,8 @@ def variables(environment: DistributedEnvironment, interface: str, shared_memory
         # Unless the plan has kept cores for workers: one that shares its core with compute threads costs a
         # thousandfold in latency, so whoever waits for a collective moves it on.
         "CCL_WORKER_OFFLOAD": "0",
+        # oneCCL's own default; accelerate up to 1.12 uses a group of this backend only where it is said.
+        "CCL_WORKER_COUNT": "1",
         # Its warnings are about what is chosen here on purpose.
         "CCL_LOG_LEVEL": "error",
     }
