@@ -1,0 +1,195 @@
+"""The tasks that run a job: on a local cluster, or on hosts."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from tooling import demo as demonstration
+from tooling import reliability, running
+from tooling import up as clusters
+from tooling.choice import Choice
+from tooling.command_line.options import IMAGE_LOCK_HELP, PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
+from tooling.hosts import request as hosts_request
+from tooling.program import remainder_argv
+from tooling.say import say
+
+
+@task(
+    iterable=["set"],
+    help={
+        "pin": PIN_HELP,
+        "nodes": "containers to start",
+        "ranks-per-node": "training processes in each",
+        "backend": "the process group: ccl or gloo",
+        "launcher": "what starts the ranks: torchrun or mpirun",
+        "set": SET_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "image-lock": IMAGE_LOCK_HELP,
+    },
+)
+def demo(
+    _c: Context,
+    set: list[str],
+    pin: str | None = None,
+    nodes: int = 2,
+    ranks_per_node: int = 1,
+    backend: str = "ccl",
+    launcher: str = "torchrun",
+    torch_source: str = "row",
+    image_lock: str | None = None,
+) -> None:
+    """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
+    choice = Choice(pin, tuple(set), torch_source, image_lock)
+    demonstration.run(choice, nodes, ranks_per_node, backend, launcher, say)
+
+
+@task(
+    iterable=["env", "set"],
+    help={
+        "pin": PIN_HELP,
+        "set": SET_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "image-lock": IMAGE_LOCK_HELP,
+        "nodes": "containers to start; the host's cores are split over them",
+        "ranks-per-node": "training processes in each",
+        "name": "of the cluster: two clusters can run beside each other",
+        "data": "a folder of yours, read-only at /data in every node",
+        "output": "a folder that every node may write to, at /output; default .cache/clusters/NAME/output",
+        "env": "NAME=VALUE for every rank, or NAME to hand on your own value; may be repeated",
+        "offline": "no network but the cluster's own",
+        "detach": "leave the cluster running: ./inv logs, ./inv down",
+        "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh",
+        "memory": "limit of each node: 4g, for example",
+        "max-restarts": "after a failure start anew, from the last checkpoint, so many times",
+    },
+)
+def up(
+    _c: Context,
+    env: list[str],
+    set: list[str],
+    pin: str | None = None,
+    nodes: int = 2,
+    ranks_per_node: int = 1,
+    name: str = "cluster",
+    data: str | None = None,
+    output: str | None = None,
+    offline: bool = False,
+    detach: bool = False,
+    launcher: str = "torchrun",
+    memory: str | None = None,
+    max_restarts: int = 0,
+    torch_source: str = "row",
+    image_lock: str | None = None,
+) -> None:
+    """Run a command on a local cluster: ./inv up --nodes 2 -- train ..."""
+    clusters.up(
+        clusters.Request(
+            command=tuple(remainder_argv()),
+            choice=Choice(pin, tuple(set), torch_source, image_lock),
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            launcher=launcher,
+            name=name,
+            data=data,
+            output=output,
+            environment=tuple(env),
+            memory=memory,
+            offline=offline,
+            detach=detach,
+            max_restarts=max_restarts,
+        )
+    )
+
+
+@task(
+    help={
+        "only": "a regular expression that a fault's name has to contain: disk-full, for example",
+        "launcher": "torchrun or mpirun; default both",
+    },
+)
+def faults(_c: Context, only: str = "", launcher: str = "") -> None:
+    """Break running jobs in every way, check how they end, and go on from their checkpoints."""
+    reliability.run(only, launcher, say)
+
+
+@task(
+    iterable=["env"],
+    help={
+        "hosts": "a file with a host's name on each line, as ssh knows it; rank 0 is on the first",
+        "ranks-per-node": "training processes on each; default what the file's slots say, else 1",
+        "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh between the containers",
+        "name": "of the job: two can run beside each other, with different ports",
+        "pin": "a row of ./inv matrix, whose image is on every host; the default pin needs no flag",
+        "image-lock": "an image.lock.json of ./inv push: that image, by digest, pulled where it is not present",
+        "data": "a folder of every host, read-only at /data",
+        "output": "a folder of every host, written to, at /output; default cpu-train-stack/NAME in the home there",
+        "hub": "a folder of every host for what comes from Hugging Face's hub: HF_HOME",
+        "env": "NAME=VALUE for every rank, or NAME to hand on your own value unseen; may be repeated",
+        "memory": "limit of each container: 64g, for example",
+        "port": "where the ranks meet; the 499 ports behind it are the job's too",
+        "detach": "leave the job running: ./inv logs, ./inv status, ./inv stop",
+        "dry-run": "show every command, run none",
+    },
+)
+def launch(
+    _c: Context,
+    env: list[str],
+    hosts: str = "",
+    ranks_per_node: int = 0,
+    launcher: str = "torchrun",
+    name: str = "job",
+    pin: str | None = None,
+    image_lock: str | None = None,
+    data: str | None = None,
+    output: str | None = None,
+    hub: str | None = None,
+    memory: str | None = None,
+    port: int = 29500,
+    detach: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Run a command on bare-metal hosts, over ssh: ./inv launch --hosts hosts -- train ..."""
+    hosts_request.run(
+        hosts_request.Request(
+            command=tuple(remainder_argv()),
+            choice=Choice(pin, image_lock=image_lock),
+            hosts=hosts,
+            ranks_per_node=ranks_per_node or None,
+            launcher=launcher,
+            name=name,
+            data=data,
+            output=output,
+            hub=hub,
+            environment=tuple(env),
+            memory=memory,
+            port=port,
+            detach=detach,
+            dry_run=dry_run,
+        )
+    )
+
+
+@task(help={"name": "of the cluster; without it, the only one that is up"})
+def down(_c: Context, name: str | None = None) -> None:
+    """Take a cluster away."""
+    clusters.down(name)
+
+
+@task(
+    help={"name": "of the cluster or job; without it, the only one there is", "follow": "wait for more"},
+)
+def logs(_c: Context, name: str | None = None, follow: bool = False) -> None:
+    """Show the output of a cluster or a job, also after its end."""
+    running.logs(name, follow)
+
+
+@task(help={"name": "of the cluster or job; without it, the job that runs, or every cluster"})
+def status(_c: Context, name: str | None = None) -> None:
+    """Show what the containers of a cluster or a job do."""
+    running.status(name)
+
+
+@task(help={"name": "of the cluster or job; without it, the only one that runs"})
+def stop(_c: Context, name: str | None = None) -> None:
+    """End a cluster or a job."""
+    running.stop(name)

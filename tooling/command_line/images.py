@@ -1,0 +1,104 @@
+"""The tasks about pins and images."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from tooling import builds, locks, matrix, pins, variants
+from tooling import push as pushing
+from tooling import reproduce as reproducing
+from tooling import sbom as bill
+from tooling.choice import Choice
+from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
+from tooling.errors import UsageError
+from tooling.say import say
+
+
+@task(name="matrix")
+def show_matrix(_c: Context, json: bool = False) -> None:
+    """Show the pins: one row is one set of versions that fit together."""
+    matrix.show(pins.load(), as_json=json)
+
+
+@task(name="check-matrix", help={"pin": "only this row"})
+def check_matrix(_c: Context, pin: str | None = None) -> None:
+    """Check every row: versions that fit together, and wheels that pip finds for it."""
+    loaded = pins.load()
+    matrix.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
+
+
+@task(
+    iterable=["set"],
+    help={
+        "pin": PIN_HELP,
+        "all": "every row that has a lock",
+        "set": SET_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+    },
+)
+def build(
+    _c: Context, set: list[str], pin: str | None = None, all: bool = False, torch_source: str = "row"
+) -> None:
+    """Make the image cpu-train-stack:PIN."""
+    if all and (pin or set):
+        raise UsageError("build takes --all, or --pin and --set: give one of the two")
+    if all:
+        builds.every(torch_source, say)
+    else:
+        builds.one(pin, set, torch_source, say)
+
+
+@task(
+    help={
+        "pin": PIN_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+    }
+)
+def lock(_c: Context, pin: str | None = None, torch_source: str = "row") -> None:
+    """Make a pin's lock anew: images/locks/PIN.txt, every wheel with its sha256."""
+    say(f"wrote {locks.write(variants.choose(pin, (), torch_source), say)}")
+
+
+@task(
+    help={
+        "pin": PIN_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "json": "one JSON document on standard output instead of a table",
+    }
+)
+def reproduce(_c: Context, pin: str | None = None, torch_source: str = "row", json: bool = False) -> None:
+    """Build a pin twice without the build cache and compare the layers, down to the first file that differs."""
+    reproducing.run(Choice(pin, torch_source=torch_source), json, say)
+
+
+@task(
+    help={
+        "registry": "HOST[:PORT]/NAME; credentials come from docker login",
+        "pin": PIN_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "alias": "also move the tag PIN to this image",
+        "output": "folder for image.lock.json and image.spdx.json",
+    }
+)
+def push(
+    _c: Context,
+    registry: str = "",
+    pin: str | None = None,
+    torch_source: str = "row",
+    alias: bool = False,
+    output: str = ".",
+) -> None:
+    """Push the image that was tested, under a tag that is never moved, and write image.lock.json."""
+    pushing.run(registry, Choice(pin, torch_source=torch_source), alias, output, say)
+
+
+@task(
+    help={
+        "pin": PIN_HELP,
+        "torch-source": TORCH_SOURCE_HELP,
+        "output": "the file; default .cache/sbom/PIN.spdx.json",
+    }
+)
+def sbom(_c: Context, pin: str | None = None, torch_source: str = "row", output: str | None = None) -> None:
+    """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
+    bill.run(Choice(pin, torch_source=torch_source), output, say)
