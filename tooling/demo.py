@@ -120,7 +120,6 @@ def train_command(batch: int, backend: str, train_file: str, validation_file: st
         "--do_eval",
         f"--per_device_train_batch_size={batch}",
     ]
-    command += [f"--backend={backend}"]
     return (*command, *(f"--{name}={value}" for name, value in HYPERPARAMETERS.items()))
 
 
