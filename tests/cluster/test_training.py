@@ -89,7 +89,10 @@ def train(
 def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
     pairs: Data, tmp_path: Path, image: str
 ) -> None:
-    common = ("--max_steps=50", "--learning_rate=5e-5", "--eval_strategy=no", "--save_strategy=no", "--do_eval")
+    common = (
+        *("--max_steps=50", "--learning_rate=5e-5", "--max_seq_length=64"),
+        *("--eval_strategy=no", "--save_strategy=no", "--do_eval"),
+    )
     runs = {  # ranks, rows a rank, steps accumulated, process group
         "one": (1, 32, 1, "ccl"),
         "two": (2, 16, 1, "ccl"),
@@ -123,6 +126,7 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
 def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image: str) -> None:
     arguments = ("--num_train_epochs=3", "--per_device_train_batch_size=16", "--learning_rate=5e-5")
     plain = ("--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train", "--max_seq_length=128")
+    plain += ("--group_by_length",)
     result = train("mrpc", pairs, tmp_path, 2, *arguments, *plain, timeout=900)
     assert result["steps"] == 384
     assert result["metrics"]["eval_samples"] == 1725
