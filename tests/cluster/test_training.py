@@ -125,8 +125,10 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
 @pytest.mark.skipif(not (SHARED / "mrpc").is_dir(), reason="MRPC is not here: its accuracy cannot be measured")
 def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image: str) -> None:
     arguments = ("--num_train_epochs=3", "--per_device_train_batch_size=16", "--learning_rate=5e-5")
-    plain = ("--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train", "--max_seq_length=128")
-    plain += ("--group_by_length",)
+    plain = (
+        *("--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train"),
+        *("--max_seq_length=128", "--group_by_length"),
+    )
     result = train("mrpc", pairs, tmp_path, 2, *arguments, *plain, timeout=900)
     assert result["steps"] == 384
     assert result["metrics"]["eval_samples"] == 1725
