@@ -143,7 +143,7 @@ def describe(row: Row) -> str:
 def table(rows: Sequence[Row]) -> Table:
     """The rows for a terminal."""
     shown = Table(
-        *("fault", "launcher", "detected (s)", "ended (s)", "exit code", "left behind"),
+        *("fault", "launcher", "detected (s)", "ended (s)", "exit", "left"),
         *("steps lost", "losses apart", "verdict"),
     )
     for row in rows:
