@@ -89,10 +89,7 @@ def train(
 def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
     pairs: Data, tmp_path: Path, image: str
 ) -> None:
-    common = (
-        *("--max_steps=50", "--learning_rate=5e-5", "--max_seq_length=64"),
-        *("--eval_strategy=no", "--save_strategy=no", "--do_eval"),
-    )
+    common = ("--max_steps=50", "--learning_rate=5e-5", "--eval_strategy=no", "--save_strategy=no", "--do_eval")
     runs = {  # ranks, rows a rank, steps accumulated, process group
         "one": (1, 32, 1, "ccl"),
         "two": (2, 16, 1, "ccl"),
