@@ -11,11 +11,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Callable
 
-from entrypoints import cpuinfo, mapped
+from entrypoints import cpuinfo, mapped, packages
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.host import EMULATED
 from entrypoints.notes import count
@@ -119,7 +118,7 @@ def show(environment: DistributedEnvironment, preloaded: Iterable[str], quiet: b
     if environment.world_size > 1:
         dist.all_gather_object(seen, own)
     if environment.rank == 0 and not quiet:
-        text = lines(seen, backend, environment, _versions())
+        text = lines(seen, backend, environment, packages.versions(PACKAGES))
         print("\n".join(text), file=sys.stderr, flush=True)
 
 
@@ -167,14 +166,4 @@ def _warnings(seen: Sequence[Seen], backend: str, pins: Sequence[str]) -> list[s
     alone = sorted({rank.host for rank in seen if rank.wants_shared_memory and not rank.shared_memory})
     if backend == "ccl" and alone:
         found.append(f"no shared memory on {', '.join(alone)}, ranks there use tcp: /dev/shm may be too small")
-    return found
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found

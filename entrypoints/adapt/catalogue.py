@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 
+from entrypoints import packages
 from entrypoints.adapt import (
     arguments,
     loss_scale,
@@ -54,13 +54,7 @@ def install(situation: Situation, off: frozenset[str]) -> None:
 
 def versions() -> dict[str, str]:
     """What is installed of the packages that adaptations are about."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return packages.versions(PACKAGES)
 
 
 def explain(situation: Situation, off: frozenset[str]) -> str:

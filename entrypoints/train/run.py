@@ -7,13 +7,13 @@ import platform
 import sys
 import time
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch.distributed as dist
 
+from entrypoints import packages
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.train import adapters, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments
@@ -159,18 +159,8 @@ def _document(
         "peak_memory_bytes": [report.peak_memory_bytes for report in reports],
         "weights_sha256": [report.weights_sha256 for report in reports],
         "config": {**asdict(plan.task), "max_seq_length": plan.job.max_seq_length, **arguments.to_dict()},
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **packages.versions(_PACKAGES)},
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _summary(document: dict[str, Any]) -> str:
