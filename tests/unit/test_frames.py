@@ -38,7 +38,7 @@ def test_a_syntax_error_of_the_script_has_no_frame_at_all(tmp_path: Path) -> Non
     error = raised(tmp_path / "script.py", "def deep(:\n")
     frames.strip(error, is_script=True)
     assert files(error) == []
-    assert f'File "{tmp_path}/script.py", line 1' in "".join(traceback.format_exception(error))
+    assert f'File "{tmp_path}/script.py", line 1' in "".join(traceback.format_exception(type(error), error, None))
 
 
 def test_the_causes_of_an_error_are_stripped_as_well(tmp_path: Path) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from invoke.context import Context
 
 from tooling import host_doctor, suite
-from tooling.command_line.options import task
+from tooling import inside as in_image
+from tooling.choice import Choice
+from tooling.command_line.options import TORCH_SOURCE_HELP, task
+from tooling.errors import UsageError
+from tooling.say import say
 
 
 @task()
@@ -14,7 +18,19 @@ def doctor(_c: Context, json: bool = False) -> None:
     host_doctor.run(as_json=json)
 
 
-@task(name="test", help={"unit": "only the part that needs no Docker"})
-def run_suite(_c: Context, unit: bool = False) -> None:
+@task(
+    name="test",
+    help={
+        "unit": "only the part that needs no Docker",
+        "inside": "a row of ./inv matrix: only the entrypoints' unit tests, in its image",
+        "torch-source": f"with --inside: {TORCH_SOURCE_HELP}",
+    },
+)
+def run_suite(_c: Context, unit: bool = False, inside: str | None = None, torch_source: str = "row") -> None:
     """Run the checks (ruff, mypy) and the whole test suite."""
-    suite.run(unit_only=unit)
+    if (unit and inside) or (torch_source != "row" and not inside):
+        raise UsageError("test takes --unit, or --inside PIN with or without --torch-source: give one of the two")
+    if inside:
+        in_image.run(Choice(inside, torch_source=torch_source), say)
+    else:
+        suite.run(unit_only=unit)
