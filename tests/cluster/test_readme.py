@@ -45,6 +45,7 @@ EXPECTED = {
 
 # What the output of a command that begins with this must hold.
 BEGINNINGS = {
+    "./inv plan-cluster": ["node-hours", "Worth it: 8 nodes"],
     "./inv manifest pytorchjob": ["kind: PyTorchJob"],
     "./inv manifest trainjob": ["kind: TrainJob", "kind: ClusterTrainingRuntime"],
     "./inv manifest mpijob": ["kind: MPIJob"],

@@ -7,10 +7,12 @@ from invoke.context import Context
 from tooling import bench as measurements
 from tooling import bench_launch as launchers
 from tooling import conformance as torchs_suite
+from tooling import plan_cluster as cluster_planning
 from tooling import sanitize as sanitizing
 from tooling import soak as soaking
 from tooling.command_line.options import PIN_HELP, task
 from tooling.say import say
+from tooling.scaling.cluster_plan import Request as PlanRequest
 
 
 @task(
@@ -55,6 +57,74 @@ def bench_launch(
 ) -> None:
     """Train the same under launch, torchrun and run_cpu: ./inv bench launch."""
     launchers.run(pin, ranks, rounds, (f"--steps={steps}",), json, say)
+
+
+@task(
+    help={
+        "model": "a name (bert-base, MiniLM, ...), a number of parameters (110M) or a config.json",
+        "nodes": "numbers of nodes to compare",
+        "network": "bits a second of a node's network card: 10g, 25g, 100g; with a message's time: 25g,40us",
+        "samples": "to train on, in an epoch",
+        "epochs": "how often",
+        "seq-length": "tokens of a sample",
+        "batch-size": "of a rank",
+        "ranks-per-node": "training processes on each node",
+        "eval-samples": "of all evaluations together",
+        "single-node-samples-per-second": "as train on one node shows it",
+        "cores": "of a node, physical ones",
+        "ghz": "of all cores at work",
+        "isa": "avx2, avx512, avx512_bf16 or amx: what the products are made with",
+        "bf16-gradients": "as train --ddp_comm_hook bf16 exchanges them",
+        "fixed-seconds": "start, tokenizing, checkpoints: what more nodes do not shorten",
+        "efficiency": "of one node, that a node is to keep for it to be worth it",
+        "published": "instead: the predictions for the jobs whose times the guides have published",
+        "json": "one JSON document on standard output instead of a table",
+    },
+)
+def plan_cluster(
+    _c: Context,
+    model: str = "",
+    nodes: str = "1,2,4,8",
+    network: str = "25g",
+    samples: int = 0,
+    epochs: float = 3.0,
+    seq_length: int = 128,
+    batch_size: int = 32,
+    ranks_per_node: int = 1,
+    eval_samples: int = 0,
+    single_node_samples_per_second: float = 0.0,
+    cores: int = 0,
+    ghz: float = 0.0,
+    isa: str = "",
+    bf16_gradients: bool = False,
+    fixed_seconds: float = 30.0,
+    efficiency: float = 0.8,
+    published: bool = False,
+    json: bool = False,
+) -> None:
+    """Predict how long a job takes on N nodes and how many are worth it, with error bars."""
+    if published:
+        cluster_planning.check(json)
+        return
+    request = PlanRequest(
+        model=model,
+        nodes=cluster_planning.nodes_of(nodes),
+        network=network,
+        samples=samples,
+        epochs=epochs,
+        length=seq_length,
+        batch_size=batch_size,
+        ranks_per_node=ranks_per_node,
+        evaluated=eval_samples,
+        samples_per_second=single_node_samples_per_second,
+        cores=cores,
+        ghz=ghz,
+        isa=isa,
+        bf16_gradients=bf16_gradients,
+        fixed_seconds=fixed_seconds,
+        efficiency=efficiency,
+    )
+    cluster_planning.run(request, json, say)
 
 
 @task(

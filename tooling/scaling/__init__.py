@@ -1,0 +1,1 @@
+"""How long a data-parallel job takes on N nodes: a model from first principles. Pure, but for reading a config."""

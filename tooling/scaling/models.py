@@ -1,0 +1,190 @@
+"""Parameters and work of a model, by arithmetic from its config: nothing is downloaded."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tooling.errors import UsageError
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmb]?)", re.I)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+# Of a model of which only the number of parameters is known: word embeddings, of all parameters. 9% in BERT-large,
+# 21% in BERT-base, 35% in DistilBERT, 52% in MiniLM-L6.
+_UNKNOWN_EMBEDDINGS = 0.2
+
+
+@dataclass(frozen=True)
+class Model:
+    """`products`: parameters that each token is multiplied by. `quadratic`: layers x width, for attention."""
+
+    name: str
+    parameters: int
+    embeddings: int
+    products: int
+    quadratic: int
+
+    def flops(self, length: int) -> float:
+        """Floating-point operations to train on one sample of `length` tokens.
+
+        Two for each parameter and token in forward, and of attention's two products of length x length x width in
+        each layer; backward takes twice as many (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+        """
+        return 3.0 * length * (2 * self.products + 4 * length * self.quadratic)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """BERT's and its kin's. `positions`, `types`: rows of learned positions and of token types."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    positions: int = 512
+    types: int = 2
+    pooler: bool = True
+
+    def model(self, name: str) -> Model:
+        wide = self.hidden
+        embeddings = (self.vocabulary + self.positions + self.types) * wide + 2 * wide
+        products = self.layers * (4 * wide * wide + 2 * wide * self.intermediate)
+        biases_and_norms = self.layers * (4 * wide + self.intermediate + wide + 4 * wide)
+        pooler = wide * wide + wide if self.pooler else 0
+        total = embeddings + products + biases_and_norms + pooler
+        return Model(name, total, self.vocabulary * wide, products, self.layers * wide)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Llama's and its kin's: gated layers, RMS norms. `tied`: the output layer is the word embeddings'."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    tied: bool
+    qkv_biases: bool = False
+
+    def model(self, name: str) -> Model:
+        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        layer = 2 * self.hidden * (queries + keys) + 3 * self.hidden * self.intermediate
+        biases = queries + 2 * keys if self.qkv_biases else 0
+        words = self.vocabulary * self.hidden
+        products = self.layers * layer + words  # the output layer multiplies, also where it is tied
+        total = self.layers * (layer + biases + 2 * self.hidden) + self.hidden + words * (1 if self.tied else 2)
+        return Model(name, total, words, products, self.layers * queries)
+
+
+# Source: each model's config.json on Hugging Face's hub. The counts are those of the model without a task's head.
+KNOWN: dict[str, Encoder | Decoder] = {
+    "bert-base-cased": Encoder(12, 768, 3072, 28996),
+    "bert-base-uncased": Encoder(12, 768, 3072, 30522),
+    "bert-large-cased": Encoder(24, 1024, 4096, 28996),
+    "bert-large-uncased": Encoder(24, 1024, 4096, 30522),
+    "distilbert-base-cased": Encoder(6, 768, 3072, 28996, types=0, pooler=False),
+    "distilbert-base-uncased": Encoder(6, 768, 3072, 30522, types=0, pooler=False),
+    "all-MiniLM-L6-v2": Encoder(6, 384, 1536, 30522),
+    "all-MiniLM-L12-v2": Encoder(12, 384, 1536, 30522),
+    "roberta-base": Encoder(12, 768, 3072, 50265, positions=514, types=1),
+    "roberta-large": Encoder(24, 1024, 4096, 50265, positions=514, types=1),
+    "xlm-roberta-base": Encoder(12, 768, 3072, 250002, positions=514, types=1),
+    "TinyLlama-1.1B": Decoder(22, 2048, 5632, 32000, 32, 4, 64, tied=False),
+    "Llama-3.2-1B": Decoder(16, 2048, 8192, 128256, 32, 8, 64, tied=True),
+    "Qwen2.5-0.5B": Decoder(24, 896, 4864, 151936, 14, 2, 64, tied=True, qkv_biases=True),
+}
+# Short names, of the forms without capitals.
+_SHORT = {
+    "bert-base": "bert-base-uncased",
+    "bert-large": "bert-large-uncased",
+    "distilbert-base": "distilbert-base-uncased",
+    "distilbert": "distilbert-base-uncased",
+    "minilm": "all-MiniLM-L6-v2",
+    "minilm-l6": "all-MiniLM-L6-v2",
+    "minilm-l12": "all-MiniLM-L12-v2",
+}
+
+
+def find(text: str) -> Model:
+    """The model of a name, a number of parameters (110M) or a config.json or its folder. Raises UsageError."""
+    if match := _COUNT.fullmatch(text):
+        count = round(float(match[1]) * _UNITS[match[2].lower()])
+        if count < 1000:
+            raise UsageError(f"--model is {text!r}: {count} parameters, expected 1000 or more: 110M, for example")
+        words = round(count * _UNKNOWN_EMBEDDINGS)
+        return Model(f"{count:,} parameters", count, words, count - words, 0)
+    path = Path(text)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return read(path)
+    wanted = text.rpartition("/")[2].lower()
+    by_name = {name.lower(): name for name in KNOWN}
+    name = _SHORT.get(wanted) or by_name.get(wanted)
+    if name is None:
+        near = difflib.get_close_matches(wanted, [*by_name, *_SHORT], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"--model is {text!r}, which is neither known nor a config.json{hint} Give the number of parameters "
+            f"(110M), a config.json, or one of: {', '.join(KNOWN)}"
+        )
+    return KNOWN[name].model(name)
+
+
+def read(file: Path) -> Model:
+    """The model of a config.json. Raises UsageError where it is of an unknown kind."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--model {file}: {error}: expected a model's config.json") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"--model {file}: expected an object as a model's config.json has it")
+    name = str(config.get("_name_or_path") or file.resolve().parent.name)
+    try:
+        return (_decoder(config) if "num_key_value_heads" in config else _encoder(config)).model(name)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UsageError(
+            f"--model {file}: {config.get('model_type', 'a model')} without {error}: expected a config like "
+            "BERT's, DistilBERT's or Llama's; give the number of parameters (110M) instead"
+        ) from None
+
+
+def _encoder(config: Mapping[str, Any]) -> Encoder:
+    distil = config.get("model_type") == "distilbert"
+    width, layers, inner = ("dim", "n_layers", "hidden_dim") if distil else _BERT
+    return Encoder(
+        int(config[layers]),
+        int(config[width]),
+        int(config[inner]),
+        int(config["vocab_size"]),
+        int(config["max_position_embeddings"]),
+        0 if distil else int(config.get("type_vocab_size", 0)),
+        pooler=not distil,
+    )
+
+
+_BERT = ("hidden_size", "num_hidden_layers", "intermediate_size")
+
+
+def _decoder(config: Mapping[str, Any]) -> Decoder:
+    width, layers, inner = (int(config[name]) for name in _BERT)
+    heads = int(config["num_attention_heads"])
+    return Decoder(
+        layers,
+        width,
+        inner,
+        int(config["vocab_size"]),
+        heads,
+        int(config["num_key_value_heads"]),
+        int(config.get("head_dim") or width // heads),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_biases=config.get("model_type") == "qwen2",
+    )
