@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from invoke.collection import Collection
-from invoke.exceptions import ParseError
+from invoke.exceptions import Exit, ParseError
 from invoke.program import Program
 
+from tooling import completion
 from tooling.errors import UsageError
+from tooling.paths import ROOT
 
 INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 
@@ -101,6 +103,14 @@ class TaskProgram(Program):
         except ValueError as error:
             raise UsageError(explain_value(error, self.argv)) from error
 
+    def parse_core(self, argv: list[str] | None) -> None:
+        self.normalize_argv(argv)
+        self.parse_core_args()
+        if shell := self.args["print-completion-script"].value:
+            print(completion.script(shell, ROOT / "inv"))
+            raise Exit
+        super().parse_core(argv)
+
     def parse_core_args(self) -> None:
         try:
             super().parse_core_args()
@@ -110,6 +120,10 @@ class TaskProgram(Program):
             raise UsageError(explain_value(error, self.argv)) from error
 
     def parse_cleanup(self) -> None:
+        if self.args.complete.value:
+            words = join_names(self.core.remainder.split()[1:], self.collection.task_names)
+            completion.print_candidates(words, self.initial_context, self.collection, self._make_parser())
+            raise Exit
         try:
             super().parse_cleanup()
         except ParseError as error:  # --help of a task that does not exist

@@ -1,0 +1,62 @@
+"""Shell completion of ./inv, in a real bash."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tooling import completion
+from tooling.errors import UsageError
+from tooling.paths import ROOT
+
+TASKS = ["bench-collectives", "bench-launch", "build", "check-matrix", "up"]
+# What is typed, its last word unfinished -> what bash offers.
+TYPED = {
+    ("./inv", "mat"): "matrix",
+    ("./inv", "up", "--ranks"): "--ranks-per-node",
+    ("../project/inv", "bench", "coll"): "collectives",
+    ("./inv", "bench", "collectives", "--js"): "--json",
+    ("./inv", "up", "--", "train", "--no"): "",
+}
+
+
+def test_bash_completes_tasks_and_options_where_inv_is_not_on_the_path(tmp_path: Path) -> None:
+    """The README's line, from another folder."""
+    lines = [f"source <({ROOT}/inv --print-completion-script bash)", "complete -p inv"]
+    for words in TYPED:
+        lines += [f"COMP_WORDS=({shlex.join(words)})", f"_complete_inv inv {words[-1]}", 'echo "${COMPREPLY[*]}"']
+    script = "\n".join(lines)
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+    )
+    how, *offered = done.stdout.splitlines()
+    assert how == "complete -o default -F _complete_inv inv"  # of ./inv and of every other path to it too
+    assert offered == list(TYPED.values())
+    assert done.stderr == ""
+
+
+def test_the_line_is_in_the_readme() -> None:
+    assert "source <(./inv --print-completion-script bash)" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_each_shells_script_asks_the_checkout_and_names_the_command(shell: str) -> None:
+    script = completion.script(shell, Path("/a b/inv"))
+    (asking,) = [line for line in script.splitlines() if "--complete --" in line]
+    assert "'/a b/inv' " in asking
+    assert "_complete_inv" in script
+
+
+def test_another_shell_is_one_line_with_the_choices() -> None:
+    with pytest.raises(UsageError, match="'tcsh': expected bash, zsh, fish"):
+        completion.script("tcsh", Path("/inv"))
+
+
+def test_words_that_several_tasks_begin_with_are_completed_one_by_one() -> None:
+    assert completion.groups(TASKS) == ["bench"]
+    assert completion.second_words(["bench"], TASKS) == ["collectives", "launch"]
+    assert completion.second_words(["bench", "la"], TASKS) == ["collectives", "launch"]
+    assert completion.second_words(["check"], TASKS) == []
