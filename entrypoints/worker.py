@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import banner, bf16_products, failure, last_words, preload, rank, script
+from entrypoints import banner, bf16_products, dropout, failure, last_words, preload, rank, script
 from entrypoints.banner import Announce
 from entrypoints.distributed import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
@@ -66,6 +66,8 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
             raise AssertionError("agree returned in spite of this rank's error")
         if bf16_products.needed(banner.bf16_of(os.environ)):
             bf16_products.install()
+        if dropout.needed():
+            dropout.install()
         return job.run(environment, partial(banner.show, environment, preloaded))
 
 

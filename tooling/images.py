@@ -26,6 +26,7 @@ from tooling.pin import Ccl, Pin
 
 ENTRYPOINTS = ROOT / "entrypoints"
 BINDINGS = ROOT / "bindings"
+KERNELS = ROOT / "kernels"
 LABEL = "cpu-train-stack"
 # What the Dockerfile calls a pin's locks.
 LOCK, BUILD_LOCK = "lock.txt", "build-lock.txt"
@@ -111,7 +112,13 @@ def build_argv(
     }
     # The builder that is part of the engine, called as the context: only it sees the engine's own images.
     argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", pin.image]
-    contexts = {"wheels": wheel_folder, "locks": lock_folder, "entrypoints": ENTRYPOINTS, "bindings": BINDINGS}
+    contexts = {
+        "wheels": wheel_folder,
+        "locks": lock_folder,
+        "entrypoints": ENTRYPOINTS,
+        "bindings": BINDINGS,
+        "kernels": KERNELS,
+    }
     for name, folder in contexts.items():
         argv += ["--build-context", f"{name}={folder}"]
     for name, value in arguments.items():
@@ -174,6 +181,7 @@ def inputs_sha256(pin: Pin, ground: Base) -> str:
         BINDINGS / "build.py",
         *_files(BINDINGS / "oneccl_bindings_for_pytorch"),
         *_files(BINDINGS / "src"),
+        *_files(KERNELS),
     ]
     for path in recipe:
         total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())

@@ -22,7 +22,7 @@ GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of everything that an image is made from, which a test may change."""
-    for folder in ("images", "entrypoints", "bindings"):
+    for folder in ("images", "entrypoints", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     for file in ("pyproject.toml", "README.md"):
         if (ROOT / file).exists():
@@ -31,6 +31,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(images, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(images, "ENTRYPOINTS", tmp_path / "entrypoints")
     monkeypatch.setattr(images, "BINDINGS", tmp_path / "bindings")
+    monkeypatch.setattr(images, "KERNELS", tmp_path / "kernels")
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "images" / "locks")
     return tmp_path
 
@@ -64,6 +65,7 @@ def flip_mode(path: str) -> Callable[[Path], object]:
         pytest.param(append("images/locks/2.13.txt"), id="lock"),
         pytest.param(append("images/locks/2.13-build.txt"), id="build-lock"),
         pytest.param(append("bindings/src/module.cpp"), id="bindings"),
+        pytest.param(append("kernels/dropout.cpp"), id="kernels"),
         pytest.param(append("bindings/oneccl_bindings_for_pytorch/_shm.py"), id="package-of-the-bindings"),
         pytest.param(
             lambda checkout: (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n'), id="version"
@@ -131,6 +133,7 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
         f"locks={tmp_path / 'locks'}",
         f"entrypoints={ROOT / 'entrypoints'}",
         f"bindings={ROOT / 'bindings'}",
+        f"kernels={ROOT / 'kernels'}",
     ]
     assert dict(word.split("=", 1) for word in words_after(argv, "--build-arg")) == {
         "BASE": "some-base:tag",

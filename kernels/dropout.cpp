@@ -1,0 +1,182 @@
+// Dropout that makes its random numbers where they are used: the seed is all that the backward pass needs.
+//
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns the
+// position of an element and the seed into its random number, so the result depends neither on the number of
+// threads nor on the CPU. A call gives 128 bits: 16 for each of 8 elements.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+
+namespace {
+
+constexpr int ROUNDS = 10;
+constexpr uint32_t MULTIPLIER_0 = 0xD2511F53u, MULTIPLIER_1 = 0xCD9E8D57u;
+constexpr uint32_t WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
+// A block is what eight calls are enough for. The counters of block b are 8 b .. 8 b + 7. In memory its numbers
+// are the first two words of each call in turn, then the last two of each.
+constexpr size_t CALLS = 8, BLOCK = 8 * CALLS;
+
+// An element is dropped if its number is less than `threshold`, and multiplied by `scale` if not.
+struct Rule {
+  uint64_t seed;
+  uint32_t threshold;
+  float scale;
+};
+
+void numbers_of(uint64_t block, uint64_t seed, uint16_t* out) {
+  for (size_t call = 0; call < CALLS; ++call) {
+    const uint64_t counter = block * CALLS + call;
+    uint32_t a = static_cast<uint32_t>(counter), b = static_cast<uint32_t>(counter >> 32), c = 0, d = 0;
+    uint32_t key_0 = static_cast<uint32_t>(seed), key_1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < ROUNDS; ++round, key_0 += WEYL_0, key_1 += WEYL_1) {
+      const uint64_t first = static_cast<uint64_t>(MULTIPLIER_0) * a;
+      const uint64_t second = static_cast<uint64_t>(MULTIPLIER_1) * c;
+      a = static_cast<uint32_t>(second >> 32) ^ b ^ key_0;
+      b = static_cast<uint32_t>(second);
+      c = static_cast<uint32_t>(first >> 32) ^ d ^ key_1;
+      d = static_cast<uint32_t>(first);
+    }
+    const uint32_t front[] = {a, b}, back[] = {c, d};
+    std::memcpy(out + 4 * call, front, sizeof front);
+    std::memcpy(out + BLOCK / 2 + 4 * call, back, sizeof back);
+  }
+}
+
+float widen(uint16_t value) {
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+uint16_t narrow(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float scaled(float value, float scale) {
+  return value * scale;
+}
+
+uint16_t scaled(uint16_t value, float scale) {
+  return narrow(widen(value) * scale);
+}
+
+// Blocks first .. last - 1 of a tensor of `count` elements, on any CPU.
+template <typename Element>
+void drop(const Element* in, Element* out, size_t first, size_t last, size_t count, Rule rule) {
+  for (size_t block = first; block < last; ++block) {
+    uint16_t numbers[BLOCK];
+    numbers_of(block, rule.seed, numbers);
+    const size_t start = block * BLOCK, size = std::min(BLOCK, count - start);
+    for (size_t i = 0; i < size; ++i) {
+      out[start + i] = numbers[i] < rule.threshold ? Element{0} : scaled(in[start + i], rule.scale);
+    }
+  }
+}
+
+// Eight calls at once, one in each 64 bits; what is above the lower 32 of them is not looked at.
+AVX512 inline void numbers_of(uint64_t block, uint64_t seed, __m512i& front, __m512i& back) {
+  const __m512i counters = _mm512_add_epi64(
+      _mm512_set1_epi64(static_cast<long long>(block * CALLS)), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+  const __m512i multiplier_0 = _mm512_set1_epi64(MULTIPLIER_0), multiplier_1 = _mm512_set1_epi64(MULTIPLIER_1);
+  __m512i a = counters, b = _mm512_srli_epi64(counters, 32), c = _mm512_setzero_si512(), d = c;
+  uint32_t key_0 = static_cast<uint32_t>(seed), key_1 = static_cast<uint32_t>(seed >> 32);
+  constexpr int XOR_OF_THREE = 0x96;
+  for (int round = 0; round < ROUNDS; ++round, key_0 += WEYL_0, key_1 += WEYL_1) {
+    const __m512i first = _mm512_mul_epu32(multiplier_0, a), second = _mm512_mul_epu32(multiplier_1, c);
+    a = _mm512_ternarylogic_epi64(_mm512_srli_epi64(second, 32), b, _mm512_set1_epi64(key_0), XOR_OF_THREE);
+    c = _mm512_ternarylogic_epi64(_mm512_srli_epi64(first, 32), d, _mm512_set1_epi64(key_1), XOR_OF_THREE);
+    b = second;
+    d = first;
+  }
+  constexpr __mmask16 UPPER_HALVES = 0xAAAA;
+  front = _mm512_mask_mov_epi32(a, UPPER_HALVES, _mm512_slli_epi64(b, 32));
+  back = _mm512_mask_mov_epi32(c, UPPER_HALVES, _mm512_slli_epi64(d, 32));
+}
+
+AVX512 inline __m512i narrow(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  return _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16), is_nan, _mm512_set1_epi32(0x7fc0));
+}
+
+AVX512 inline void half_block(const float* in, float* out, __mmask32 kept, __m512 scale) {
+  const auto lower = static_cast<__mmask16>(kept), upper = static_cast<__mmask16>(kept >> 16);
+  _mm512_storeu_ps(out, _mm512_maskz_mul_ps(lower, _mm512_loadu_ps(in), scale));
+  _mm512_storeu_ps(out + 16, _mm512_maskz_mul_ps(upper, _mm512_loadu_ps(in + 16), scale));
+}
+
+AVX512 inline void half_block(const uint16_t* in, uint16_t* out, __mmask32 kept, __m512 scale) {
+  __m256i halves[2];
+  for (int half = 0; half < 2; ++half) {
+    const __m256i narrow_in = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + 16 * half));
+    const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow_in), 16));
+    halves[half] = _mm512_cvtepi32_epi16(narrow(_mm512_mul_ps(wide, scale)));
+  }
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(halves[0]), halves[1], 1);
+  _mm512_storeu_si512(out, _mm512_maskz_mov_epi16(kept, both));
+}
+
+template <typename Element>
+AVX512 void drop_avx512(const Element* in, Element* out, size_t first, size_t last, size_t count, Rule rule) {
+  const __m512i threshold = _mm512_set1_epi16(static_cast<short>(rule.threshold));
+  const __m512 scale = _mm512_set1_ps(rule.scale);
+  const size_t whole = std::min(last, count / BLOCK);
+  for (size_t block = first; block < whole; ++block) {
+    __m512i front, back;
+    numbers_of(block, rule.seed, front, back);
+    const size_t start = block * BLOCK;
+    half_block(in + start, out + start, _mm512_cmpge_epu16_mask(front, threshold), scale);
+    const size_t middle = start + BLOCK / 2;
+    half_block(in + middle, out + middle, _mm512_cmpge_epu16_mask(back, threshold), scale);
+  }
+  drop(in, out, std::max(first, whole), last, count, rule);
+}
+
+// On the threads that torch computes with: the library is linked with no OpenMP of its own.
+template <typename Element>
+void drop_all(const Element* in, Element* out, size_t count, Rule rule) {
+  const bool fast = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl");
+  const size_t blocks = (count + BLOCK - 1) / BLOCK;
+  const size_t share = 512; // 32 Ki elements: waking a thread costs less than they do
+#pragma omp parallel for schedule(static) if (blocks > share)
+  for (size_t first = 0; first < blocks; first += share) {
+    const size_t last = std::min(first + share, blocks);
+    if (fast) {
+      drop_avx512(in, out, first, last, count, rule);
+    } else {
+      drop(in, out, first, last, count, rule);
+    }
+  }
+}
+
+} // namespace
+
+// `count` elements from `in` to `out`, which may be the same. `threshold` is at most 65535.
+EXPORT void dropout_float32(
+    const float* in, float* out, size_t count, uint64_t seed, uint32_t threshold, float scale) {
+  drop_all(in, out, count, {seed, threshold, scale});
+}
+
+EXPORT void dropout_bfloat16(
+    const uint16_t* in, uint16_t* out, size_t count, uint64_t seed, uint32_t threshold, float scale) {
+  drop_all(in, out, count, {seed, threshold, scale});
+}
+
+// A block's 64 numbers, for the test against published ones.
+EXPORT void random_numbers(uint64_t block, uint64_t seed, uint16_t* out) {
+  numbers_of(block, seed, out);
+}
