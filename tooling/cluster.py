@@ -101,11 +101,15 @@ def down(name: str) -> None:
 
 
 def write(spec: ClusterSpec) -> Path:
-    """Writes the cluster's Compose file, and its keys if it needs any. Returns the file's path."""
+    """Writes the cluster's Compose file, and its keys if it needs any. Returns the file's path.
+
+    The log of a cluster that failed and is started again goes on.
+    """
     folder = folder_of(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (folder / "log.txt", _taken_down(spec.name)):
-        old.unlink(missing_ok=True)
+    if not spec.restarted:
+        for old in (folder / "log.txt", _taken_down(spec.name)):
+            old.unlink(missing_ok=True)
     for mount in spec.mounts:
         if not mount.source.is_dir():
             raise UsageError(f"{mount.source} is not a folder: expected one to mount at {mount.target}")

@@ -16,6 +16,8 @@ from tooling.paths import COMPOSE
 
 PROJECT_PREFIX = "cts-"
 MASTER_PORT = 29500
+# How often the whole cluster was started again, for its ranks.
+RESTARTS = "CPU_TRAIN_STACK_RESTARTS"
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
@@ -63,6 +65,11 @@ class ClusterSpec:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
         if not self.command:
             raise UsageError("no command: write it after --, for example ./inv up -- train --help")
+
+    @property
+    def restarted(self) -> bool:
+        """Whether it takes the place of a cluster of the same name that failed."""
+        return RESTARTS in self.environment
 
     def with_environment(self, **variables: str) -> ClusterSpec:
         """The same cluster with more variables; the user's own values of them stay."""

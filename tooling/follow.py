@@ -20,11 +20,12 @@ END_SECONDS = 10.0
 
 @contextmanager
 def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
-    """Copies the output of the project's containers, from their start on, to `shown` and to the file `log`."""
+    """Copies the output of the project's containers, from their start on, to `shown` and to the end of
+    the file `log`."""
     client = docker.DockerClient(base_url=endpoint, timeout=60)
     lock = threading.Lock()
     readers = []
-    with log.open("wb") as file:
+    with log.open("ab") as file:
         containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
         for container in containers:
             prefix = f"{container.labels[SERVICE_LABEL]} | ".encode()

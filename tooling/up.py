@@ -77,7 +77,7 @@ def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_rest
         if outcome.exit_code in (0, USAGE_EXIT_CODE) or outcome.taken_down:
             break
         say(f"restart {restart} of {max_restarts}")
-        outcome = run(spec.with_environment(CPU_TRAIN_STACK_RESTARTS=str(restart)))
+        outcome = run(spec.with_environment(**{compose.RESTARTS: str(restart)}))
     return outcome
 
 

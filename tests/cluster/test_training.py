@@ -152,6 +152,9 @@ def test_a_killed_rank_ends_the_job_and_a_restart_goes_on_with_the_same_samples(
     first, second = running.output().split("restart 1 of 1")
     assert re.search(r"rank 1 .*was killed by SIGKILL", first)
     assert containers("dying") == []
+    kept = inv("logs", "--name=dying").stdout
+    assert "step 1/30 " in kept
+    assert "step 30/30 " in kept
 
     result = json.loads((output / "result.json").read_text())
     assert result["steps"] == 30
