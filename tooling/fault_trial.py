@@ -11,21 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import cluster
-from tooling.compose import PROJECT_PREFIX
+from tooling import cluster, leftovers
 from tooling.errors import UsageError
-from tooling.faults import Fault, Running, docker
+from tooling.faults import Fault, Running
 from tooling.paths import ROOT
 
 START_SECONDS = 600.0
 _POLL_SECONDS = 0.1
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 
 
 @dataclass(frozen=True)
 class Trial:
     """`detected_seconds`: from the fault to the line that names its cause, None where none did. `ended_seconds`:
-    to the end of the command. `left`: containers, networks, volumes, keys and shared memory that outlived it."""
+    to the end of the command. `left`: what outlived it, of all that leftovers knows."""
 
     fault: str
     launcher: str
@@ -45,7 +43,7 @@ def run(
     the fault; nothing is left running in either case.
     """
     name = f"fault-{fault.name}-{launcher}"[:31]
-    shared_memory = set(_SHARED_MEMORY.iterdir())
+    shared_memory = leftovers.shared_memory()
     argv = [
         str(ROOT / "inv"),
         "up",
@@ -78,23 +76,13 @@ def run(
         if detected is None and _names(fault, launcher, log):
             detected = ended
         output = log.read_text(encoding="utf-8", errors="replace")
-        left = (*left_behind(name), *(str(path) for path in set(_SHARED_MEMORY.iterdir()) - shared_memory))
+        left = (*leftovers.of_cluster(name), *leftovers.orphans(), *(leftovers.shared_memory() - shared_memory))
         return Trial(fault.name, launcher, detected, ended, process.returncode, left, output)
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait(60)
         log.unlink()
-
-
-def left_behind(name: str) -> list[str]:
-    """What of a cluster's containers, networks, volumes and keys exists."""
-    filters = ("--filter", f"name=^{PROJECT_PREFIX}{name}[-_]")
-    left = docker("ps", "--all", *filters, "--format", "container {{.Names}}").splitlines()
-    left += docker("network", "ls", *filters, "--format", "network {{.Name}}").splitlines()
-    left += docker("volume", "ls", *filters, "--format", "volume {{.Name}}").splitlines()
-    keys = cluster.folder_of(name) / "ssh"
-    return [*left, *([f"keys {keys}"] if keys.exists() else [])]
 
 
 @contextmanager

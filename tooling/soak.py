@@ -8,12 +8,12 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, engine, images, pins
+from tooling import cluster, engine, images, leftovers, pins
 from tooling.compose import ClusterSpec, Mount
 from tooling.conformance import CHECKS
 from tooling.errors import UsageError
@@ -27,20 +27,34 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One job. `seconds` from the first container's start to the last one's end; `log` only of a failed one."""
+    """One job. `seconds` from the first container's start to the last one's end; `log` only of a failed one.
+
+    `left`: what of its cluster outlived it, in words.
+    """
 
     number: int
     exit_code: int
     right: bool
     seconds: float
-    log: str | None
+    left: tuple[str, ...]
+    log: str | None = None
 
     @property
     def failed(self) -> bool:
-        return self.exit_code != 0 or not self.right
+        return self.exit_code != 0 or not self.right or bool(self.left)
 
 
-def run(pin_name: str | None, jobs: int, node_count: int, ranks_per_node: int, backend: str, say: Say) -> None:
+@dataclass(frozen=True)
+class Shape:
+    """What each job's cluster is."""
+
+    nodes: int
+    ranks_per_node: int
+    backend: str
+    launcher: str
+
+
+def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
     """Runs `jobs` jobs and writes .cache/soak/result.json. Raises Exit 1 if one failed; its log is beside that."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
@@ -48,11 +62,12 @@ def run(pin_name: str | None, jobs: int, node_count: int, ranks_per_node: int, b
     spec = ClusterSpec(
         name=NAME,
         image=pin.image,
-        nodes=node_count,
-        ranks_per_node=ranks_per_node,
-        command=("run", f"--backend={backend}", "/checks/collectives.py", f"--backend={backend}"),
+        nodes=shape.nodes,
+        ranks_per_node=shape.ranks_per_node,
+        command=("run", f"--backend={shape.backend}", "/checks/collectives.py", f"--backend={shape.backend}"),
         mounts=(Mount(CHECKS, "/checks"),),
         offline=True,
+        launcher=shape.launcher,
     )
     docker = engine.ensure(say)
     image = images.build(pin, say)
@@ -61,29 +76,43 @@ def run(pin_name: str | None, jobs: int, node_count: int, ranks_per_node: int, b
     done: list[Job] = []
     for number in range(1, jobs + 1):
         job = run_one(spec, docker, number, say)
-        say(f"job {number} of {jobs}: {'failed' if job.failed else 'right'}, {job.seconds:.1f} s")
+        say(f"job {number} of {jobs}: {describe(job)}, {job.seconds:.1f} s")
         done.append(job)
-        document = {"image": image.id, "backend": backend, "nodes": node_count, "ranks_per_node": ranks_per_node}
-        text = json.dumps({**document, "jobs": [asdict(job) for job in done]}, indent=1)
+        document = {"image": image.id, **asdict(shape), "jobs": [asdict(job) for job in done]}
+        text = json.dumps(document, indent=1)
         (FOLDER / "result.json").write_text(text + "\n", encoding="utf-8")
     failed = [job for job in done if job.failed]
     median = statistics.median(job.seconds for job in done)
-    what = f"{jobs} jobs of {node_count * ranks_per_node} ranks on {node_count} nodes, {backend}"
-    print(f"{what}: {len(failed)} failed, median {median:.1f} s")
+    ranks = shape.nodes * shape.ranks_per_node
+    leaks = sum(bool(job.left) for job in done)
+    print(
+        f"{jobs} jobs of {ranks} ranks on {shape.nodes} nodes, {shape.backend}, {shape.launcher}: "
+        f"{len(failed)} failed, {leaks} left something behind, median {median:.1f} s"
+    )
     if failed:
         raise Exit("failed: " + ", ".join(f"job {job.number}, see {job.log}" for job in failed), code=1)
 
 
+def describe(job: Job) -> str:
+    """What came of a job, in words."""
+    problems = [f"left {', '.join(job.left)}"] if job.left else []
+    if job.exit_code != 0 or not job.right:
+        problems.insert(0, f"failed with exit code {job.exit_code}")
+    return ", ".join(problems) or "right, left nothing"
+
+
 def run_one(spec: ClusterSpec, docker: engine.Engine, number: int, say: Say) -> Job:
     """One cluster from its start to its end. It is right if rank 0 says that every result is."""
+    shared_memory = leftovers.shared_memory()
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
         outcome = cluster.run(spec, docker, say, shown=nowhere)
     seconds = round(time.monotonic() - started, 2)
     log = cluster.folder_of(spec.name) / "log.txt"
     right = f"results of {spec.nodes * spec.ranks_per_node} ranks are right" in log.read_text(errors="replace")
-    job = Job(number, outcome.exit_code, right, seconds, log=None)
+    left = (*leftovers.of_cluster(spec.name), *leftovers.orphans(), *(leftovers.shared_memory() - shared_memory))
+    job = Job(number, outcome.exit_code, right, seconds, left)
     if not job.failed:
         return job
     kept = shutil.copy(log, FOLDER / f"job-{number}.log")
-    return Job(number, outcome.exit_code, right, seconds, str(Path(kept).relative_to(ROOT)))
+    return replace(job, log=str(Path(kept).relative_to(ROOT)))

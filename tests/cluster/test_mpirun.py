@@ -11,8 +11,7 @@ import pytest
 
 from entrypoints.mpi import hydra
 from tests.cluster.conftest import containers, inv, networks
-from tooling import cluster, compose
-from tooling.fault_trial import left_behind
+from tooling import cluster, compose, leftovers
 
 NAME = "mpirun"
 ALL_REDUCE = """
@@ -51,7 +50,7 @@ def launcher(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     finally:
         down = inv("down", f"--name={NAME}")
     assert down.returncode == 0, down.stderr
-    assert containers(NAME) == networks(NAME) == left_behind(NAME) == []
+    assert containers(NAME) == networks(NAME) == leftovers.of_cluster(NAME) == []
 
 
 @pytest.fixture(autouse=True)
@@ -192,4 +191,4 @@ def test_eight_ranks_on_four_nodes_add_their_numbers_up(image: str, scripts: Pat
     assert [row["node"] for row in found] == [f"node-{rank // 2}" for rank in range(8)]
     assert {row["sum"] for row in found} == {36.0}
     assert {row["wanted"] for row in found} == {"yes"}
-    assert left_behind("mpi-up") == []
+    assert leftovers.of_cluster("mpi-up") == []

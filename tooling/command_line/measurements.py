@@ -147,6 +147,7 @@ def conformance(_c: Context, pin: str | None = None, ranks: int = 3, only: str =
         "nodes": "containers of each job",
         "ranks-per-node": "processes in each",
         "backend": "the process group: ccl or gloo",
+        "launcher": "what starts the ranks: torchrun or mpirun",
     },
 )
 def soak(
@@ -156,9 +157,10 @@ def soak(
     nodes: int = 2,
     ranks_per_node: int = 1,
     backend: str = "ccl",
+    launcher: str = "torchrun",
 ) -> None:
-    """Run many short jobs, check every result, keep the logs of those that fail."""
-    soaking.run(pin, jobs, nodes, ranks_per_node, backend, say)
+    """Run many short jobs, check every result and what is left, keep the logs of those that fail."""
+    soaking.run(pin, jobs, soaking.Shape(nodes, ranks_per_node, backend, launcher), say)
 
 
 @task(help={"pin": PIN_HELP})

@@ -1,0 +1,65 @@
+"""What outlives a cluster: containers, networks, volumes, keys, shared memory, processes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from tooling import cluster
+from tooling.compose import PROJECT_PREFIX
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+SETTLE_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+# A container's processes are in a control group of its name, and its shim has it as an argument.
+_CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
+
+
+def of_cluster(name: str) -> list[str]:
+    """What of a cluster's containers, networks, volumes and keys exists, each with its kind before its name."""
+    filters = ("--filter", f"name=^{PROJECT_PREFIX}{name}[-_]")
+    left = _docker("ps", "--all", *filters, "--format", "container {{.Names}}")
+    left += _docker("network", "ls", *filters, "--format", "network {{.Name}}")
+    left += _docker("volume", "ls", *filters, "--format", "volume {{.Name}}")
+    keys = cluster.folder_of(name) / "ssh"
+    return [*left, *([f"keys {keys}"] if keys.exists() else [])]
+
+
+def shared_memory() -> frozenset[str]:
+    """The files in this machine's /dev/shm."""
+    return frozenset(str(path) for path in SHARED_MEMORY.iterdir())
+
+
+def orphans(processes: Path = Path("/proc")) -> list[str]:
+    """This machine's processes of containers that the engine does not know any more, their shims too.
+
+    One that ends within SETTLE_SECONDS is none. Finds none where the engine runs on another machine.
+    """
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while found := _orphans(processes):
+        if time.monotonic() > deadline:
+            return [f"process {number}" for number in found]
+        time.sleep(_POLL_SECONDS)
+    return []
+
+
+def _orphans(processes: Path) -> list[str]:
+    own = _containers(processes / "self")
+    seen = {process.name: _containers(process) - own for process in processes.glob("[0-9]*")}
+    known = set(_docker("ps", "--all", "--quiet", "--no-trunc"))
+    return sorted((number for number, names in seen.items() if names - known), key=int)
+
+
+def _containers(process: Path) -> set[str]:
+    try:
+        texts = [(process / file).read_text(encoding="utf-8", errors="replace") for file in ("cgroup", "cmdline")]
+    except OSError:  # it has ended
+        return set()
+    return {name for text in texts for name in _CONTAINER.findall(text)}
+
+
+def _docker(*arguments: str) -> list[str]:
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.splitlines()
