@@ -10,6 +10,7 @@ from tooling import conformance as torchs_suite
 from tooling import plan_cluster as cluster_planning
 from tooling import sanitize as sanitizing
 from tooling import soak as soaking
+from tooling.bench_train import run as training
 from tooling.command_line.options import PIN_HELP, task
 from tooling.say import say
 from tooling.scaling.cluster_plan import Request as PlanRequest
@@ -57,6 +58,36 @@ def bench_launch(
 ) -> None:
     """Train the same under launch, torchrun and run_cpu: ./inv bench launch."""
     launchers.run(pin, ranks, rounds, (f"--steps={steps}",), json, say)
+
+
+@task(
+    name="bench-train",
+    help={
+        "pin": PIN_HELP,
+        "job": "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default all but tiny",
+        "recipe": "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default all",
+        "ranks": "of one container, with commas: each number is measured",
+        "cpus": "that the containers may use, as docker's --cpuset-cpus; default all",
+        "seconds": "of the steps that count, in each run, about",
+        "steps": "that count, in each run; 0: as many as fit in --seconds",
+        "repeats": "how often each is measured, in turn",
+        "json": "one JSON document on standard output instead of tables",
+    },
+)
+def bench_train(
+    _c: Context,
+    pin: str | None = None,
+    job: str | None = None,
+    recipe: str | None = None,
+    ranks: str = "1,2",
+    cpus: str | None = None,
+    seconds: float = 15.0,
+    steps: int = 0,
+    repeats: int = 3,
+    json: bool = False,
+) -> None:
+    """Train the same job under every recipe, beside what the machine could do: ./inv bench train."""
+    training.run(training.Options(pin, job, recipe, ranks, cpus, seconds, steps, repeats, json), say)
 
 
 @task(

@@ -1,0 +1,72 @@
+"""Fine-tunes a model as Hugging Face's example scripts do, with Trainer, and says how fast: one line of JSON.
+
+torchrun --nproc-per-node 2 finetune.py --job distilbert-qa --use_cpu --bf16 --output_dir /tmp/out
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import HfArgumentParser, Trainer, TrainingArguments, set_seed
+
+from benchmarks import jobs, models
+from benchmarks.stopwatch import Stopwatch
+
+
+@dataclass
+class BenchArguments:
+    job: str = field(metadata={"help": ", ".join(jobs.BY_NAME)})
+    seconds: float = field(default=15.0, metadata={"help": "Of the steps that count, about."})
+    steps: int = field(default=0, metadata={"help": "That count; 0: as many as fit in --seconds."})
+    profile: bool = field(default=False, metadata={"help": "Look at some more steps with torch's profiler."})
+    ipex: bool = field(default=False, metadata={"help": "Optimize model and optimizer with IPEX."})
+
+
+def optimized(model: Any, arguments: TrainingArguments) -> tuple[Any, Any]:
+    """What IPEX makes of the model and of Trainer's own choice of an optimizer, as IPEX's examples do."""
+    import intel_extension_for_pytorch as ipex
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
+    dtype = torch.bfloat16 if arguments.bf16 else torch.float32
+    return ipex.optimize(model.train(), optimizer=optimizer, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    own, arguments = HfArgumentParser((BenchArguments, TrainingArguments)).parse_args_into_dataclasses()
+    job = jobs.BY_NAME[own.job]
+    arguments = dataclasses.replace(
+        arguments,
+        per_device_train_batch_size=job.batch,
+        max_steps=1_000_000,  # the stopwatch ends it
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    set_seed(arguments.seed)
+    samples, collator = models.data(job)
+    model, optimizer = models.made(job), None
+    if own.ipex:
+        model, optimizer = optimized(model, arguments)
+    stopwatch = Stopwatch(own.seconds, own.steps, own.profile)
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=samples,
+        data_collator=stopwatch.watched(collator),
+        callbacks=[stopwatch],
+        optimizers=(optimizer, None),
+    )
+    trainer.train()
+    report = stopwatch.report(arguments.per_device_train_batch_size)
+    if trainer.is_world_process_zero():
+        print(report, flush=True)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

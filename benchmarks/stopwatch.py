@@ -1,0 +1,139 @@
+"""Times Trainer's steps, agrees with the other ranks on how many there are, and has some of them profiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from transformers import TrainerCallback
+
+from benchmarks import pace
+from benchmarks.split import Event, split
+
+
+class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not on the host, where mypy runs
+    """Steps that do not count, steps that count, steps under the profiler on rank 0; then the training ends.
+
+    A step's time is from the end of the step before it: loading of data is part of it.
+    """
+
+    def __init__(self, seconds: float, steps: int, profile: bool) -> None:
+        self._budget, self._asked, self._profile = seconds, steps, profile
+        self._times: list[float] = []
+        self._mark = 0.0
+        self._first = self._last = self._end = 0  # of the steps that count; all steps
+        self._shapes: list[tuple[int, int]] = []
+        self._profiler: Any = None
+        self._split: dict[str, float] | None = None
+
+    def watched(self, collator: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The collator, but the shape of every batch is kept."""
+
+        def collate(samples: Any) -> Any:
+            batch = collator(samples)
+            self._shapes.append(tuple(batch["input_ids"].shape))
+            return batch
+
+        return collate
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._mark = time.perf_counter()
+
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+        now = time.perf_counter()
+        self._times.append(now - self._mark)
+        done = len(self._times)
+        if done == 1:
+            self._first = pace.warm_up(agreed(self._times[0]), self._budget)
+        if done == self._first:
+            step = agreed(self._times[-1])
+            self._last = self._first + pace.measured(step, self._budget, self._asked)
+            self._end = self._last + (pace.profiled(step) if self._profile else 0)
+        if done == self._last and self._profile and rank() == 0:
+            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            self._profiler.start()
+        if done == self._end:
+            if self._profiler is not None:
+                self._profiler.stop()
+                self._split = self._of_profile(sum(self._times[self._last :]) * 1e6)
+            control.should_training_stop = True
+        self._mark = time.perf_counter()
+
+    def report(self, batch: int) -> str:
+        """A collective. JSON, of all ranks together."""
+        times = self._times[self._first : self._last]
+        seconds = agreed(sum(times))
+        shapes = Counter(self._shapes[self._first : self._last])
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        return json.dumps(
+            {
+                "samples_per_second": batch * ranks * len(times) / seconds,
+                "ranks": ranks,
+                "steps": len(times),
+                "seconds": seconds,
+                "warm_up": self._first,
+                "shapes": [[samples, length, count] for (samples, length), count in sorted(shapes.items())],
+                "peak_memory_bytes": int(total(peak_memory())),
+                "threads": torch.get_num_threads(),
+                "backend": dist.get_backend() if dist.is_initialized() else None,
+                "preloads": preloads(),
+                "split": self._split,
+                "torch": str(torch.__version__),
+                "environment": {
+                    name: value
+                    for name, value in sorted(os.environ.items())
+                    if name.startswith(("OMP_", "KMP_", "CCL_", "LD_PRELOAD", "MALLOC_"))
+                },
+            }
+        )
+
+    def _of_profile(self, microseconds: float) -> dict[str, float]:
+        events = [
+            Event(event.name, event.time_range.start, event.time_range.end, event.thread, bool(event.is_async))
+            for event in self._profiler.events()
+        ]
+        end = max(event.end for event in events if not event.is_async)
+        return {name: round(share, 4) for name, share in split(events, end - microseconds, end).items()}
+
+
+def rank() -> int:
+    return int(dist.get_rank()) if dist.is_initialized() else 0
+
+
+def agreed(value: float) -> float:
+    """The largest of all ranks' values: they have to run the same number of steps."""
+    return _reduced(value, "MAX")
+
+
+def total(value: float) -> float:
+    """The sum over all ranks."""
+    return _reduced(value, "SUM")
+
+
+def _reduced(value: float, how: str) -> float:
+    if not dist.is_initialized():
+        return value
+    tensor = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(tensor, op=getattr(dist.ReduceOp, how))
+    return float(tensor.item())
+
+
+def peak_memory() -> int:
+    """The most bytes that this process had in memory, libraries among them."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def preloads() -> list[str]:
+    """Which allocators and OpenMP libraries this process really has."""
+    mapped = Path("/proc/self/maps").read_text()
+    names = ("libtcmalloc", "libjemalloc", "libiomp5", "libgomp")
+    return [name for name in names if re.search(rf"/{name}[^/\n]*\n", mapped)]

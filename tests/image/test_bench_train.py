@@ -1,0 +1,47 @@
+"""`./inv bench train` with the tiny job: real ranks, the real profiler, the real ceiling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.split import CLASSES
+from tooling.bench_train import run
+from tooling.bench_train.run import Options
+
+ROW = {"job", "recipe", "ranks", "samples_per_second", "ceiling_share", "peak_memory_bytes"}
+
+
+def test_a_tiny_job_is_measured_beside_its_ceiling(
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    options = Options(job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, as_json=True)
+    run.run(options, print_nothing)
+    document = json.loads(capsys.readouterr().out)
+    (run_cpu, ours) = document["rows"]
+    assert run_cpu.keys() >= ROW
+    assert ours.keys() >= ROW
+    assert (run_cpu["samples_per_second"], run_cpu["failed"]) == (None, False)
+    assert (ours["reason"], ours["ranks"], ours["backend"], ours["steps"]) == (None, 2, "ccl", [3])
+    assert ours["batches"] == [[8, 32, 3]]
+    assert ours["samples_per_second"] > 0
+    assert ours["peak_memory_bytes"] > 2 * 100e6
+    assert {"libtcmalloc", "libiomp5"} <= set(ours["preloads"])
+    assert tuple(ours["split"]) == CLASSES
+    assert ours["split"]["products"] > 0
+    assert ours["split"]["communication"] > 0
+    assert ours["split"]["optimizer"] > 0
+    # 14.2 MFLOP a sample, forward and backward: so says torch's own counter (torch.utils.flop_counter) too.
+    assert ours["gflops"] / ours["samples_per_second"] == pytest.approx(113_448_960 / 8 / 1e9, rel=0.01)
+    assert 0 < ours["ceiling_share"] < 1
+    assert document["ceiling_gflops"] > ours["gflops"]
+    (written,) = tmp_path.glob("train-*.json")
+    assert json.loads(written.read_text()) == document
+    assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def print_nothing(_line: str) -> None:
+    """The lines of progress are for people."""

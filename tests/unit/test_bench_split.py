@@ -1,0 +1,121 @@
+"""How a step's time is divided, and how many steps are run."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import pace, split
+from benchmarks.split import Event
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("aten::addmm", "products"),
+        ("aten::mm", "products"),
+        ("aten::bmm", "products"),
+        ("aten::linear", "products"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "products"),
+        ("mkldnn::_linear_pointwise", "products"),
+        ("aten::bernoulli_", "random"),
+        ("aten::native_dropout", "random"),
+        ("aten::uniform_", "random"),
+        ("aten::normal_", "random"),
+        ("aten::native_layer_norm", "memory"),
+        ("aten::native_layer_norm_backward", "memory"),
+        ("aten::copy_", "memory"),
+        ("aten::_to_copy", "memory"),
+        ("aten::mul", "memory"),
+        ("aten::add_", "memory"),
+        ("aten::sum", "memory"),
+        ("aten::addcmul_", "memory"),
+        ("aten::gelu", "memory"),
+        ("aten::_softmax", "memory"),
+        ("aten::embedding_dense_backward", "memory"),
+        ("aten::expand", "memory"),
+        ("Optimizer.step#AdamW.step", "optimizer"),
+        ("aten::_fused_adamw_", "optimizer"),
+        ("aten::_foreach_norm", "optimizer"),
+        ("aten::linalg_vector_norm", "optimizer"),
+        ("gloo:all_reduce", "communication"),
+        ("ccl:all_reduce", "communication"),
+        ("c10d::allreduce_", "communication"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "other"),
+        ("AddmmBackward0", "other"),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
+    ],
+)
+def test_an_operators_name_says_its_class(name: str, expected: str) -> None:
+    assert split.class_of(name) == expected
+
+
+def shares(events: list[Event], start: float = 0, end: float = 100) -> dict[str, float]:
+    found = split.split(events, start, end)
+    assert tuple(found) == split.CLASSES
+    assert sum(found.values()) == pytest.approx(1)
+    return {name: round(share, 6) for name, share in found.items() if share}
+
+
+def test_time_belongs_to_the_innermost_operator() -> None:
+    events = [
+        Event("autograd::engine::evaluate_function: AddmmBackward0", 0, 50, 1),
+        Event("aten::mm", 10, 40, 1),
+        Event("aten::copy_", 20, 25, 1),
+        Event("aten::mul", 60, 80, 1),
+    ]
+    assert shares(events) == {"products": 0.25, "memory": 0.25, "other": 0.5}
+    assert shares(events[::-1]) == shares(events)
+
+
+def test_what_an_optimizer_calls_is_the_optimizers_and_what_dropout_calls_is_random() -> None:
+    events = [
+        Event("Optimizer.step#AdamW.step", 0, 40, 1),
+        Event("aten::mul_", 10, 20, 1),
+        Event("aten::dropout", 40, 60, 1),
+        Event("aten::div_", 45, 50, 1),
+        Event("aten::mul_", 60, 70, 1),
+    ]
+    assert shares(events) == {"optimizer": 0.4, "random": 0.2, "memory": 0.1, "other": 0.3}
+
+
+def test_a_collective_elsewhere_counts_while_this_thread_computes_nothing() -> None:
+    events = [
+        Event("autograd::engine::evaluate_function: MulBackward0", 0, 90, 1),
+        Event("aten::mm", 0, 50, 1),
+        Event("gloo:all_reduce", 40, 70, 2, is_async=True),
+        Event("gloo:all_reduce", 60, 80, 3, is_async=True),
+        Event("aten::mul", 65, 75, 1),
+        Event("other_library", 0, 100, 4, is_async=True),
+    ]
+    assert shares(events) == {"products": 0.5, "memory": 0.1, "communication": 0.2, "other": 0.2}
+
+
+def test_a_collective_on_the_thread_that_computes_counts_whole() -> None:
+    assert shares([Event("aten::mm", 0, 60, 1), Event("ccl:all_reduce", 60, 90, 1)]) == {
+        "products": 0.6,
+        "communication": 0.3,
+        "other": 0.1,
+    }
+
+
+def test_only_the_thread_that_works_most_and_only_the_time_asked_for_count() -> None:
+    events = [Event("aten::mm", -50, 50, 1), Event("aten::mul", 90, 150, 1), Event("aten::copy_", 0, 30, 2)]
+    assert shares(events) == {"products": 0.5, "memory": 0.1, "other": 0.4}
+    assert shares([]) == {"other": 1.0}
+
+
+def test_steps_that_do_not_count_take_a_part_of_the_time_and_one_at_least() -> None:
+    assert pace.warm_up(60.0, 15.0) == 1
+    assert pace.warm_up(2.0, 15.0) == 3
+    assert pace.warm_up(0.01, 15.0) == pace.MOST_WARM_UP
+
+
+def test_steps_that_count_fit_the_time_or_are_as_many_as_asked() -> None:
+    assert pace.measured(1.5, 15.0, 0) == 10
+    assert pace.measured(60.0, 15.0, 0) == pace.FEWEST_STEPS
+    assert pace.measured(0.001, 15.0, 0) == pace.MOST_STEPS
+    assert pace.measured(60.0, 15.0, 7) == 7
+
+
+def test_the_profiler_sees_few_steps() -> None:
+    assert (pace.profiled(60.0), pace.profiled(1.0), pace.profiled(0.01)) == (1, 3, pace.MOST_PROFILED)

@@ -1,0 +1,214 @@
+"""What `./inv bench train` starts, and what it makes of the runs."""
+
+from __future__ import annotations
+
+import csv
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks import jobs
+from benchmarks.split import CLASSES
+from tooling.bench_train import measure, pairs, picture, recipes, results, run, tables
+from tooling.bench_train.results import Runs
+from tooling.bench_train.run import Options
+from tooling.errors import UsageError
+
+SPLIT = dict.fromkeys(CLASSES, 0.1) | {"products": 0.5}
+BATCHES = {(8, 32): 2_000_000_000, (8, 16): 1_000_000_000}
+
+
+def report(speed: float, seconds: float = 2.0, split: dict[str, float] | None = None) -> dict[str, Any]:
+    return {
+        "samples_per_second": speed,
+        "seconds": seconds,
+        "ranks": 2,
+        "steps": 4,
+        "shapes": [[8, 16, 2], [8, 32, 1]],
+        "peak_memory_bytes": 1_500_000_000,
+        "split": split,
+        "torch": "2.13.0",
+        "backend": "gloo",
+        "threads": 1,
+        "preloads": ["libgomp"],
+        "environment": {"OMP_NUM_THREADS": "1"},
+    }
+
+
+def product(rate: float, other: float, share: float, m: int = 8) -> dict[str, Any]:
+    shape = {"count": 1, "m": m, "k": 4, "n": 4}
+    return {**shape, "times": 2, "share": share, "gflops": {"bf16": rate, "fp32": other}}
+
+
+def ceiling_report(*products: dict[str, Any]) -> dict[str, Any]:
+    flops = {f"{samples}x{length}": count for (samples, length), count in BATCHES.items()}
+    return {"flops": flops, "products": list(products), "cpu": "A processor", "bf16": None}
+
+
+RUNS = [
+    Runs("tiny", "guide-fp32", 2, [report(10), report(20), report(10)]),
+    Runs("tiny", "guide-bf16", 2, [report(5), report(8), report(5)]),
+    Runs("tiny", "run_cpu", 2, [None, None, None], "run_cpu makes no process group"),
+    Runs("tiny", "accelerate", 2, [report(5), None, None], "exit code 1: gone", failed=True),
+    Runs("tiny", "ours", 2, [report(15, split=SPLIT), report(24, 1.0, SPLIT), report(20, split=SPLIT)]),
+]
+FACTS = {
+    "date": "2026-01-02T03:04:05+00:00",
+    "image": "sha256:1",
+    "pin": "2.13",
+    "cpus": "0-1",
+    "load": [0.1, 2.0],
+}
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    reports = [
+        ceiling_report(product(4, 8, 0.5), product(2, 1, 0.5, m=2)),
+        ceiling_report(product(10, 5, 0.5), product(2, 1, 0.5, m=2)),
+    ]
+    return results.document(RUNS, {"tiny": reports}, FACTS)
+
+
+@pytest.mark.parametrize("recipe", recipes.ALL, ids=lambda recipe: recipe.name)
+def test_every_recipe_runs_the_same_script_with_the_same_job(recipe: recipes.Recipe) -> None:
+    for ranks in (1, 2):
+        command = recipe.command(ranks, ("--job", "tiny"))
+        if isinstance(command, str):
+            assert (recipe.name, ranks) == ("run_cpu", 2)
+            assert "process group" in command
+            continue
+        before, script, after = command[: command.index(recipes.SCRIPT)], recipes.SCRIPT, command[-5:]
+        assert script in command
+        assert {"--job", "tiny", "--use_cpu"} <= set(after)
+        assert ("--bf16" in after) == (recipe.name != "guide-fp32")
+        assert str(ranks) in before or recipe.name == "run_cpu"
+        assert ("--mpirun_hostfile" in before) == ((recipe.name, ranks) == ("accelerate", 2))
+
+
+def test_only_ours_and_ipex_start_through_this_stack() -> None:
+    through = {recipe.name for recipe in recipes.ALL if recipe.command(1, ())[0] == "launch"}
+    assert through == {"ours", "ipex-2.8"}
+
+
+def test_names_are_chosen_in_their_own_order() -> None:
+    assert recipes.chosen("ours, guide-fp32", tuple(recipes.BY_NAME), (), "--recipe") == ("guide-fp32", "ours")
+    assert recipes.chosen(None, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job") == jobs.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Options(job="bert"), "--job 'bert', expected some of distilbert-qa, "),
+        (Options(recipe="theirs"), "--recipe 'theirs', expected some of guide-fp32, "),
+        (Options(ranks="1,x"), "--ranks '1,x', expected numbers with commas"),
+        (Options(ranks="0"), "--ranks '0', expected numbers"),
+        (Options(repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 repetition or more"),
+        (Options(seconds=0), "--repeats 3 --seconds 0"),
+        (Options(steps=-1), "--steps -1, expected"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_built(options: Options, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        run.run(options, print)
+
+
+def test_a_plan_has_what_was_asked_for() -> None:
+    found = run.plan(Options(job="tiny", recipe="ours", ranks="2,1,2", steps=3, repeats=1))
+    assert (found.jobs, [recipe.name for recipe in found.recipes], found.ranks) == (("tiny",), ["ours"], (2, 1))
+    assert found.flags == ("--seconds=15", "--steps=3")
+
+
+def test_a_ratio_is_the_median_of_the_rounds_that_both_have() -> None:
+    assert results.ratio([15, 24, 20], [10, 20, 10]) == 1.5  # of 1.5, 1.2 and 2
+    assert results.ratio([15, None, 40], [10, 20, 10]) == 2.75
+    assert results.ratio([None], [10]) is None
+
+
+def test_a_ceiling_is_the_best_of_the_rounds_and_of_the_types() -> None:
+    found = results.ceiling("tiny", [ceiling_report(product(4, 8, 0.5), product(2, 1, 0.5, m=2))])
+    assert (found.best, found.by_dtype) == (8, {"bf16": 4, "fp32": 8})
+    assert found.step == pytest.approx(1 / (0.5 / 8 + 0.5 / 2))
+
+
+def test_rows_have_speed_ratios_and_shares_of_the_ceiling(document: dict[str, Any]) -> None:
+    rows = {row["recipe"]: row for row in document["rows"]}
+    ours = rows["ours"]
+    assert ours["samples_per_second"] == 20
+    assert ours["samples_per_second_rounds"] == [15, 24, 20]
+    assert ours["ratio_to"] == {"guide-fp32": 1.5, "guide-bf16": 3.0}
+    # 2 x 1 + 1 x 2 GFLOP on 2 ranks in 2, 1 and 2 s; the best shape makes 10 GFLOP/s.
+    assert (ours["gflops"], ours["ceiling_share"]) == (4.0, 0.4)
+    assert ours["step_ceiling_share"] == pytest.approx(4 * (0.5 / 10 + 0.5 / 2), abs=1e-3)
+    assert ours["split"] == SPLIT
+    assert document["ceiling_gflops"] == 10
+    assert (document["cpu"], document["load"]) == ("A processor", [0.1, 2.0])
+
+
+def test_a_recipe_without_a_run_is_a_row_with_the_reason(document: dict[str, Any]) -> None:
+    rows = {row["recipe"]: row for row in document["rows"]}
+    assert (rows["run_cpu"]["samples_per_second"], rows["run_cpu"]["failed"]) == (None, False)
+    assert rows["run_cpu"]["reason"] == "run_cpu makes no process group"
+    assert (rows["accelerate"]["samples_per_second"], rows["accelerate"]["failed"]) == (5, True)
+
+
+def test_a_batch_that_was_not_counted_has_no_share() -> None:
+    (row,) = results.rows(RUNS[:1], {}, {"tiny": {(8, 16): 1}})
+    assert (row["gflops"], row["ceiling_share"]) == (None, None)
+
+
+def test_the_tables_fit_a_narrow_terminal(document: dict[str, Any]) -> None:
+    console = Console(width=90)
+    with console.capture() as capture:
+        console.print(tables.table(document))
+    lines = capture.get().splitlines()
+    assert "…" not in "".join(lines)
+    (speed,) = [line.split() for line in lines if line.startswith("ours ") and "x" in line]
+    assert speed == ["ours", "20", "15", "to", "24", "1.50x", "3.00x", "1.50", "4", "40%"]
+    assert ["ours", "50%", *["10%"] * 5] in [line.split() for line in lines]
+    assert "accelerate: exit code 1: gone" in lines
+
+
+def test_a_bar_is_as_long_as_the_time_of_a_sample(document: dict[str, Any]) -> None:
+    ours = document["rows"][-1]
+    assert sum(width for _name, width in picture.pieces(ours)) == pytest.approx(1000 / 20)
+    assert dict(picture.pieces(ours))["products"] == pytest.approx(25)
+    assert dict(picture.pieces(document["rows"][0]))["other"] == 100
+
+
+def test_the_picture_is_drawn(document: dict[str, Any], tmp_path: Path) -> None:
+    picture.draw(document, tmp_path / "one.png")
+    data = (tmp_path / "one.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(data) > 8_000
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (
+            "Traceback\n  File x\nValueError: no such thing\nCalledProcessError: Error: command\n",
+            "ValueError: no such",
+        ),
+        ("a\nb\n\n", "b"),
+        ("error: --job is wrong: do this\n", "error: --job is wrong"),
+        ("", "no output"),
+    ],
+)
+def test_the_reason_of_a_failure_is_its_last_error(output: str, expected: str) -> None:
+    assert measure.reason(output).startswith(expected)
+
+
+def test_pairs_are_as_long_as_mrpcs_and_always_the_same(tmp_path: Path) -> None:
+    part = Path(sysconfig.get_path("stdlib")) / "asyncio"
+    first = pairs.write(tmp_path / "a", part).read_text(encoding="utf-8")
+    assert pairs.write(tmp_path / "b", part).read_text(encoding="utf-8") == first
+    rows = list(csv.DictReader(first.splitlines()))
+    lengths = [len(row[name].split()) for row in rows for name in ("sentence1", "sentence2")]
+    assert len(rows) == pairs.ROWS
+    assert (min(lengths), max(lengths)) == (pairs.FEWEST, pairs.MOST)
+    assert sum(lengths) / len(lengths) == pytest.approx(pairs.MEAN, abs=0.5)
+    assert {row["label"] for row in rows} == {"0", "1"}

@@ -1,0 +1,79 @@
+"""The recipes: how each starts the same script, in which image, and where it cannot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tooling.errors import UsageError
+
+FOLDER = "/bench"
+SCRIPT = f"{FOLDER}/benchmarks/finetune.py"
+# One line, localhost: accelerate hands it to mpirun.
+HOSTS = f"{FOLDER}/benchmarks/hosts"
+LAUNCH = ("launch", "--nproc-per-node")
+RUN = ("--", "run", "--quiet")
+# What the others are compared with.
+FP32, BF16 = "guide-fp32", "guide-bf16"
+BASELINES = (FP32, BF16)
+# The row of the matrix that has the last IPEX.
+IPEX_PIN = "2.8"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`start`: the words before the script for so many ranks, or a text that says why it cannot be.
+
+    `flags`: the script's, besides the job's. `pin`: the image's row, "" for the one that is measured.
+    """
+
+    name: str
+    start: Callable[[int], tuple[str, ...] | str]
+    flags: tuple[str, ...] = ("--bf16",)
+    pin: str = ""
+
+    def command(self, ranks: int, job: Sequence[str]) -> tuple[str, ...] | str:
+        """The container's command, or why there is none."""
+        start = self.start(ranks)
+        return start if isinstance(start, str) else (*start, SCRIPT, *job, "--use_cpu", *self.flags)
+
+
+def _torchrun(ranks: int) -> tuple[str, ...]:
+    return ("torchrun", "--nproc-per-node", str(ranks))
+
+
+def _run_cpu(ranks: int) -> tuple[str, ...] | str:
+    if ranks > 1:
+        return "run_cpu makes no process group: its instances would train each by itself"
+    return ("python", "-m", "torch.backends.xeon.run_cpu")
+
+
+def _accelerate(ranks: int) -> tuple[str, ...]:
+    words = ("accelerate", "launch", "--cpu", "--num_machines", "1", "--num_processes", str(ranks))
+    # Without a host file it starts one process, whatever the number.
+    hosts = ("--mpirun_hostfile", HOSTS) if ranks > 1 else ()
+    return (*words, "--mixed_precision", "bf16", *hosts)
+
+
+def _launch(ranks: int) -> tuple[str, ...]:
+    return (*LAUNCH, str(ranks), *RUN)
+
+
+ALL = (
+    Recipe(FP32, _torchrun, flags=()),
+    Recipe(BF16, _torchrun),
+    Recipe("run_cpu", _run_cpu),
+    Recipe("accelerate", _accelerate),
+    Recipe("ipex-2.8", _launch, flags=("--bf16", "--ipex"), pin=IPEX_PIN),
+    Recipe("ours", _launch),
+)
+BY_NAME = {recipe.name: recipe for recipe in ALL}
+
+
+def chosen(names: str | None, known: Sequence[str], default: Sequence[str], option: str) -> tuple[str, ...]:
+    """The names with commas between them, in the order of `known`. Raises UsageError."""
+    asked = [name.strip() for name in names.split(",")] if names is not None else list(default)
+    for name in asked:
+        if name not in known:
+            raise UsageError(f"bench: {option} {name!r}, expected some of {', '.join(known)}")
+    return tuple(name for name in known if name in asked)

@@ -1,0 +1,208 @@
+"""Measures each job under each recipe, in turn, and writes what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from invoke.exceptions import Exit
+from rich.console import Console
+
+from benchmarks import jobs
+from tooling import engine, images, pins, pretrained, variants
+from tooling.bench_train import measure, pairs, picture, recipes, results, tables
+from tooling.bench_train.measure import RunError
+from tooling.bench_train.recipes import Recipe
+from tooling.bench_train.results import Report, Runs
+from tooling.errors import UsageError
+from tooling.paths import CACHE
+from tooling.pin import Pin, TorchSource
+
+FOLDER = CACHE / "bench"
+CEILING = f"{recipes.FOLDER}/benchmarks/ceiling.py"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """As they were typed. `seconds`: of each run, where `steps` is 0."""
+
+    pin: str | None = None
+    job: str | None = None
+    recipe: str | None = None
+    ranks: str = "1,2"
+    cpus: str | None = None
+    seconds: float = 15.0
+    steps: int = 0
+    repeats: int = 3
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    jobs: tuple[str, ...]
+    recipes: tuple[Recipe, ...]
+    ranks: tuple[int, ...]
+    repeats: int
+    flags: tuple[str, ...]
+
+
+def plan(options: Options) -> Plan:
+    """Raises UsageError."""
+    if options.repeats < 1 or options.seconds <= 0 or options.steps < 0:
+        raise UsageError(
+            f"bench: --repeats {options.repeats} --seconds {options.seconds:g} --steps {options.steps}, "
+            "expected 1 repetition or more, and seconds or steps"
+        )
+    words = options.ranks.split(",")
+    if not all(word.strip().isdigit() and int(word) for word in words):
+        raise UsageError(f"bench: --ranks {options.ranks!r}, expected numbers with commas between them: 1,2")
+    names = recipes.chosen(options.recipe, tuple(recipes.BY_NAME), tuple(recipes.BY_NAME), "--recipe")
+    chosen = recipes.chosen(options.job, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job")
+    flags = [f"--seconds={options.seconds:g}", *([f"--steps={options.steps}"] if options.steps else [])]
+    return Plan(
+        jobs=chosen,
+        recipes=tuple(recipes.BY_NAME[name] for name in names),
+        ranks=tuple(dict.fromkeys(int(word) for word in words)),
+        repeats=options.repeats,
+        flags=tuple(flags),
+    )
+
+
+def run(options: Options, say: Say) -> None:
+    """Writes train-TIME.json and .png to .cache/bench, prints tables or the document.
+
+    Raises Exit with 1 where a recipe failed: its row says why, and the others are measured.
+    """
+    chosen = plan(options)
+    pin = pins.load().pin(options.pin)
+    docker = engine.ensure(say)
+    image = images.build(pin, say)
+    found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
+    cpus = options.cpus or f"0-{docker.cpus - 1}"
+    started, load = datetime.now(UTC), os.getloadavg()[0]
+    runs: list[Runs] = []
+    ceilings: dict[str, list[Report]] = {}
+    for name in chosen.jobs:
+        ceilings[name] = []
+        container = _arguments(name, cpus, say)
+        for ranks in chosen.ranks:
+            runs += _job(name, ranks, chosen, found, container, ceilings[name], say)
+    facts = {
+        "date": started.isoformat(timespec="seconds"),
+        "image": image.id,
+        "pin": pin.name,
+        "cpus": cpus,
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+    }
+    _write(results.document(runs, ceilings, facts), started, options.as_json, say)
+    if failed := sorted({one.recipe for one in runs if one.failed}):
+        raise Exit(f"bench: {', '.join(failed)} failed: the rows say why", code=1)
+
+
+def _job(
+    name: str,
+    ranks: int,
+    chosen: Plan,
+    found: dict[str, str | None],
+    container: Sequence[str],
+    ceilings: list[Report],
+    say: Say,
+) -> list[Runs]:
+    """The rounds of a job with so many ranks. Adds a report to `ceilings` in each."""
+    runs = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
+    for number in range(1, chosen.repeats + 1):
+        last = ("--profile",) if number == chosen.repeats else ()
+        job = ("--job", name, "--output_dir", "/tmp/out", *chosen.flags, *last)  # noqa: S108 - the container's
+        batches: dict[tuple[int, int], int] = {}
+        for recipe, one in zip(chosen.recipes, runs, strict=True):
+            report = None
+            if one.reason is None:
+                report = _report(recipe, one, job, found[recipe.pin], container)
+                say(
+                    f"{name}, ranks: {ranks}, round {number}/{chosen.repeats}: {recipe.name}: {_said(one, report)}"
+                )
+            one.reports.append(report)
+            for samples, length, count in report["shapes"] if report else ():
+                batches[samples, length] = batches.get((samples, length), 0) + count
+        if batches:
+            shapes = [f"{samples}x{length}" for samples, length in sorted(batches, key=lambda one: -batches[one])]
+            ceilings += _ceiling(name, shapes, found[""] or "", container, say)
+    return runs
+
+
+def _report(
+    recipe: Recipe, one: Runs, job: Sequence[str], image: str | None, container: Sequence[str]
+) -> Report | None:
+    """A run's report; None where there is none, which `one` then says the reason of."""
+    command = recipe.command(one.ranks, job)
+    if isinstance(command, str):
+        one.reason = command
+        return None
+    if image is None:
+        one.reason = (
+            f"there is no image of pin {recipe.pin}: ./inv build --pin {recipe.pin} makes it, or with "
+            "--torch-source default where PyTorch's own index cannot be reached"
+        )
+        return None
+    try:
+        report = measure.run(image, command, container, f"{one.job}-{recipe.name}-{one.ranks}")
+    except RunError as failure:
+        one.reason, one.failed = str(failure), True
+        return None
+    if report["ranks"] != one.ranks:
+        one.reason, one.failed = f"trained with {report['ranks']} rank(s), expected {one.ranks}", True
+        return None
+    return report
+
+
+def _ceiling(
+    name: str, shapes: Sequence[str], image: str, container: Sequence[str], say: Say
+) -> list[dict[str, Any]]:
+    """The ceiling's report, or nothing, which is said."""
+    try:
+        command = ("run", "--quiet", CEILING, name, *shapes)
+        return [measure.run(image, command, container, f"{name}-ceiling")]
+    except RunError as failure:
+        say(f"{name}: the ceiling was not measured: {failure}")
+        return []
+
+
+def _said(one: Runs, report: Report | None) -> str:
+    return f"{report['samples_per_second']:.2f} samples/s" if report else str(one.reason)
+
+
+def _present(row: str) -> str | None:
+    """The image of a row, or of the row with the default index's torch, if there is one."""
+    pin: Pin = pins.load().pin(row)
+    candidates = (pin, variants.choose(row, torch_source=TorchSource.DEFAULT))
+    return next((one.image for one in candidates if images.inspect(one.image)), None)
+
+
+def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:
+    """docker's for the job's containers; its model and its data are made or fetched first."""
+    if not jobs.BY_NAME[name].is_pretrained:
+        return measure.arguments(cpus, None, None)
+    return measure.arguments(cpus, pretrained.minilm(say), pairs.write(FOLDER / "data").parent)
+
+
+def _write(document: dict[str, Any], started: datetime, as_json: bool, say: Say) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    stem = FOLDER / f"train-{started:%Y%m%dT%H%M%SZ}"
+    text = json.dumps(document, indent=2) + "\n"
+    stem.with_suffix(".json").write_text(text, encoding="utf-8")
+    if any(row["samples_per_second"] for row in document["rows"]):
+        picture.draw(document, stem.with_suffix(".png"))
+    if as_json:
+        sys.stdout.write(text)
+    else:
+        Console().print(tables.table(document))
+    say(f"wrote {stem}.json and .png")
