@@ -20,7 +20,7 @@ CLASSES = ("products", "memory", "random", "optimizer", "communication", "other"
 
 # The first that matches an operator's name.
 _NAMES = (
-    ("communication", re.compile(r"^(c10d::|gloo:|ccl:|mpi:|nccl:|record_param_comms|DistributedDataParallel)")),
+    ("communication", re.compile(r"^(c10d::|gloo:|ccl:|mpi:|nccl:|record_param_comms)")),
     ("optimizer", re.compile(r"^Optimizer\.|_fused_(adam|sgd|adagrad)|::_foreach_|vector_norm|clip_grad")),
     ("random", re.compile(r"bernoulli|dropout|::rand|uniform|::normal|exponential|multinomial|philox")),
     ("products", re.compile(

@@ -42,6 +42,7 @@ from benchmarks.split import Event
         ("c10d::allreduce_", "communication"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "other"),
         ("AddmmBackward0", "other"),
+        ("DistributedDataParallel.forward", "other"),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
     ],
 )

@@ -125,6 +125,7 @@ def test_a_plan_has_what_was_asked_for() -> None:
 def test_a_ratio_is_the_median_of_the_rounds_that_both_have() -> None:
     assert results.ratio([15, 24, 20], [10, 20, 10]) == 1.5  # of 1.5, 1.2 and 2
     assert results.ratio([15, None, 40], [10, 20, 10]) == 2.75
+    assert results.ratio([15, 24, 40], [10, None, 10]) == 2.75
     assert results.ratio([None], [10]) is None
 
 
@@ -153,6 +154,13 @@ def test_a_recipe_without_a_run_is_a_row_with_the_reason(document: dict[str, Any
     assert (rows["run_cpu"]["samples_per_second"], rows["run_cpu"]["failed"]) == (None, False)
     assert rows["run_cpu"]["reason"] == "run_cpu makes no process group"
     assert (rows["accelerate"]["samples_per_second"], rows["accelerate"]["failed"]) == (5, True)
+
+
+def test_a_recipe_whose_image_is_missing_says_how_to_make_it_and_has_not_failed() -> None:
+    one = Runs("tiny", "ipex-2.8", 2)
+    assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, ()) is None
+    assert str(one.reason).startswith("there is no image of pin 2.8: ./inv build --pin 2.8 makes it")
+    assert not one.failed
 
 
 def test_a_batch_that_was_not_counted_has_no_share() -> None:
