@@ -33,9 +33,9 @@ def table(document: Document) -> RenderableType:
     parts: list[RenderableType] = []
     for job, ranks in places(document):
         found = [row for row in document["rows"] if (row["job"], row["ranks"]) == (job, ranks)]
-        parts += [_speeds(title(job, ranks), found), Text()]
+        parts += [Text(title(job, ranks), style="bold"), _speeds(found), Text()]
         if any(row.get("split") for row in found):
-            parts += [_splits(found), Text()]
+            parts += [Text("where the time goes"), _splits(found), Text()]
         parts += [Text(f"{row['recipe']}: {row['reason']}") for row in found if row["reason"]]
         parts += [Text()] if any(row["reason"] for row in found) else []
     for ceiling in document["ceilings"]:
@@ -49,10 +49,8 @@ def table(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def _speeds(heading: str, found: Iterable[Row]) -> Table:
-    made = _plain(
-        heading, "recipe", "samples/s", "min to max", "fp32 is", "bf16 is", "GB", "GFLOP/s", "of ceiling"
-    )
+def _speeds(found: Iterable[Row]) -> Table:
+    made = _plain("recipe", "samples/s", "min to max", "fp32 is", "bf16 is", "GB", "GFLOP/s", "of ceiling")
     for row in found:
         if row["samples_per_second"] is None:
             made.add_row(row["recipe"], "-")
@@ -71,16 +69,16 @@ def _speeds(heading: str, found: Iterable[Row]) -> Table:
 
 
 def _splits(found: Iterable[Row]) -> Table:
-    made = _plain("where the time goes", "recipe", *(_SHORT.get(name, name) for name in CLASSES))
+    made = _plain("recipe", *(_SHORT.get(name, name) for name in CLASSES))
     for row in found:
         if row.get("split"):
             made.add_row(row["recipe"], *(f"{row['split'][name]:.0%}" for name in CLASSES))
     return made
 
 
-def _plain(heading: str, first: str, *others: str) -> Table:
+def _plain(first: str, *others: str) -> Table:
     """Without borders and with one space between its columns, so that it fits a narrow terminal."""
-    made = Table(title=heading, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    made = Table(box=None, padding=(0, 1, 0, 0))
     made.add_column(first, no_wrap=True)
     for name in others:
         made.add_column(name, justify="right", no_wrap=True)
