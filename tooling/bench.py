@@ -44,7 +44,7 @@ def collectives(
         raise UsageError(f"bench: --nodes is {nodes}, expected 2 or more, or 1 for the one container alone")
     if ranks < 2:
         raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: one rank has nobody to talk to")
-    folder = _folder(output)
+    folder = output_folder(output)
     pin = pins.load().pin(pin_name)
     docker = engine.ensure(say)
     image = images.build(pin, say)
@@ -95,7 +95,7 @@ def _measure(
     return document
 
 
-def _folder(output: str | None) -> Path:
+def output_folder(output: str | None) -> Path:
     folder = Path(output) if output else FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

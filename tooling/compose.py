@@ -23,6 +23,9 @@ LAUNCHERS = ("torchrun", "mpirun")
 LAUNCHER = "launcher"
 # For mpirun's nodes to come up. They start at the same time as the launcher, within a second or two.
 START_SECONDS = 60
+# Of a quota of processor time: who has used it up stands still to the period's end, and so do all who wait for it.
+# The kernel's own period is 100 ms, as long as a step may be; it takes none below 1 ms.
+CPU_PERIOD_US = 10_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class ClusterSpec:
 
     `environment` maps a variable to its value, or to None to hand on the caller's own value unseen.
     `launcher` is one of LAUNCHERS. `offline` cuts the nodes' network off from everything but each other.
-    `memory` limits each node's memory, in Docker's form ("4g").
+    `memory` limits each node's memory, in Docker's form ("4g"), `cpus` its processor time, in cores.
     """
 
     name: str
@@ -53,6 +56,7 @@ class ClusterSpec:
     offline: bool = False
     launcher: str = LAUNCHERS[0]
     memory: str | None = None
+    cpus: float | None = None
 
     def __post_init__(self) -> None:
         if self.launcher not in LAUNCHERS:
@@ -145,7 +149,11 @@ def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, A
     `keys`: the folder of tooling.ssh_keys, for mpirun only.
     """
     shares = dict(zip(spec.node_names, split_cores(cores, spec.nodes), strict=True))
-    limits = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
+    limits: dict[str, str | int] = {}
+    if spec.memory:
+        limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
+    if spec.cpus:
+        limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": round(spec.cpus * CPU_PERIOD_US)}
     environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
     services: dict[str, Any] = {}
     for node_rank, (name, share) in enumerate(shares.items()):

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, TypeVar
 
 from entrypoints import ccl
-from entrypoints.bench import cases
+from entrypoints.bench import cases, scaling_arguments
 from entrypoints.bench.collectives import Collectives
+from entrypoints.bench.output import check_output
+from entrypoints.bench.scaling import Scaling
 from entrypoints.distributed import BACKENDS, check_backend
-from entrypoints.errors import UsageError
 from entrypoints.options import Parser, positive_seconds
 
-MEASUREMENTS = ("collectives",)
+MEASUREMENTS = ("collectives", "scaling")
 ROW_SECONDS = 2.0
 # A collective that takes longer has stopped; the default of training, half an hour, is for stragglers.
 TIMEOUT_SECONDS = 120.0
 _Item = TypeVar("_Item")
 
 
-def prepare(argv: Sequence[str]) -> Collectives:
+def prepare(argv: Sequence[str]) -> Collectives | Scaling:
     """Parse `bench`'s arguments. Raises UsageError."""
+    if argv and argv[0] == "scaling":
+        return scaling_arguments.prepare(argv[1:], backends(), TIMEOUT_SECONDS)
     parser = Parser(
         "bench",
         "Measure, as one rank. collectives: time and bandwidth of every backend of this image, in turn in the\n"
@@ -31,7 +33,7 @@ def prepare(argv: Sequence[str]) -> Collectives:
         "bench collectives [options]",
     )
     add = parser.add_argument
-    add("what", choices=MEASUREMENTS, metavar="collectives", help="what to measure")
+    add("what", choices=MEASUREMENTS, metavar="collectives", help="what to measure; or: bench scaling --help")
     add("--backend", metavar="NAME", help="measure this one only (default: ccl and gloo, what the image has)")
     add(
         "--sizes",
@@ -49,7 +51,7 @@ def prepare(argv: Sequence[str]) -> Collectives:
     add("--output", type=Path, metavar="FILE", help="write the document to this file, print nothing")
     options = parser.parse_args(argv)
     if options.output is not None:
-        _check_output(options.output)
+        check_output(options.output)
     backend, *others = [check_backend(options.backend)] if options.backend else backends()
     return Collectives(
         cases=tuple(cases.chosen(options.collectives, options.dtypes, options.sizes)),
@@ -65,13 +67,6 @@ def prepare(argv: Sequence[str]) -> Collectives:
 def backends() -> list[str]:
     """What this image has."""
     return [name for name in BACKENDS if name != "ccl" or ccl.installed()]
-
-
-def _check_output(file: Path) -> None:
-    """Before the measurement rather than after it."""
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"bench: --output {file}, expected a file in a folder that exists and may be written to")
 
 
 def _list(item: Callable[[str], _Item]) -> Callable[[str], list[_Item]]:

@@ -21,6 +21,7 @@ from entrypoints.bench import calls, report
 from entrypoints.bench.cases import Case
 from entrypoints.bench.ceilings import Ceilings, everyone
 from entrypoints.bench.measure import Timing, measure
+from entrypoints.bench.output import write
 from entrypoints.distributed import BACKENDS, JOIN_SECONDS
 from entrypoints.environment import DistributedEnvironment
 
@@ -80,13 +81,10 @@ class Collectives:
             dist.destroy_process_group(groups[name])
 
     def _tell(self, document: dict[str, Any]) -> None:
-        text = json.dumps(document, indent=2)
         if self.output is None:
-            print(text if self.as_json else report.table(document), flush=True)
-            return
-        unfinished = self.output.with_name(self.output.name + ".part")
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.replace(self.output)
+            print(json.dumps(document, indent=2) if self.as_json else report.table(document), flush=True)
+        else:
+            write(document, self.output)
 
 
 def say(line: str) -> None:

@@ -6,6 +6,7 @@ from invoke.context import Context
 
 from tooling import bench as measurements
 from tooling import bench_launch as launchers
+from tooling import bench_scaling as scaling
 from tooling import conformance as torchs_suite
 from tooling import plan_cluster as cluster_planning
 from tooling import sanitize as sanitizing
@@ -88,6 +89,31 @@ def bench_train(
 ) -> None:
     """Train the same job under every recipe, beside what the machine could do: ./inv bench train."""
     training.run(training.Options(pin, job, recipe, ranks, cpus, seconds, steps, repeats, json), say)
+
+
+@task(
+    name="bench-scaling",
+    iterable=["backend"],
+    help={
+        "pin": PIN_HELP,
+        "nodes": "numbers of containers, each with the same part of the machine",
+        "backend": "ccl or gloo; may be repeated; default both",
+        "seconds": "to measure, about; starting comes on top",
+        "output": "folder for the JSON file and the PNG; default .cache/bench",
+        "json": "one JSON document on standard output instead of a table",
+    },
+)
+def bench_scaling(
+    _c: Context,
+    backend: list[str],
+    pin: str | None = None,
+    nodes: str = "1,2,4",
+    seconds: float = 120.0,
+    output: str | None = None,
+    json: bool = False,
+) -> None:
+    """Train on 1, 2 and 4 containers, and compare with what 1 and 2 predict: ./inv bench scaling."""
+    scaling.run(pin, cluster_planning.nodes_of(nodes), backend, seconds, output, json, say)
 
 
 @task(

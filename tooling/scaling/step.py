@@ -34,7 +34,7 @@ class Job:
     """`samples` an epoch, trained for `epochs`; `evaluated` samples in all evaluations together.
 
     `batch_size` is a rank's. `gradient_bytes`: what a step exchanges; `last_bytes` of them are there only when
-    backward ends: the gradient of the word embeddings, DDP's last bucket.
+    backward ends: the gradient of the word embeddings, DDP's last bucket. `buckets` before it; 0: of BUCKET_BYTES.
     """
 
     samples: int
@@ -44,6 +44,7 @@ class Job:
     last_bytes: int
     ranks_per_node: int = 1
     evaluated: int = 0
+    buckets: int = 0
 
     def steps(self, nodes: int) -> int:
         """Of all epochs. Each rank gets the same number of samples, the last batch may be smaller."""
@@ -117,7 +118,7 @@ def exposed_seconds(job: Job, backward: float, ranks: int, link: Link) -> float:
     Buckets are ready at equal distances, the last at the end of backward, and travel one after another.
     """
     body = job.gradient_bytes - job.last_bytes
-    buckets = math.ceil(body / BUCKET_BYTES)
+    buckets = job.buckets or math.ceil(body / BUCKET_BYTES)
     free = 0.0
     for number in range(1, buckets + 1):
         ready = backward * number / buckets
@@ -134,7 +135,7 @@ def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
     # A flat ring over all ranks: one of its edges leaves each node, so a node's link carries what one rank sends.
     ranks = nodes * job.ranks_per_node
     link = Link(values["bytes_per_second"], values["latency_seconds"])
-    whole = math.ceil(job.gradient_bytes / BUCKET_BYTES)
+    whole = job.buckets + 1 if job.buckets else math.ceil(job.gradient_bytes / BUCKET_BYTES)
     communication = whole * all_reduce_seconds(job.gradient_bytes / whole, ranks, link) if whole else 0.0
     least = exposed_seconds(job, computing * BACKWARD_SHARE, ranks, link)
     exposed = communication - values["overlap"] * max(0.0, communication - least)

@@ -1,0 +1,126 @@
+"""`./inv bench scaling`: one step on 1, 2 and 4 containers of equal cores, beside what 1 and 2 predict for 4."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from invoke.exceptions import Exit
+from rich.console import Console
+
+from tooling import bench, bench_scaling_report, cluster, engine, images, pins, plots_scaling
+from tooling.compose import CPU_PERIOD_US, ClusterSpec, Mount
+from tooling.engine import Engine
+from tooling.errors import UsageError
+from tooling.scaling import published, step
+
+CLUSTER = "scaling"
+
+Say = Callable[[str], None]
+
+
+def run(
+    pin_name: str | None,
+    nodes: Sequence[int],
+    backends: Sequence[str],
+    seconds: float,
+    output: str | None,
+    as_json: bool,
+    say: Say,
+) -> None:
+    """Measures all numbers of `nodes` in turn in one cluster of the largest.
+
+    Writes scaling-TIME.json and .png into `output`, prints a table or, with `as_json`, the document. Raises Exit
+    with the cluster's code if a measurement failed.
+    """
+    if not nodes or min(nodes) < 1 or 1 not in nodes:
+        raise UsageError(f"bench: --nodes is {','.join(map(str, nodes))}, expected 1 and others: 1,2,4")
+    if not 0 < seconds < 3600:
+        raise UsageError(f"bench: --seconds is {seconds:g}, expected more than 0 and less than 3600")
+    folder = bench.output_folder(output)
+    pin = pins.load().pin(pin_name)
+    docker = engine.ensure(say)
+    image = images.build(pin, say)
+    cpus = len(os.sched_getaffinity(0))
+    each = cores_of_each(cpus, max(nodes))
+    turns = ", ".join(map(str, nodes))
+    say(f"{max(nodes)} containers with {each:g} of {cpus} cores each, of which {turns} train in turn")
+    measured = _measure(pin.image, nodes, backends, seconds, each, docker, say)
+    now = datetime.now(UTC)
+    facts = {
+        "date": now.isoformat(timespec="seconds"),
+        "image": image.id,
+        "cpus": docker.cpus,
+        "cores_of_each_node": each,
+        "quota_period_us": CPU_PERIOD_US if limited(cpus, max(nodes)) else None,
+    }
+    document = bench_scaling_report.document(measured, facts)
+    stem = folder / f"scaling-{now:%Y%m%dT%H%M%SZ}"
+    text = json.dumps(document, indent=2) + "\n"
+    stem.with_suffix(".json").write_text(text, encoding="utf-8")
+    plots_scaling.scaling(document, stem.with_suffix(".png"))
+    if as_json:
+        sys.stdout.write(text)
+    else:
+        Console().print(bench_scaling_report.table(document))
+    say(f"wrote {stem}.json and .png")
+
+
+def cores_of_each(cores: int, nodes: int) -> float:
+    """The same for each node: whole cores, or with too few of them what the fullest one can give."""
+    return float(cores // nodes) if cores >= nodes else 1 / -(-nodes // cores)
+
+
+def limited(cores: int, nodes: int) -> bool:
+    """Whether equal cores need a quota: nodes share cores, or some would have one more than others."""
+    return cores < nodes or cores % nodes > 0
+
+
+def ratio() -> float:
+    """Communication to computing in a step of the longest published job on two nodes, as the model has it."""
+    one = next(job for job in published.JOBS if job.name.startswith("QQP"))
+    found = step.predict(one.job(), 2, one.inputs()).step
+    return found.communication / found.computing
+
+
+def _measure(
+    image: str,
+    nodes: Sequence[int],
+    backends: Sequence[str],
+    seconds: float,
+    each: float,
+    docker: Engine,
+    say: Say,
+) -> dict[str, Any]:
+    """The document that rank 0 wrote."""
+    shared = cluster.writable_folder(cluster.folder_of(CLUSTER) / "output")
+    result = shared / "scaling.json"
+    result.unlink(missing_ok=True)
+    most = max(nodes)
+    spec = ClusterSpec(
+        name=CLUSTER,
+        image=image,
+        nodes=most,
+        ranks_per_node=1,
+        command=(
+            "bench",
+            "scaling",
+            f"--nodes={','.join(map(str, nodes))}",
+            f"--ratio={ratio():.4f}",
+            f"--seconds={seconds:g}",
+            f"--output=/output/{result.name}",
+            *([f"--backends={','.join(backends)}"] if backends else []),
+        ),
+        mounts=(Mount(shared, "/output", read_only=False),),
+        offline=True,
+        cpus=each if limited(len(os.sched_getaffinity(0)), most) else None,
+    )
+    outcome = cluster.run(spec, docker, say, shown=sys.stderr.buffer)
+    if outcome.exit_code != 0:
+        raise Exit(f"bench failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
+    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return found
