@@ -28,11 +28,14 @@ def run(
     nodes: Sequence[int],
     backends: Sequence[str],
     seconds: float,
+    cores: float,
     output: str | None,
     as_json: bool,
     say: Say,
 ) -> None:
     """Measures all numbers of `nodes` in turn in one cluster of the largest.
+
+    Its nodes have `cores` each or, with 0, equal parts of the machine.
 
     Writes scaling-TIME.json and .png into `output`, prints a table or, with `as_json`, the document. Raises Exit
     with the cluster's code if a measurement failed.
@@ -41,22 +44,28 @@ def run(
         raise UsageError(f"bench: --nodes is {','.join(map(str, nodes))}, expected 1 and others: 1,2,4")
     if not 0 < seconds < 3600:
         raise UsageError(f"bench: --seconds is {seconds:g}, expected more than 0 and less than 3600")
+    cpus = len(os.sched_getaffinity(0))
+    if not 0 <= cores <= cores_of_each(cpus, max(nodes)):
+        raise UsageError(
+            f"bench: --cores is {cores:g}, expected more than 0, at most {cores_of_each(cpus, max(nodes)):g}: "
+            f"there are {cpus} for {max(nodes)} nodes"
+        )
     folder = bench.output_folder(output)
     pin = pins.load().pin(pin_name)
     docker = engine.ensure(say)
     image = images.build(pin, say)
-    cpus = len(os.sched_getaffinity(0))
-    each = cores_of_each(cpus, max(nodes))
+    each = cores or cores_of_each(cpus, max(nodes))
     turns = ", ".join(map(str, nodes))
     say(f"{max(nodes)} containers with {each:g} of {cpus} cores each, of which {turns} train in turn")
-    measured = _measure(pin.image, nodes, backends, seconds, each, docker, say)
+    quota = each if cores or limited(cpus, max(nodes)) else None
+    measured = _measure(pin.image, nodes, backends, seconds, quota, docker, say)
     now = datetime.now(UTC)
     facts = {
         "date": now.isoformat(timespec="seconds"),
         "image": image.id,
         "cpus": docker.cpus,
         "cores_of_each_node": each,
-        "quota_period_us": CPU_PERIOD_US if limited(cpus, max(nodes)) else None,
+        "quota_period_us": CPU_PERIOD_US if quota else None,
     }
     document = bench_scaling_report.document(measured, facts)
     stem = folder / f"scaling-{now:%Y%m%dT%H%M%SZ}"
@@ -92,7 +101,7 @@ def _measure(
     nodes: Sequence[int],
     backends: Sequence[str],
     seconds: float,
-    each: float,
+    quota: float | None,
     docker: Engine,
     say: Say,
 ) -> dict[str, Any]:
@@ -117,7 +126,7 @@ def _measure(
         ),
         mounts=(Mount(shared, "/output", read_only=False),),
         offline=True,
-        cpus=each if limited(len(os.sched_getaffinity(0)), most) else None,
+        cpus=quota,
     )
     outcome = cluster.run(spec, docker, say, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:

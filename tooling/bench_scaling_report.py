@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -20,6 +21,8 @@ Document = Mapping[str, Any]
 
 # Of a step with whom nobody exchanges anything.
 APART = "none"
+# A node that computes uses all of its time, but for starts and stops.
+BUSY = 0.85
 FITTED_ON = 2
 
 
@@ -50,20 +53,23 @@ def document(measured: Measured, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows(measured: Measured) -> list[dict[str, Any]]:
-    """A row for each phase. `apart`: the same nodes at once, each for itself, which shows the machine's limits."""
-    alone = _seconds(measured, 1, None)
+    """A row for each phase. `apart`: the same nodes at once, each for itself, which shows the machine's limits.
+
+    An efficiency is the median of the rounds' own ratios: what slows a whole round does not count.
+    """
+    alone = _phase(measured, 1, None)["seconds"]
     found = []
     for phase in measured["phases"]:
         seconds = median(phase["seconds"])
         nodes = phase["nodes"]
-        apart = _seconds(measured, nodes, None)
+        apart = _phase(measured, nodes, None)["seconds"]
         found.append(
             {
                 "nodes": nodes,
                 "backend": phase["backend"] or APART,
                 "samples_per_second": round(_samples(measured, nodes) / seconds, 3),
-                "efficiency": round(alone / seconds, 4),
-                "efficiency_to_apart": round(apart / seconds, 4),
+                "efficiency": round(1 / median(_relative(phase["seconds"], alone)), 4),
+                "efficiency_to_apart": round(1 / median(_relative(phase["seconds"], apart)), 4),
                 "step_seconds": seconds,
                 "step_seconds_range": [min(phase["seconds"]), max(phase["seconds"])],
                 "rounds": len(phase["seconds"]),
@@ -77,7 +83,9 @@ def rows(measured: Measured) -> list[dict[str, Any]]:
 def ratios(measured: Measured) -> dict[str, float]:
     """By backend: the all_reduce of all gradients between two nodes, to computing on one."""
     return {
-        phase["backend"]: round(_all_reduce(phase, measured["gradient_bytes"]) / _seconds(measured, 1, None), 4)
+        phase["backend"]: round(
+            _all_reduce(phase, measured["gradient_bytes"]) / median(_phase(measured, 1, None)["seconds"]), 4
+        )
         for phase in measured["phases"]
         if phase["nodes"] == FITTED_ON and phase["backend"]
     }
@@ -127,16 +135,20 @@ def fitted(measured: Measured, phase: Mapping[str, Any]) -> tuple[Job, Inputs]:
     small = min(one["bytes"] for one in phase["all_reduce"])
     latency = _all_reduce(phase, small)
     bandwidth = size / max(1e-9, _all_reduce(phase, size) - latency)
-    alone = next(one for one in measured["phases"] if one["nodes"] == 1 and not one["backend"])
+    alone = _phase(measured, 1, None)["seconds"]
     inputs = Inputs(
-        samples_per_second=_rate(alone["seconds"], batch * ranks),
+        samples_per_second=Estimate.exact(batch * ranks / median(alone)),
         bytes_per_second=Estimate.within(bandwidth, 0.2),
         latency_seconds=Estimate.factor(latency, 2),
         overlap=OVERLAP,
         jitter=JITTER,
     )
-    on_two = _middle(phase["seconds"]).scaled(job.steps(FITTED_ON))
-    return job, fit(job, FITTED_ON, on_two, inputs)
+    on_two = _middle(_relative(phase["seconds"], alone)).scaled(median(alone) * job.steps(FITTED_ON))
+    time = _middle(alone).scaled(1 / batch / ranks)
+    return job, replace(
+        fit(job, FITTED_ON, on_two, inputs),
+        samples_per_second=Estimate(1 / time.value, 1 / time.high, 1 / time.low),
+    )
 
 
 def _middle(values: Sequence[float]) -> Estimate:
@@ -147,14 +159,16 @@ def _middle(values: Sequence[float]) -> Estimate:
     return Estimate(middle, max(middle / 2, middle - half), middle + half)
 
 
-def _rate(seconds: Sequence[float], samples: float) -> Estimate:
-    time = _middle(seconds)
-    return Estimate(samples / time.value, samples / time.high, samples / time.low)
+def _relative(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Each round's to the same round's."""
+    return [value / other for value, other in zip(values, others, strict=True)]
 
 
-def _seconds(measured: Measured, nodes: int, backend: str | None) -> float:
-    phase = next(one for one in measured["phases"] if (one["nodes"], one["backend"]) == (nodes, backend))
-    return float(median(phase["seconds"]))
+def _phase(measured: Measured, nodes: int, backend: str | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(
+        one for one in measured["phases"] if (one["nodes"], one["backend"]) == (nodes, backend)
+    )
+    return found
 
 
 def _all_reduce(phase: Mapping[str, Any], size: int) -> float:
@@ -171,8 +185,8 @@ def table(found: Document) -> RenderableType:
     predicted = {(one["nodes"], one["backend"]): one for one in found["predicted"]}
     shown = Table(title=title(found), title_justify="left", box=None, padding=(0, 2, 0, 0))
     shown.add_column("nodes", justify="right")
-    shown.add_column("exchange")
-    for name in ("samples/s", "step", "efficiency", "to apart", "predicted", "CPU", "stopped"):
+    shown.add_column("exchange", no_wrap=True)
+    for name in ("samples/s", "step", "efficiency", "to apart", "predicted"):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in found["rows"]:
         expected = predicted.get((row["nodes"], row["backend"]))
@@ -184,28 +198,38 @@ def table(found: Document) -> RenderableType:
             f"{row['efficiency']:.0%}",
             f"{row['efficiency_to_apart']:.0%}" if row["backend"] != APART else "",
             _interval(expected["efficiency"], expected["efficiency_interval"]) if expected else "",
-            f"{row['cpu_share']:.0%}",
-            f"{row['throttled_share']:.0%}",
         )
+    return Group(shown, *(Text(line) for line in _remarks(found)))
+
+
+def _remarks(found: Document) -> list[str]:
+    """What the rows are to be read with."""
     seen = ", ".join(f"{backend} {value:.2f}" for backend, value in found["ratio"]["seen"].items())
     lines = [
-        f"all_reduce of {found['gradient_bytes'] / 1e6:.0f} MB between two nodes to computing: "
-        f"{seen or 'not measured'} (wanted {found['ratio']['wanted']:.2f})"
+        f"ratio: all_reduce of {found['gradient_bytes'] / 1e6:.0f} MB between two nodes takes of computing: "
+        f"{seen or 'not measured'} (wanted: {found['ratio']['wanted']:.2f})",
+        "apart: as many nodes at once, each for itself; predicted: from 1 and 2 nodes",
     ]
+    each = found["cores_of_each_node"]
     if found["quota_period_us"]:
         lines.append(
-            f"each node has {found['cores_of_each_node']:g} cores by a quota, in periods of "
-            f"{found['quota_period_us'] / 1000:g} ms: stopped is the time in which it is used up"
+            f"cores: {each:g} of each node, by a quota in periods of {found['quota_period_us'] / 1000:g} ms"
         )
-    return Group(shown, *(Text(line) for line in lines))
+    got = min(row["cpu_share"] for row in found["rows"] if row["backend"] == APART)
+    if got < BUSY * min(1.0, each):
+        lines.append(
+            f"the machine was busy: a node that wanted {min(1.0, each):g} of a core got {got:.2f}; measure again "
+            "when it is not, or with less (--cores)"
+        )
+    return lines
 
 
 def title(found: Document) -> str:
     """What was trained."""
     parameters = found["gradient_bytes"] / 4e6
     return (
-        f"an encoder of {parameters:.0f} million parameters, fp32, {found['batch']} samples x {found['length']} "
-        "tokens of each node and step"
+        f"an encoder of {parameters:.0f} M parameters, fp32, {found['batch']} x {found['length']} tokens of each "
+        "node and step"
     )
 
 

@@ -66,7 +66,7 @@ class Scaling:
         if not self.nodes:
             return replace(self, nodes=powers_of_two(there)).run(environment, _announce)
         if max(self.nodes) > there:
-            raise UsageError(f"bench scaling: --nodes has {max(self.nodes)}, but the job has {there} nodes")
+            raise UsageError(f"bench scaling: --nodes has {max(self.nodes)}, but the job has only {there}")
         trainer = Trainer(self.length)
         groups = self._groups(environment, nodes_of_ranks, trainer)
         phases = {

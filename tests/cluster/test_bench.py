@@ -6,6 +6,8 @@ import json
 import struct
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.conftest import inv
 
 
@@ -50,3 +52,24 @@ def test_a_wrong_size_is_one_line_of_the_nodes_and_nothing_is_written(tmp_path: 
     assert done.stderr.count("'4X' is not a size") == 1
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_step_is_measured_on_one_and_two_nodes_with_both_backends(tmp_path: Path, image: str) -> None:
+    done = inv("bench", "scaling", "--json", "--nodes=1,2", "--seconds=2", f"--output={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    rows = {(row["nodes"], row["backend"]): row for row in document["rows"]}
+    assert list(rows) == [(1, "none"), (2, "none"), (2, "ccl"), (2, "gloo")]
+    assert rows[1, "none"]["efficiency"] == 1
+    for row in rows.values():
+        assert row["rounds"] >= 3
+        assert row["samples_per_second"] == pytest.approx(
+            document["batch"] * row["nodes"] / row["step_seconds"], rel=0.01
+        )
+    assert set(document["ratio"]["seen"]) == {"ccl", "gloo"}
+    assert {(one["backend"], one["bytes"]) for one in document["all_reduce"]} == {
+        (backend, size) for backend in ("ccl", "gloo") for size in (4096, document["gradient_bytes"])
+    }
+    (written,) = tmp_path.glob("scaling-*.json")
+    assert json.loads(written.read_text()) == document
+    assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

@@ -79,3 +79,8 @@ def test_a_rank_alone_and_ranks_of_mpirun_print_a_table(run_in_image: RunInImage
 )
 def test_a_wrong_argument_is_one_line(run_in_image: RunInImage, arguments: tuple[str, ...], said: str) -> None:
     assert said in one_error_line(run_in_image("bench", *arguments))
+
+
+def test_more_nodes_than_the_job_has_cannot_be_scaled_to(run_in_image: RunInImage) -> None:
+    error = one_error_line(run_in_image("bench", "scaling", "--nodes", "1,3"))
+    assert "--nodes has 3, but the job has only 1" in error

@@ -99,6 +99,7 @@ def bench_train(
         "nodes": "numbers of containers, each with the same part of the machine",
         "backend": "ccl or gloo; may be repeated; default both",
         "seconds": "to measure, about; starting comes on top",
+        "cores": "of each container, 0.25 for example; default equal parts of the machine",
         "output": "folder for the JSON file and the PNG; default .cache/bench",
         "json": "one JSON document on standard output instead of a table",
     },
@@ -109,11 +110,12 @@ def bench_scaling(
     pin: str | None = None,
     nodes: str = "1,2,4",
     seconds: float = 120.0,
+    cores: float = 0.0,
     output: str | None = None,
     json: bool = False,
 ) -> None:
     """Train on 1, 2 and 4 containers, and compare with what 1 and 2 predict: ./inv bench scaling."""
-    scaling.run(pin, cluster_planning.nodes_of(nodes), backend, seconds, output, json, say)
+    scaling.run(pin, cluster_planning.nodes_of(nodes), backend, seconds, cores, output, json, say)
 
 
 @task(
