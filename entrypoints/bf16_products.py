@@ -68,7 +68,7 @@ def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def scaled_dot_product_attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         narrow = torch.bfloat16
-        if query.device.type != "cpu" or narrow not in (query.dtype, _autocast_dtype()):
+        if query.device.type != "cpu" or narrow not in (query.dtype, autocast_dtype()):
             return original(query, key, value, *args, **kwargs)
         with torch.autocast("cpu", enabled=False):
             rounded = [tensor.to(narrow).float() for tensor in (query, key, value)]
@@ -89,11 +89,11 @@ def _wide_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[An
     return tuple(map(wide, args)), {name: wide(value) for name, value in kwargs.items()}
 
 
-def _autocast_dtype() -> Any:
+def autocast_dtype() -> Any:
     """What autocast on the CPU casts to, None where it is off."""
     import torch
 
     enabled = getattr(torch, "is_autocast_cpu_enabled", None)
-    if hasattr(torch, "get_autocast_dtype"):  # since 2.4
-        return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    if hasattr(torch, "getautocast_dtype"):  # since 2.4
+        return torch.getautocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return torch.get_autocast_cpu_dtype() if enabled and enabled() else None

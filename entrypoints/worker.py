@@ -11,7 +11,18 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import banner, bf16_products, dropout, failure, last_words, preload, rank, script
+from entrypoints import (
+    attention,
+    banner,
+    bf16_products,
+    dropout,
+    failure,
+    kernels,
+    last_words,
+    preload,
+    rank,
+    script,
+)
 from entrypoints.banner import Announce
 from entrypoints.distributed import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
 from entrypoints.environment import DistributedEnvironment
@@ -64,10 +75,12 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
-        if bf16_products.needed(banner.bf16_of(os.environ)):
+        narrow_products = bf16_products.needed(banner.bf16_of(os.environ))
+        if narrow_products:
             bf16_products.install()
-        if dropout.needed():
+        if kernels.wanted(dropout.VARIABLE):
             dropout.install()
+            attention.install(narrow_too=narrow_products)
         return job.run(environment, partial(banner.show, environment, preloaded))
 
 

@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from entrypoints import dropout
+from entrypoints import dropout, kernels
+from entrypoints.randomness import Rule
 
 SIGMAS = 6
 BF, P = torch.bfloat16, 0.1
@@ -53,7 +54,7 @@ def the_generator_is_philox() -> None:
     """Two vectors of the paper's own test program, then the library against this file."""
     assert philox(0, (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert philox(2**128 - 1, (0xFFFFFFFF,) * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
-    library = ctypes.CDLL(str(dropout.LIBRARY))
+    library = ctypes.CDLL(str(kernels.LIBRARY))
     for block, seed in ((0, 0), (3, 77), (2**33 + 5, 2**64 - 3)):
         found: Any = np.empty(64, dtype=np.uint16)
         library.random_numbers(ctypes.c_uint64(block), ctypes.c_uint64(seed), ctypes.c_void_p(found.ctypes.data))
@@ -72,8 +73,8 @@ def each_element_follows_its_number() -> None:
         for dtype in (torch.float32, BF):
             given = values.to(dtype)
             expected = torch.where(keep, (given.float() * scale).to(dtype), torch.zeros((), dtype=dtype))
-            assert torch.equal(dropout._drop(given, seed, threshold), expected), (threshold, dtype)
-    assert dropout._drop(torch.full((64,), math.nan).to(BF), seed, 1).isnan().all()
+            assert torch.equal(dropout.drop(given, Rule(seed, threshold)), expected), (threshold, dtype)
+    assert dropout.drop(torch.full((64,), math.nan).to(BF), Rule(seed, 1)).isnan().all()
 
 
 def the_rate_is_right() -> None:
@@ -114,7 +115,7 @@ def threads_change_nothing() -> None:
     results = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        results.append(dropout._drop(values, 9, THRESHOLD))
+        results.append(dropout.drop(values, Rule(9, THRESHOLD)))
     torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
@@ -165,9 +166,15 @@ def the_rest_is_as_ever() -> None:
 
 if dropout._libraries:
     for check in (
-        *(the_generator_is_philox, each_element_follows_its_number, the_rate_is_right, elements_are_independent),
-        *(seeds_follow_torchs_generator, threads_change_nothing, gradients_pass_where_values_did),
-        *(attention_drops_too, the_rest_is_as_ever),
+        the_generator_is_philox,
+        each_element_follows_its_number,
+        the_rate_is_right,
+        elements_are_independent,
+        seeds_follow_torchs_generator,
+        threads_change_nothing,
+        gradients_pass_where_values_did,
+        attention_drops_too,
+        the_rest_is_as_ever,
     ):
         torch.manual_seed(7)
         check()

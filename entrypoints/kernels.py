@@ -1,0 +1,35 @@
+"""The library of what a training step computes by itself (kernels/ in the sources). Torch-free."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import lru_cache
+from pathlib import Path
+
+LIBRARY = Path(__file__).resolve().parent.parent / "kernels" / "libkernels.so"
+
+
+def wanted(variable: str) -> bool:
+    """Whether there is a library, and the user did not leave to torch what `variable` is about."""
+    return LIBRARY.exists() and os.environ.get(variable, "") != "torch"
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    """The library, which computes on the threads of the OpenMP that torch has loaded: to be called after that."""
+    loaded = ctypes.CDLL(str(LIBRARY))
+    pointer, size, number, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_float
+    threshold = ctypes.c_uint32
+    for kernel in (loaded.dropout_float32, loaded.dropout_bfloat16):
+        kernel.argtypes = (pointer, pointer, size, number, threshold, real)
+        kernel.restype = None
+    loaded.attention_forward.argtypes = (
+        *(pointer, pointer, pointer, ctypes.POINTER(size), ctypes.POINTER(size)),
+        *(real, number, threshold, real),
+    )
+    loaded.attention_forward.restype = None
+    loaded.attention_backward.argtypes = (pointer, pointer, pointer, size, size, real, real)
+    loaded.attention_backward.restype = None
+    loaded.attention_supported.restype = ctypes.c_int
+    return loaded

@@ -1,0 +1,155 @@
+// Between the two products of attention: scores to probabilities with dropout, in one pass over each row while it is
+// in the cache, and the same backwards. What is kept for the backward pass is one tensor: probabilities, those that
+// were dropped with their sign set.
+
+#include <algorithm>
+#include <limits>
+
+#include "philox.hpp"
+
+namespace {
+
+constexpr size_t LANES = 16;
+
+struct Dropping {
+  uint64_t seed;
+  uint32_t threshold;
+  float scale; // of what is kept
+};
+
+// What is added to the scores: of a row at `batch`, `head` and `query`. No addend where `values` is null.
+struct Bias {
+  const float* values;
+  size_t batch_stride, head_stride, query_stride;
+};
+
+struct Shape {
+  size_t batches, heads, queries, keys;
+};
+
+AVX512 inline __mmask16 first_lanes(size_t count) {
+  return count >= LANES ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
+}
+
+// exp for arguments <= 0: 2^n e^r with n an integer and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720.
+AVX512 inline __m512 exp_of(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x); // e^-104 is 0 in float32; of a NaN the second operand is the result
+  const __m512 n = _mm512_roundscale_ps(
+      _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x); // ln 2 in two parts
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 p = _mm512_set1_ps(1.0f / 720);
+  for (float coefficient : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
+  }
+  return _mm512_scalef_ps(p, n);
+}
+
+// One row: `scores` become signed probabilities, `weights` gets what multiplies the values.
+AVX512 void forward_row(
+    float* scores, float* weights, const float* bias, size_t keys, float scale, uint64_t first_block, Dropping rule) {
+  const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512 highest = lowest;
+  for (size_t i = 0; i < keys; i += LANES) {
+    const __mmask16 lanes = first_lanes(keys - i);
+    __m512 score = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, scores + i), factor);
+    if (bias != nullptr) {
+      score = _mm512_add_ps(score, _mm512_maskz_loadu_ps(lanes, bias + i));
+    }
+    highest = _mm512_mask_max_ps(highest, lanes, highest, score);
+    _mm512_mask_storeu_ps(scores + i, lanes, score);
+  }
+  const float top = _mm512_reduce_max_ps(highest);
+  if (top == -std::numeric_limits<float>::infinity()) { // nothing may be looked at
+    std::fill(scores, scores + keys, 0.0f);
+    std::fill(weights, weights + keys, 0.0f);
+    return;
+  }
+  const __m512 shift = _mm512_set1_ps(top);
+  __m512 sums = _mm512_setzero_ps();
+  for (size_t i = 0; i < keys; i += LANES) {
+    const __mmask16 lanes = first_lanes(keys - i);
+    const __m512 value = exp_of(_mm512_sub_ps(_mm512_mask_loadu_ps(lowest, lanes, scores + i), shift));
+    sums = _mm512_mask_add_ps(sums, lanes, sums, value);
+    _mm512_mask_storeu_ps(scores + i, lanes, value);
+  }
+  const __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(sums));
+  const __m512 kept_scale = _mm512_set1_ps(rule.scale), sign = _mm512_set1_ps(-0.0f);
+  const __m512i threshold = _mm512_set1_epi16(static_cast<short>(rule.threshold));
+  for (size_t start = 0, block = first_block; start < keys; start += philox::BLOCK, ++block) {
+    __m512i front, back;
+    philox::numbers_of(block, rule.seed, front, back);
+    const uint64_t kept = _mm512_cmpge_epu16_mask(front, threshold) |
+        static_cast<uint64_t>(_mm512_cmpge_epu16_mask(back, threshold)) << 32;
+    for (size_t part = 0; part < philox::BLOCK && start + part < keys; part += LANES) {
+      const size_t i = start + part;
+      const __mmask16 lanes = first_lanes(keys - i), keeps = static_cast<__mmask16>(kept >> part);
+      const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, scores + i), share);
+      _mm512_mask_storeu_ps(weights + i, lanes, _mm512_maskz_mul_ps(keeps, value, kept_scale));
+      const __m512 marked = _mm512_mask_or_ps(value, static_cast<__mmask16>(~keeps), value, sign);
+      _mm512_mask_storeu_ps(scores + i, lanes, marked);
+    }
+  }
+}
+
+// One row: from the signed probabilities and the gradient by the weights, in `gradient`, that by the scores, in its
+// place, and the weights again. With probabilities p and weights w = p kept_scale where kept:
+// d score = scale (p kept_scale d w - p sum(w d w)).
+AVX512 void backward_row(
+    const float* marked, float* gradient, float* weights, size_t keys, float scale, float kept_scale) {
+  const __m512 kept_factor = _mm512_set1_ps(kept_scale);
+  __m512 sums = _mm512_setzero_ps();
+  for (size_t i = 0; i < keys; i += LANES) {
+    const __mmask16 lanes = first_lanes(keys - i);
+    const __m512 value = _mm512_maskz_loadu_ps(lanes, marked + i);
+    const __mmask16 keeps = static_cast<__mmask16>(~_mm512_movepi32_mask(_mm512_castps_si512(value)));
+    const __m512 weight = _mm512_maskz_mul_ps(keeps, value, kept_factor);
+    sums = _mm512_fmadd_ps(weight, _mm512_maskz_loadu_ps(lanes, gradient + i), sums);
+    _mm512_mask_storeu_ps(weights + i, lanes, weight);
+  }
+  const __m512 sum = _mm512_set1_ps(_mm512_reduce_add_ps(sums)), factor = _mm512_set1_ps(scale);
+  for (size_t i = 0; i < keys; i += LANES) {
+    const __mmask16 lanes = first_lanes(keys - i);
+    const __m512 probability = _mm512_abs_ps(_mm512_maskz_loadu_ps(lanes, marked + i));
+    const __m512 direct =
+        _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, weights + i), _mm512_maskz_loadu_ps(lanes, gradient + i));
+    const __m512 result = _mm512_mul_ps(_mm512_fnmadd_ps(probability, sum, direct), factor);
+    _mm512_mask_storeu_ps(gradient + i, lanes, result);
+  }
+}
+
+} // namespace
+
+// Whether this CPU has what the two below are made of.
+EXPORT int attention_supported() {
+  return philox::vectors() ? 1 : 0;
+}
+
+// Tensors are [batches, heads, queries, keys] of float32, contiguous; strides of `bias` are in elements.
+EXPORT void attention_forward(
+    float* scores, float* weights, const float* bias, const size_t* bias_strides, const size_t* sizes, float scale,
+    uint64_t seed, uint32_t threshold, float kept_scale) {
+  const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3]};
+  const Bias added{bias, bias_strides[0], bias_strides[1], bias_strides[2]};
+  const Dropping rule{seed, threshold, kept_scale};
+  const size_t blocks = (shape.keys + philox::BLOCK - 1) / philox::BLOCK;
+#pragma omp parallel for schedule(static)
+  for (size_t row = 0; row < shape.batches * shape.heads * shape.queries; ++row) {
+    const size_t query = row % shape.queries, head = row / shape.queries % shape.heads;
+    const size_t batch = row / shape.queries / shape.heads;
+    const float* addends = added.values == nullptr
+        ? nullptr
+        : added.values + batch * added.batch_stride + head * added.head_stride + query * added.query_stride;
+    float* own = scores + row * shape.keys;
+    forward_row(own, weights + row * shape.keys, addends, shape.keys, scale, row * blocks, rule);
+  }
+}
+
+EXPORT void attention_backward(
+    const float* marked, float* gradient, float* weights, size_t rows, size_t keys, float scale, float kept_scale) {
+#pragma omp parallel for schedule(static)
+  for (size_t row = 0; row < rows; ++row) {
+    const size_t start = row * keys;
+    backward_row(marked + start, gradient + start, weights + start, keys, scale, kept_scale);
+  }
+}

@@ -1,0 +1,168 @@
+"""Checks of attention with dropout against the operators that it stands for. A line for each that held."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from entrypoints import attention
+
+BF = torch.bfloat16
+OURS = functional.scaled_dot_product_attention
+P = 0.25
+KEPT = 1 / (1 - round(P * 65536) / 65536)
+
+
+def tensors(queries: int, keys: int, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
+    """Query, key and value for two rows of three heads."""
+    query, key, value = (torch.randn(2, 3, size, 8).to(dtype).requires_grad_() for size in (queries, keys, keys))
+    return query, key, value
+
+
+def kept(queries: int, keys: int, seed: int) -> Any:
+    """What a seed keeps, as 0 and 1: attention to the keys one by one, all alike."""
+    torch.manual_seed(seed)
+    zero = torch.zeros(2, 3, queries, 8), torch.zeros(2, 3, keys, 8)
+    return (OURS(*zero, torch.eye(keys).expand(2, 3, keys, keys), dropout_p=P) != 0).float()
+
+
+def expected(q: Any, k: Any, v: Any, bias: Any, keeps: Any, factor: float) -> Any:
+    """Attention as its formula has it, in double precision."""
+    scores = q.double() @ k.double().transpose(2, 3) * factor
+    weights = (scores if bias is None else scores + bias).softmax(-1).nan_to_num()
+    return (weights * keeps * KEPT) @ v.double()
+
+
+def close(found: Any, wanted: Any, tolerance: float) -> None:
+    """Fails unless they are as near as their type allows."""
+    torch.testing.assert_close(found.double(), wanted.double(), rtol=tolerance, atol=tolerance)
+
+
+def values_and_gradients_are_those_of_the_formula() -> None:
+    """Lengths around the widths of vectors and blocks; masks of every kind."""
+    for queries, keys in itertools.product((1, 5), (1, 15, 16, 17, 63, 64, 65, 130, 384)):
+        hidden = torch.rand(2, 1, 1, keys) < 0.3
+        hidden[..., 0] = False
+        biases = {
+            "none": None,
+            "padding": torch.zeros(2, 1, 1, keys).masked_fill_(hidden, torch.finfo(torch.float32).min),
+            "boolean": ~hidden,
+            "whole": torch.randn(2, 3, queries, keys),
+            "heads": torch.randn(1, 3, 1, keys),
+            "rows": torch.randn(2, 1, queries, 1),
+        }
+        for seed, (name, bias) in enumerate(biases.items()):
+            given = tensors(queries, keys)
+            keeps = kept(queries, keys, seed)
+            torch.manual_seed(seed)
+            found = OURS(*given, attn_mask=bias, dropout_p=P, scale=0.7)
+            added = torch.zeros(bias.shape).masked_fill_(~bias, -math.inf) if name == "boolean" else bias
+            wanted = expected(*given, bias=added, keeps=keeps, factor=0.7)
+            close(found, wanted, 1e-5)
+            outer = torch.randn_like(found)
+            gradients = (
+                torch.autograd.grad(found, given, outer),
+                torch.autograd.grad(wanted, given, outer.double()),
+            )
+            for one, other in zip(*gradients, strict=True):
+                close(one, other, 2e-5)
+
+
+def a_causal_mask_hides_what_comes() -> None:
+    given = tensors(40, 40)
+    keeps = kept(40, 40, 3)
+    torch.manual_seed(3)
+    found = OURS(*given, dropout_p=P, is_causal=True)
+    hidden = torch.full((40, 40), -math.inf).triu(1)
+    close(found, expected(*given, bias=hidden, keeps=keeps, factor=8**-0.5), 1e-5)
+
+
+def rows_without_keys_are_zero_and_nan_stays() -> None:
+    given = tensors(4, 20)
+    mask = torch.ones(2, 1, 4, 20, dtype=torch.bool)
+    mask[1, :, 2] = False
+    found = OURS(*given, attn_mask=mask, dropout_p=P)
+    assert (found[1, :, 2] == 0).all()
+    found.sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in given)
+    with torch.no_grad():
+        given[1][0, 0, 7] = math.nan
+    found = OURS(*given, dropout_p=P)
+    assert found[0, 0].isnan().all()
+    assert found[0, 1:].isfinite().all()
+
+
+def no_two_places_share_their_numbers() -> None:
+    """64 neighbours are alike by chance in one of 10^13 pairs: rows, heads and calls are all apart."""
+    parts = [kept(200, 192, seed).reshape(-1, 64) for seed in (1, 2)]
+    both = torch.cat(parts)
+    assert len(torch.unique(both, dim=0)) == len(both) == 2 * 2 * 3 * 200 * 3
+    assert abs(float(both.mean()) - 1 / KEPT) < 6 * math.sqrt(P * (1 - P) / both.numel())
+
+
+def narrow_types_are_computed_wide_and_rounded_once() -> None:
+    """Where the CPU has no instructions for bfloat16: both ways to get there."""
+    given = tensors(33, 70, BF)
+    wide = [tensor.detach().float().requires_grad_() for tensor in given]
+    results = []
+    for arguments, autocast in ((given, False), (wide, True), (wide, False)):
+        torch.manual_seed(5)
+        with torch.autocast("cpu", BF, enabled=autocast):
+            results.append(OURS(*arguments, dropout_p=P))
+    assert [result.dtype for result in results] == [BF, BF, torch.float32]
+    assert torch.equal(results[0], results[2].to(BF))
+    assert torch.equal(results[1], results[2].to(BF))
+    results[0].float().sum().backward()
+    assert all(tensor.grad.dtype is BF for tensor in given)
+
+
+def what_is_not_ours_is_torchs() -> None:
+    """Without dropout, with other types and shapes, and errors."""
+    torch.manual_seed(0)
+    given = tensors(6, 6)
+    plain = (torch.randn(6, 8) for _ in range(3))
+    assert OURS(*plain, dropout_p=P).shape == (6, 8)
+    assert OURS(*(tensor.double() for tensor in given), dropout_p=P).dtype is torch.float64
+    few = torch.randn(2, 1, 6, 8)
+    assert OURS(given[0], few, few, dropout_p=P, enable_gqa=True).shape == given[0].shape
+    bias = torch.zeros(6, 6, requires_grad=True)
+    OURS(*given, attn_mask=bias, dropout_p=P).sum().backward()
+    assert bias.grad is not None
+    try:
+        OURS(*given, attn_mask=torch.zeros(2, 3, 5, 6), dropout_p=P)
+    except RuntimeError:
+        return
+    raise AssertionError("a mask of another shape was taken")
+
+
+def threads_change_nothing() -> None:
+    given, before, results = tensors(50, 90), torch.get_num_threads(), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        found = OURS(*given, dropout_p=P)
+        results.append((found, *torch.autograd.grad(found.sum(), given)))
+    torch.set_num_threads(before)
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+if OURS.__module__ == attention.__name__:
+    for check in (
+        values_and_gradients_are_those_of_the_formula,
+        a_causal_mask_hides_what_comes,
+        rows_without_keys_are_zero_and_nan_stays,
+        no_two_places_share_their_numbers,
+        narrow_types_are_computed_wide_and_rounded_once,
+        what_is_not_ours_is_torchs,
+        threads_change_nothing,
+    ):
+        torch.manual_seed(7)
+        check()
+        print(check.__name__)
+else:
+    print("torch's own")
