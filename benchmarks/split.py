@@ -4,7 +4,7 @@ Each moment of the thread that computes belongs to the innermost operator that r
 
     products        products of matrices, attention kernels among them
     memory          elementwise operators, copies, sums, normalization, look-ups: bound by memory
-    random          numbers for dropout
+    random          dropout, with the numbers that it draws
     optimizer       the optimizer's step, clipping of gradients
     communication   collectives on this thread, and its idle time while one is under way elsewhere
     other           the rest: Python, loading of data, waiting
@@ -22,7 +22,7 @@ CLASSES = ("products", "memory", "random", "optimizer", "communication", "other"
 _NAMES = (
     ("communication", re.compile(r"^(c10d::|gloo:|ccl:|mpi:|nccl:|record_param_comms)")),
     ("optimizer", re.compile(r"^Optimizer\.|_fused_(adam|sgd|adagrad)|::_foreach_|vector_norm|clip_grad")),
-    ("random", re.compile(r"bernoulli|dropout|::rand|uniform|::normal|exponential|multinomial|philox")),
+    ("random", re.compile(r"bernoulli|dropout|^Dropout|::rand|uniform|::normal|exponential|multinomial|philox")),
     ("products", re.compile(
         r"(::|_)(mm|addmm|bmm|baddbmm|matmul|linear|gemm|mv|addmv|dot|einsum|convolution)(_|\.|$)|scaled_dot_product"
         r"|IPEXLinear|flash_attention"

@@ -41,6 +41,8 @@ from benchmarks.split import Event
         ("ccl:all_reduce", "communication"),
         ("c10d::allreduce_", "communication"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "other"),
+        ("aten::dropout", "random"),
+        ("DropoutBackward", "random"),
         ("AddmmBackward0", "other"),
         ("DistributedDataParallel.forward", "other"),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
