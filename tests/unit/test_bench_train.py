@@ -202,6 +202,7 @@ def test_the_picture_is_drawn(document: dict[str, Any], tmp_path: Path) -> None:
             "ValueError: no such",
         ),
         ("a\nb\n\n", "b"),
+        ("docker: Error response from daemon: no CPUs\n\nRun 'docker run --help'\n", "docker: Error response"),
         ("error: --job is wrong: do this\n", "error: --job is wrong"),
         ("", "no output"),
     ],

@@ -10,10 +10,13 @@ from typing import Any
 
 from tooling import container
 from tooling.bench_train.recipes import FOLDER
+from tooling.errors import UsageError
 from tooling.paths import CACHE, ROOT
 
 LOGS = CACHE / "logs"
 LIMIT_SECONDS = 1800.0
+# The exit code of `docker run` where the engine refused, for CPUs that are not there for example.
+DOCKERS_OWN = 125
 
 
 class RunError(Exception):
@@ -21,13 +24,16 @@ class RunError(Exception):
 
 
 def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log: str) -> dict[str, Any]:
-    """The one line of JSON that the command prints. Raises RunError; its output is then in .cache/logs/."""
+    """The one line of JSON that the command prints. Raises UsageError where docker refuses, otherwise RunError:
+    the command's output is then in .cache/logs/."""
     try:
         done = container.run(
             image, command, docker_arguments, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"did not end within {LIMIT_SECONDS:.0f} s") from None
+    if done.returncode == DOCKERS_OWN:
+        raise UsageError(f"bench: docker starts no container: {reason(done.stderr.decode(errors='replace'))}")
     out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     lines = [line for line in out.splitlines() if line.startswith('{"')]
     if done.returncode == 0 and len(lines) == 1:
@@ -44,7 +50,7 @@ def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log
 def reason(output: str) -> str:
     """The line of a program's output that says most: its last error, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error: " in line or line.lower().startswith("error")]
+    errors = [line for line in lines if "Error" in line or line.startswith("error")]
     told = [line for line in errors if "ChildFailedError" not in line and "CalledProcessError" not in line]
     return next(iter(reversed(told or errors or lines)), "no output")[:200]
 
