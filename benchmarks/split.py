@@ -27,7 +27,8 @@ _NAMES = (
         r"(::|_)(mm|addmm|bmm|baddbmm|matmul|linear|gemm|mv|addmv|dot|einsum|convolution)(_|\.|$)|scaled_dot_product"
         r"|IPEXLinear|flash_attention"
     )),
-    ("memory", re.compile(r"^(aten|torch_ipex|quantized|prims|cpu_train_stack)::")),
+    # Attention is this project's: its products are operators of their own.
+    ("memory", re.compile(r"^(aten|torch_ipex|prims)::|^Attention(Backward)?$")),
 )  # fmt: skip
 
 

@@ -43,6 +43,7 @@ from benchmarks.split import Event
         ("autograd::engine::evaluate_function: AddmmBackward0", "other"),
         ("aten::dropout", "random"),
         ("DropoutBackward", "random"),
+        ("AttentionBackward", "memory"),
         ("AddmmBackward0", "other"),
         ("DistributedDataParallel.forward", "other"),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
