@@ -178,6 +178,7 @@ def test_the_tables_fit_a_narrow_terminal(document: dict[str, Any]) -> None:
     assert speed == ["ours", "20", "15", "to", "24", "1.50x", "3.00x", "1.50", "4", "40%"]
     assert ["ours", "50%", *["10%"] * 5] in [line.split() for line in lines]
     assert "accelerate: exit code 1: gone" in lines
+    assert any("load average: 0.1 before, 2.0 after" in line for line in lines)
 
 
 def test_a_bar_is_as_long_as_the_time_of_a_sample(document: dict[str, Any]) -> None:

@@ -24,6 +24,8 @@ from tooling.paths import CACHE
 from tooling.pin import Pin, TorchSource
 
 FOLDER = CACHE / "bench"
+# Of the CPUs: more than that before the start is somebody else.
+BUSY = 0.3
 CEILING = f"{recipes.FOLDER}/benchmarks/ceiling.py"
 
 Say = Callable[[str], None]
@@ -89,6 +91,8 @@ def run(options: Options, say: Say) -> None:
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
     cpus = options.cpus or f"0-{docker.cpus - 1}"
     started, load = datetime.now(UTC), os.getloadavg()[0]
+    if load > BUSY * docker.cpus:
+        say(f"the machine's load average is {load:.1f}: ratios within a round say more than the figures")
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
     for name in chosen.jobs:

@@ -46,6 +46,10 @@ def table(document: Document) -> RenderableType:
                 f"{ceiling['step_gflops']:.0f} ({by_dtype})"
             )
         )
+    before, after = document["load"]
+    parts.append(
+        Text(f"the machine's load average: {before} before, {after} after; its own part is in the latter")
+    )
     return Group(*parts)
 
 
