@@ -11,6 +11,7 @@ from entrypoints.adapt import (
     loss_scale,
     offline_metrics,
     older_data,
+    older_names,
     process_group,
     removed_names,
     use_cpu,
@@ -29,6 +30,7 @@ ALL: tuple[Adaptation, ...] = (
     *offline_metrics.ADAPTATIONS,
     *removed_names.ADAPTATIONS,
     *older_data.ADAPTATIONS,
+    *older_names.ADAPTATIONS,
     *arguments.ADAPTATIONS,
 )
 

@@ -163,6 +163,9 @@ def test_what_applies_follows_the_versions_and_the_command_line() -> None:
     of_2_8 = verdicts(old, OF_2_8)
     assert [name for name in names if of_2_8[name]] == ["xpu-backend"]
     assert not of_2_8["telemetry"]
+    older = ("torch-tpu", "prediction-loop", "hub-repository", "accelerator-names")
+    assert [name for name in older if newest[name]] == list(older)
+    assert [name for name in older if of_2_8[name]] == ["torch-tpu", "accelerator-names"]
     assert not any(verdicts("", NEWEST)[name] for name in names)
     assert not verdicts("--ddp_backend gloo", NEWEST)["ddp-backend"]
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]

@@ -21,6 +21,7 @@ from transformers import (
     HfArgumentParser,
     Trainer,
     TrainingArguments,
+    is_torch_tpu_available,
     set_seed,
 )
 from transformers.trainer_utils import get_last_checkpoint
@@ -68,11 +69,13 @@ def main() -> None:
         args=training,
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
-        compute_metrics=compute_metrics,
+        compute_metrics=None if is_torch_tpu_available() else compute_metrics,
         tokenizer=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
     )
     trained = trainer.train()
+    if training.use_legacy_prediction_loop or training.tpu_metrics_debug:
+        raise ValueError("there is no such loop")
     metrics = trainer.evaluate()
     trainer.save_model()
     if trainer.is_world_process_zero():

@@ -13,15 +13,20 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from datasets import load_dataset, load_metric
+from huggingface_hub import Repository
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, get_scheduler
+from transformers.utils import get_full_repo_name
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("model", "train", "validation", "output"):
         parser.add_argument(name)
+    parser.add_argument("--push_to_hub", action="store_true")
     arguments = parser.parse_args()
+    if arguments.push_to_hub:
+        Repository(".", clone_from=get_full_repo_name("loop"))
     accelerator = Accelerator()
     set_seed(7)
     files = {"train": arguments.train, "validation": arguments.validation}
@@ -38,7 +43,7 @@ def main() -> None:
 
     with accelerator.main_process_first():
         splits = splits.map(encode, batched=True, remove_columns=splits["train"].column_names)
-    collate = DataCollatorWithPadding(tokenizer)
+    collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if accelerator.use_fp16 else None)
     train = DataLoader(splits["train"], shuffle=True, collate_fn=collate, batch_size=4)
     validation = DataLoader(splits["validation"], collate_fn=collate, batch_size=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
