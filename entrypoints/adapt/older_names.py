@@ -22,15 +22,25 @@ _READ = ("use_legacy_prediction_loop", "tpu_metrics_debug")
 _PUSH = "huggingface_hub 1.0 took Repository away: leave --push_to_hub out and upload the folder with `hf upload`"
 
 
-def _hook_transformers(situation: Situation, module: ModuleType) -> None:
-    if hasattr(module, "is_torch_tpu_available"):
-        return
+def _hook_import_utils(situation: Situation, module: ModuleType) -> None:
+    """For every module that calls itself transformers: it is made anew by processing_utils, as another object."""
+    lazy = module._LazyModule
+    original = lazy.__getattr__
 
     def is_torch_tpu_available(*args: Any, **options: Any) -> bool:  # noqa: ARG001 - check_device
         situation.say(_TPU, "is_torch_tpu_available is is_torch_xla_available now")
         return bool(module.is_torch_xla_available())
 
-    module.is_torch_tpu_available = is_torch_tpu_available  # type: ignore[attr-defined]
+    @functools.wraps(original)
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807 - it is one
+        try:
+            return original(self, name)
+        except AttributeError:
+            if (self.__name__, name) != ("transformers", is_torch_tpu_available.__name__):
+                raise
+            return is_torch_tpu_available
+
+    lazy.__getattr__ = __getattr__
 
 
 def _hook_training_arguments(situation: Situation, module: ModuleType) -> None:
@@ -108,7 +118,7 @@ ADAPTATIONS = (
         _TPU,
         "transformers.is_torch_tpu_available is there again, as is_torch_xla_available",
         ("transformers", "4.51.0"),
-        _after("transformers", _hook_transformers),
+        _after("transformers.utils.import_utils", _hook_import_utils),
     ),
     _adaptation(
         _LOOP,
