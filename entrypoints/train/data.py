@@ -66,13 +66,15 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     if rows is not None:
         dataset = dataset.select(range(min(rows, len(dataset))))
     content = {column: list(dataset[column]) for column in dataset.column_names}
+    classes = {}
     for column, feature in dataset.features.items():
         names = getattr(feature, "names", None)
         if isinstance(names, list):  # ClassLabel: numbers of names, -1 is a row without a label
             named = dict(enumerate(names))
+            classes[column] = names
             content[column] = [named.get(value) for value in content[column]]
         # A list of ClassLabels; the attribute has had the name `feature` in every release.
         names = getattr(getattr(feature, "feature", None), "names", None)
         if isinstance(names, list):
             content[column] = [[names[value] for value in values] for values in content[column]]
-    return tables.Table(f"{name} ({split})", content)
+    return tables.Table(f"{name} ({split})", content, classes)

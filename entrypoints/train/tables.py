@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -20,10 +20,14 @@ from entrypoints.errors import UsageError
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length. `source` names the file (or the hub's split) in messages."""
+    """Columns of equal length. `source` names the file (or the hub's split) in messages.
+
+    `classes`: a data set's own labels in their order, for the columns that hold labels; files have none.
+    """
 
     source: str
     columns: dict[str, list[Any]]
+    classes: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -31,7 +35,7 @@ class Table:
 
     def first(self, count: int | None) -> Table:
         """The first `count` rows; all of them if `count` is None."""
-        return Table(self.source, {name: values[:count] for name, values in self.columns.items()})
+        return replace(self, columns={name: values[:count] for name, values in self.columns.items()})
 
 
 def read(path: Path) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Union
 
 from entrypoints.errors import UsageError
@@ -29,7 +30,7 @@ def check_rows(task: str, arguments: TaskArguments, splits: Splits) -> Rows:
         # Validation data may have more columns; the texts are those of the training data.
         names = train.text_columns
     validation = columns.labelled_texts(splits.validation, label, names) if splits.validation else None
-    labels = _label_names(arguments, train, validation)
+    labels = _label_names(arguments, train, validation, splits.any.classes.get(label, []))
     if validation is not None:
         columns.check_known_labels(labels, validation)
     used = (train or validation).text_columns  # type: ignore[union-attr]  # Splits.any refused a run without data
@@ -37,12 +38,15 @@ def check_rows(task: str, arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("text-classification", train, validation, labels, (note,))
 
 
-def _label_names(arguments: TaskArguments, train: Labelled | None, validation: Labelled | None) -> list[str]:
+def _label_names(
+    arguments: TaskArguments, train: Labelled | None, validation: Labelled | None, classes: Sequence[str] = ()
+) -> list[str]:
+    """`classes`: the labels that the data set itself names."""
     if train is not None:
         names = columns.label_names(train.labels)
         if isinstance(train, columns.LabelledTexts):
             columns.check_label_names(names, train)
-        return names
+        return columns.in_order(names, classes)
     if validation is None:
         raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
     # Evaluation alone: the labels are those that the model was trained for.

@@ -41,6 +41,14 @@ def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
     assert columns.label_names(["b", "10", "a"]) == ["10", "a", "b"]
 
 
+def test_a_data_sets_own_order_of_labels_is_kept_so_that_f1_is_that_of_its_second_one() -> None:
+    mrpc = ["not_equivalent", "equivalent"]
+    assert columns.in_order(["equivalent", "not_equivalent"], mrpc) == mrpc
+    assert columns.in_order(["equivalent"], mrpc) == mrpc  # with labels that the first rows do not have
+    assert columns.in_order(["neg", "pos"], []) == ["neg", "pos"]
+    assert columns.in_order(["neg", "pos"], mrpc) == ["neg", "pos"]
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
