@@ -66,7 +66,8 @@ def _gone(*args: Any, **options: Any) -> NoReturn:  # noqa: ARG001 - as the name
     raise RuntimeError(_PUSH)
 
 
-def _hook_name(name: str, module: ModuleType) -> None:
+def give_back(name: str, module: ModuleType) -> None:
+    """Lets a name be imported that the module does not have; only calling it fails."""
     if not hasattr(module, name):
         setattr(module, name, _gone)
 
@@ -95,8 +96,8 @@ def _hook_accelerator(situation: Situation, module: ModuleType) -> None:
 
 
 def _install_repository(_situation: Situation) -> None:
-    after_import("huggingface_hub", functools.partial(_hook_name, "Repository"))
-    after_import("transformers.utils", functools.partial(_hook_name, "get_full_repo_name"))
+    after_import("huggingface_hub", functools.partial(give_back, "Repository"))
+    after_import("transformers.utils", functools.partial(give_back, "get_full_repo_name"))
 
 
 def _look(package: str, version: str, situation: Situation) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import catalogue, hooks, words
+from entrypoints.adapt import catalogue, hooks, older_names, words
 from entrypoints.adapt.adaptation import Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.adapt.scores import squad
@@ -169,6 +169,16 @@ def test_what_applies_follows_the_versions_and_the_command_line() -> None:
     assert not any(verdicts("", NEWEST)[name] for name in names)
     assert not verdicts("--ddp_backend gloo", NEWEST)["ddp-backend"]
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]
+
+
+def test_a_script_that_pushes_with_what_is_gone_is_told_what_to_do() -> None:
+    module: Any = ModuleType("huggingface_hub")
+    module.HfApi = object
+    for name in ("Repository", "HfApi"):
+        older_names.give_back(name, module)
+    assert module.HfApi is object
+    with pytest.raises(RuntimeError, match="leave --push_to_hub out and upload the folder"):
+        module.Repository("output", clone_from="name")
 
 
 def test_no_two_adaptations_share_a_name_and_each_says_what_it_does() -> None:
