@@ -29,13 +29,15 @@ def run(
     backends: Sequence[str],
     seconds: float,
     cores: float,
+    ratio: float,
     output: str | None,
     as_json: bool,
     say: Say,
 ) -> None:
     """Measures all numbers of `nodes` in turn in one cluster of the largest.
 
-    Its nodes have `cores` each or, with 0, equal parts of the machine.
+    Its nodes have `cores` each or, with 0, equal parts of the machine. `ratio`: of communication to computing, by
+    which the batch is chosen; 0 for that of the guides.
 
     Writes scaling-TIME.json and .png into `output`, prints a table or, with `as_json`, the document. Raises Exit
     with the cluster's code if a measurement failed.
@@ -50,6 +52,8 @@ def run(
             f"bench: --cores is {cores:g}, expected more than 0, at most {cores_of_each(cpus, max(nodes)):g}: "
             f"there are {cpus} for {max(nodes)} nodes"
         )
+    if not 0 <= ratio < 100:
+        raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")
     folder = bench.output_folder(output)
     pin = pins.load().pin(pin_name)
     docker = engine.ensure(say)
@@ -58,7 +62,13 @@ def run(
     turns = ", ".join(map(str, nodes))
     say(f"{max(nodes)} containers with {each:g} of {cpus} cores each, of which {turns} train in turn")
     quota = each if cores or limited(cpus, max(nodes)) else None
-    measured = _measure(pin.image, nodes, backends, seconds, quota, docker, say)
+    options = (
+        f"--nodes={','.join(map(str, nodes))}",
+        f"--ratio={ratio or guides_ratio():.4f}",
+        f"--seconds={seconds:g}",
+        *([f"--backends={','.join(backends)}"] if backends else []),
+    )
+    measured = _measure(pin.image, max(nodes), options, quota, docker, say)
     now = datetime.now(UTC)
     facts = {
         "date": now.isoformat(timespec="seconds"),
@@ -89,7 +99,7 @@ def limited(cores: int, nodes: int) -> bool:
     return cores < nodes or cores % nodes > 0
 
 
-def ratio() -> float:
+def guides_ratio() -> float:
     """Communication to computing in a step of the longest published job on two nodes, as the model has it."""
     one = next(job for job in published.JOBS if job.name.startswith("QQP"))
     found = step.predict(one.job(), 2, one.inputs()).step
@@ -98,9 +108,8 @@ def ratio() -> float:
 
 def _measure(
     image: str,
-    nodes: Sequence[int],
-    backends: Sequence[str],
-    seconds: float,
+    nodes: int,
+    options: Sequence[str],
     quota: float | None,
     docker: Engine,
     say: Say,
@@ -109,21 +118,12 @@ def _measure(
     shared = cluster.writable_folder(cluster.folder_of(CLUSTER) / "output")
     result = shared / "scaling.json"
     result.unlink(missing_ok=True)
-    most = max(nodes)
     spec = ClusterSpec(
         name=CLUSTER,
         image=image,
-        nodes=most,
+        nodes=nodes,
         ranks_per_node=1,
-        command=(
-            "bench",
-            "scaling",
-            f"--nodes={','.join(map(str, nodes))}",
-            f"--ratio={ratio():.4f}",
-            f"--seconds={seconds:g}",
-            f"--output=/output/{result.name}",
-            *([f"--backends={','.join(backends)}"] if backends else []),
-        ),
+        command=("bench", "scaling", f"--output=/output/{result.name}", *options),
         mounts=(Mount(shared, "/output", read_only=False),),
         offline=True,
         cpus=quota,

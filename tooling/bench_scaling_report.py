@@ -12,9 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tooling.scaling.assumptions import overlap
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.fit import NINE_TENTHS, fit
-from tooling.scaling.step import JITTER, OVERLAP, Inputs, Job, predict
+from tooling.scaling.step import Inputs, Job, predict
 
 Measured = Mapping[str, Any]
 Document = Mapping[str, Any]
@@ -37,7 +38,7 @@ def document(measured: Measured, facts: Mapping[str, Any]) -> dict[str, Any]:
         "scaling": "strong, with a fixed batch of each rank",
         "ratio": {"wanted": measured["ratio"], "seen": ratios(measured)},
         "rows": rows(measured),
-        "predicted": predictions(measured),
+        "predicted": predictions(measured, facts["cores_of_each_node"]),
         "all_reduce": [
             {
                 "nodes": phase["nodes"],
@@ -71,7 +72,7 @@ def rows(measured: Measured) -> list[dict[str, Any]]:
                 "efficiency": round(1 / median(_relative(phase["seconds"], alone)), 4),
                 "efficiency_to_apart": round(1 / median(_relative(phase["seconds"], apart)), 4),
                 "step_seconds": seconds,
-                "step_seconds_range": [min(phase["seconds"]), max(phase["seconds"])],
+                "step_seconds_rounds": [float(f"{one:.4g}") for one in phase["seconds"]],
                 "rounds": len(phase["seconds"]),
                 "cpu_share": median(phase["cpu_share"]),
                 "throttled_share": median(phase["throttled_share"]),
@@ -91,13 +92,13 @@ def ratios(measured: Measured) -> dict[str, float]:
     }
 
 
-def predictions(measured: Measured) -> list[dict[str, Any]]:
+def predictions(measured: Measured, cores: float) -> list[dict[str, Any]]:
     """For each backend and more than two nodes, from what one and two did."""
     found = []
     for phase in measured["phases"]:
         if phase["nodes"] != FITTED_ON or not phase["backend"]:
             continue
-        job, inputs = fitted(measured, phase)
+        job, inputs = fitted(measured, phase, cores)
         for nodes in sorted({one["nodes"] for one in measured["phases"]} - {1, FITTED_ON}):
             one = predict(job, nodes, inputs)
             samples = job.samples
@@ -117,7 +118,7 @@ def predictions(measured: Measured) -> list[dict[str, Any]]:
     return found
 
 
-def fitted(measured: Measured, phase: Mapping[str, Any]) -> tuple[Job, Inputs]:
+def fitted(measured: Measured, phase: Mapping[str, Any], cores: float) -> tuple[Job, Inputs]:
     """The measured step as a job, and inputs: link from two nodes' all_reduces alone, cost from their step."""
     batch, ranks = measured["batch"], measured["ranks_per_node"]
     size = measured["gradient_bytes"]
@@ -140,8 +141,7 @@ def fitted(measured: Measured, phase: Mapping[str, Any]) -> tuple[Job, Inputs]:
         samples_per_second=Estimate.exact(batch * ranks / median(alone)),
         bytes_per_second=Estimate.within(bandwidth, 0.2),
         latency_seconds=Estimate.factor(latency, 2),
-        overlap=OVERLAP,
-        jitter=JITTER,
+        overlap=overlap(cores / ranks),
     )
     on_two = _middle(_relative(phase["seconds"], alone)).scaled(median(alone) * job.steps(FITTED_ON))
     time = _middle(alone).scaled(1 / batch / ranks)

@@ -55,7 +55,7 @@ def test_a_wrong_size_is_one_line_of_the_nodes_and_nothing_is_written(tmp_path: 
 
 
 def test_a_step_is_measured_on_one_and_two_nodes_with_both_backends(tmp_path: Path, image: str) -> None:
-    done = inv("bench", "scaling", "--json", "--nodes=1,2", "--seconds=2", f"--output={tmp_path}")
+    done = inv("bench", "scaling", "--json", "--nodes=1,2", "--seconds=1", "--ratio=2", f"--output={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     rows = {(row["nodes"], row["backend"]): row for row in document["rows"]}

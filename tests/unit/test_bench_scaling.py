@@ -29,6 +29,7 @@ TRUE = Inputs(
     samples_per_second=Estimate.exact(BATCH / 0.8),
     bytes_per_second=Estimate.exact(1e9),
     latency_seconds=Estimate.exact(1e-4),
+    overlap=Estimate.exact(0),
     cost=Estimate.exact(1.5),
 )
 
@@ -182,7 +183,7 @@ def test_a_nodes_cores_are_a_quota_in_short_periods() -> None:
 
 def test_the_ratio_is_that_of_the_published_job_on_two_nodes() -> None:
     # 433 MB over 85% of 25 Gbit/s, to 41 ms a sample on 28 of 32 cores: 0.164 s to 1.371 s
-    assert bench_scaling.ratio() == pytest.approx(0.12, abs=0.001)
+    assert bench_scaling.guides_ratio() == pytest.approx(0.12, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -191,4 +192,4 @@ def test_the_ratio_is_that_of_the_published_job_on_two_nodes() -> None:
 )
 def test_what_cannot_be_compared_is_refused(nodes: tuple[int, ...], seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
-        bench_scaling.run(None, nodes, (), seconds, cores, None, False, print)
+        bench_scaling.run(None, nodes, (), seconds, cores, 0, None, False, print)

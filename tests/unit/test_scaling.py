@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tooling import plan_cluster
 from tooling.scaling import network, published, step
+from tooling.scaling.assumptions import OVERLAP
 from tooling.scaling.estimate import Estimate, propagate
 from tooling.scaling.fit import fit
 from tooling.scaling.network import Link, all_reduce_seconds
@@ -41,6 +42,7 @@ def inputs(link: Link = LINK, speed: float = 25.0, **changes: Estimate) -> Input
             samples_per_second=Estimate.exact(speed),
             bytes_per_second=Estimate.exact(link.bytes_per_second),
             latency_seconds=Estimate.exact(link.latency_seconds),
+            overlap=OVERLAP,
         ),
         **changes,
     )
@@ -151,29 +153,40 @@ def test_the_speed_of_a_node_widens_the_times_but_not_the_efficiency() -> None:
     assert width(unsure.efficiency) < width(sure.efficiency) + 0.02
 
 
+def cost_of(fitted: Inputs) -> float:
+    """As a factor on what was expected."""
+    expected = step.predict(BERT, 2, inputs()).step
+    return fitted.seen_cost.value / (expected.waiting + expected.exposed)
+
+
 @pytest.mark.parametrize("cost", [0.3, 1.0, 2.5])
 def test_an_exact_measurement_on_two_nodes_corrects_the_prediction_for_four(cost: float) -> None:
     true = inputs(cost=Estimate.exact(cost))
     on_two = step.predict(BERT, 2, true).seconds.value
     fitted = fit(BERT, 2, Estimate.exact(on_two), inputs())
-    assert fitted.cost.value == pytest.approx(cost)
+    assert cost_of(fitted) == pytest.approx(cost)
+    assert step.predict(BERT, 2, fitted).seconds.value == pytest.approx(on_two)
     found = step.predict(BERT, 4, fitted).seconds
     assert found.value == pytest.approx(step.predict(BERT, 4, true).seconds.value)
-    assert found.high - found.low < 1e-6 * found.value
+    # what two nodes cost is known, what more of them change in it is not
+    two = step.predict(BERT, 2, fitted).seconds
+    assert two.high - two.low < 1e-6 * on_two < found.high - found.low
 
 
 def test_a_measurement_counts_the_less_the_wider_its_error_bars_are() -> None:
     on_two = step.predict(BERT, 2, inputs(cost=Estimate.exact(3))).seconds.value
-    costs = [fit(BERT, 2, Estimate.within(on_two, spread), inputs()).cost for spread in (0.001, 0.03, 0.3)]
-    assert 3 > costs[0].value > costs[1].value > costs[2].value > 0.9
-    widths = [cost.high - cost.low for cost in costs]
+    fitted = [fit(BERT, 2, Estimate.within(on_two, spread), inputs()) for spread in (0.001, 0.03, 0.3)]
+    costs = [cost_of(one) for one in fitted]
+    assert 3 > costs[0] > costs[1] > costs[2] > 0.9
+    widths = [one.seen_cost.high - one.seen_cost.low for one in fitted]
     assert widths == sorted(widths)
 
 
 def test_noise_that_is_faster_than_computing_alone_is_no_negative_cost() -> None:
     too_fast = Estimate.exact(step.predict(BERT, 1, inputs()).seconds.value / 2 * 0.9)
     fitted = fit(BERT, 2, too_fast, inputs())
-    assert (fitted.cost.low, fitted.cost.value) == (0, 0)
+    assert (fitted.seen_cost.low, fitted.seen_cost.value) == (0, 0)
+    assert step.predict(BERT, 4, fitted).efficiency.value == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def bench_train(
         "backend": "ccl or gloo; may be repeated; default both",
         "seconds": "to measure, about; starting comes on top",
         "cores": "of each container, 0.25 for example; default equal parts of the machine",
+        "ratio": "of all_reduce to computing, by which the batch is chosen; default the guides'",
         "output": "folder for the JSON file and the PNG; default .cache/bench",
         "json": "one JSON document on standard output instead of a table",
     },
@@ -111,11 +112,12 @@ def bench_scaling(
     nodes: str = "1,2,4",
     seconds: float = 120.0,
     cores: float = 0.0,
+    ratio: float = 0.0,
     output: str | None = None,
     json: bool = False,
 ) -> None:
     """Train on 1, 2 and 4 containers, and compare with what 1 and 2 predict: ./inv bench scaling."""
-    scaling.run(pin, cluster_planning.nodes_of(nodes), backend, seconds, cores, output, json, say)
+    scaling.run(pin, cluster_planning.nodes_of(nodes), backend, seconds, cores, ratio, output, json, say)
 
 
 @task(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from entrypoints.communication import CORES_WORTH_A_WORKER
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.network import Link
 
@@ -11,6 +12,17 @@ from tooling.scaling.network import Link
 # at once (docs/bench.md); TCP loses a twentieth to headers, a cloud's neighbours and limits more: AWS, for
 # example, gives one stream 5 Gbit/s outside of a placement group, whatever the instance has.
 BANDWIDTH_SHARE = Estimate(0.85, 0.5, 0.95)
+
+
+# Of communication that could go on beside backward, how much does. With cores of its own all, though it takes memory
+# bandwidth from computing; without, hardly any: whoever waits for a collective moves it on.
+OVERLAP = Estimate(1, 0.5, 1)
+NO_OVERLAP = Estimate(0, 0, 0.5)
+
+
+def overlap(cores_of_rank: float) -> Estimate:
+    """By whether the image keeps a core of a rank for communication."""
+    return OVERLAP if cores_of_rank >= CORES_WORTH_A_WORKER else NO_OVERLAP
 
 
 class LinkInputs(TypedDict):

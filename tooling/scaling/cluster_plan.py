@@ -8,8 +8,8 @@ from typing import Any
 
 from entrypoints.communication import CORES_WORTH_A_WORKER
 from tooling.errors import UsageError
-from tooling.scaling import models, network, processors
-from tooling.scaling.assumptions import link_inputs
+from tooling.scaling import assumptions, models, network, processors
+from tooling.scaling.assumptions import OVERLAP, link_inputs
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.models import Model
 from tooling.scaling.processors import CYCLE_FLOPS
@@ -127,10 +127,10 @@ def _inputs(request: Request, model: Model) -> Inputs:
 def _cores_for_communication(request: Request) -> tuple[Estimate, Estimate]:
     """The share of cores left for computing, and how much overlaps with it then, as the image's `plan` decides."""
     if not request.cores:  # of a usual node: one of 16 or more cores
-        return Estimate(1 - 1 / 32, 1 - 1 / CORES_WORTH_A_WORKER, 1), Estimate(1, 0.5, 1)
-    if request.cores / request.ranks_per_node >= CORES_WORTH_A_WORKER:
-        return Estimate.exact(1 - request.ranks_per_node / request.cores), Estimate(1, 0.5, 1)
-    return Estimate.exact(1), Estimate(0, 0, 0.5)
+        return Estimate(1 - 1 / 32, 1 - 1 / CORES_WORTH_A_WORKER, 1), OVERLAP
+    overlap = assumptions.overlap(request.cores / request.ranks_per_node)
+    kept = request.ranks_per_node if overlap is OVERLAP else 0
+    return Estimate.exact(1 - kept / request.cores), overlap
 
 
 def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tuple[str, ...]:

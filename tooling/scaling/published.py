@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tooling.scaling import models, network
-from tooling.scaling.assumptions import link_inputs
+from tooling.scaling.assumptions import OVERLAP, link_inputs
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.step import Inputs, Job
 
@@ -46,7 +46,12 @@ class Published:
         """From the time of one node and the network; the rest as for any cluster."""
         speed = Estimate.within(self.samples * self.epochs / self.times[1], 0.05)
         share = Estimate(*(cores / self.cores for cores in vars(self.computing).values()))
-        return Inputs(samples_per_second=speed, compute_share=share, **link_inputs(network.parse(self.network)))
+        return Inputs(
+            samples_per_second=speed,
+            overlap=OVERLAP,
+            compute_share=share,
+            **link_inputs(network.parse(self.network)),
+        )
 
 
 def _seconds(hours: int, minutes: int, seconds: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from tooling.scaling.estimate import Estimate, propagate
@@ -20,8 +20,6 @@ BUCKET_BYTES = 25 << 20
 # A product of matrices in forward becomes two in backward, for the input's gradient and for the weights'.
 FORWARD_SHARE = 1 / 3
 BACKWARD_SHARE = 2 / 3
-# With cores of its own, communication goes on beside backward; it still takes memory bandwidth from it.
-OVERLAP = Estimate(1, 0.5, 1)
 # Assumed, for machines of a cloud. The published times (tooling.scaling.published) are met within a tenth with
 # anything from 0.02 to 0.045; with 0, four nodes come out 10 and 12% too fast for MRPC and QQP.
 JITTER = Estimate(0.04, 0, 0.08)
@@ -62,17 +60,21 @@ class Inputs:
     `overlap`: of the communication that could be done beside backward, how much is.
     `jitter`: standard deviation of a node's time for a step, as a share of it. All wait for the slowest.
     `fixed_seconds`: start, data, checkpoints: the same on any number of nodes.
-    `cost`: factor on waiting and communication, which a measurement of several nodes corrects.
+    `cost`: factor on waiting and communication.
+    `seen_on`, `seen_cost`: the nodes on which waiting and exposed communication were measured together, and their
+    seconds in a step there; 0: nowhere. All else then only says how they change with the nodes.
     """
 
     samples_per_second: Estimate
     bytes_per_second: Estimate
     latency_seconds: Estimate
+    overlap: Estimate
     compute_share: Estimate = _ONE
-    overlap: Estimate = OVERLAP
     jitter: Estimate = JITTER
     fixed_seconds: Estimate = _NOTHING
     cost: Estimate = _ONE
+    seen_on: Estimate = _NOTHING
+    seen_cost: Estimate = _NOTHING
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,18 @@ def exposed_seconds(job: Job, backward: float, ranks: int, link: Link) -> float:
 
 def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
     """One step on `nodes` nodes. `values`: of Inputs."""
+    one = _modelled(job, nodes, values)
+    if nodes == 1 or not values["seen_on"]:
+        factor = values["cost"]
+    else:
+        there = _modelled(job, round(values["seen_on"]), values)
+        expected = there.waiting + there.exposed
+        factor = values["seen_cost"] / expected if expected else 0.0
+    return replace(one, waiting=factor * one.waiting, exposed=factor * one.exposed)
+
+
+def _modelled(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
+    """As the links, jitter and overlap have it."""
     share = values["compute_share"] if nodes > 1 else 1.0
     computing = job.batch_size * job.ranks_per_node / (values["samples_per_second"] * share)
     if nodes == 1:  # communication within the node is part of its speed
@@ -140,7 +154,7 @@ def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
     least = exposed_seconds(job, computing * BACKWARD_SHARE, ranks, link)
     exposed = communication - values["overlap"] * max(0.0, communication - least)
     waiting = computing * values["jitter"] * slowest(nodes)
-    return Step(computing, values["cost"] * waiting, values["cost"] * exposed, communication)
+    return Step(computing, waiting, exposed, communication)
 
 
 def seconds(job: Job, nodes: int, values: Mapping[str, float]) -> float:
