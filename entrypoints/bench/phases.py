@@ -115,11 +115,6 @@ def all_reduces(buffer: Tensor, group: dist.ProcessGroup | None, calls: int) -> 
     return work
 
 
-def batch_for(ratio: float, communication: float, offset: float, a_sample: float) -> int:
-    """Samples that take `communication` / `ratio` seconds to compute: `offset` and `a_sample` each; at least 1."""
-    return max(1, round((communication / ratio - offset) / a_sample))
-
-
 def documents(found: dict[Phase, Found]) -> Sequence[dict[str, Any]]:
     """For JSON."""
     return [

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from entrypoints.banner import Announce
 from entrypoints.bench import collectives
 from entrypoints.bench.ceilings import everyone
+from entrypoints.bench.matching import StepTime, powers_of_two
 from entrypoints.bench.output import write
 from entrypoints.bench.phases import (
     BUCKETS,
@@ -27,7 +28,6 @@ from entrypoints.bench.phases import (
     Phase,
     Trainer,
     all_reduces,
-    batch_for,
     documents,
     timed,
 )
@@ -131,19 +131,17 @@ class Scaling:
         for batch in _TRIAL_BATCHES:
             trainer.use(batch)
             tries = [timed(lambda: trainer.steps(alone, 2), 2, phases[alone]).seconds for _ in range(4)]
-            steps.append(median(tries[1:]))
-        a_sample = max(1e-6, (steps[1] - steps[0]) / (_TRIAL_BATCHES[1] - _TRIAL_BATCHES[0]))
-        offset = max(0.0, steps[0] - a_sample * _TRIAL_BATCHES[0])
+            steps.append((batch, median(tries[1:])))
+        step = StepTime.through(*steps)
         if not groups:
             trainer.use(_UNMATCHED_BATCH)
-            return {"a_sample": a_sample, "offset": offset, "all_reduce": None, "backend": None}
+            return {"step": vars(step), "all_reduce": None, "backend": None, "nodes": None}
         first = next(iter(groups))
         work = all_reduces(trainer.buffer(trainer.bytes), groups[first], 2)
         communication = median(timed(work, 2, phases[first]).seconds for _ in range(5))
-        trainer.use(batch_for(self.ratio, communication, offset, a_sample))
+        trainer.use(step.batch(self.ratio, communication))
         return {
-            "a_sample": a_sample,
-            "offset": offset,
+            "step": vars(step),
             "all_reduce": communication,
             "backend": first.backend,
             "nodes": first.nodes,
@@ -190,11 +188,6 @@ class Scaling:
             print(json.dumps(document, indent=2), flush=True)
         else:
             write(document, self.output)
-
-
-def powers_of_two(most: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to `most`."""
-    return tuple(1 << power for power in range(most.bit_length()))
 
 
 def _in_words(found: Mapping[Phase, Found]) -> str:

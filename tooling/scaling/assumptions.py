@@ -14,8 +14,8 @@ from tooling.scaling.network import Link
 BANDWIDTH_SHARE = Estimate(0.85, 0.5, 0.95)
 
 
-# Of communication that could go on beside backward, how much does. With cores of its own all, though it takes memory
-# bandwidth from computing; without, hardly any: whoever waits for a collective moves it on.
+# Of communication that could go on beside backward, how much does. With cores of its own all, though it takes
+# memory bandwidth from computing; without, hardly any: whoever waits for a collective moves it on.
 OVERLAP = Estimate(1, 0.5, 1)
 NO_OVERLAP = Estimate(0, 0, 0.5)
 
