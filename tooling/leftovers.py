@@ -7,10 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from tooling import cluster
-from tooling.compose import PROJECT_PREFIX
+from tooling import cluster, compose
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 SETTLE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 # A container's processes are in a control group of its name, and its shim has it as an argument.
@@ -19,7 +17,7 @@ _CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
 
 def of_cluster(name: str) -> list[str]:
     """What of a cluster's containers, networks, volumes and keys exists, each with its kind before its name."""
-    filters = ("--filter", f"name=^{PROJECT_PREFIX}{name}[-_]")
+    filters = ("--filter", f"name=^{compose.PROJECT_PREFIX}{name}[-_]")
     left = _docker("ps", "--all", *filters, "--format", "container {{.Names}}")
     left += _docker("network", "ls", *filters, "--format", "network {{.Name}}")
     left += _docker("volume", "ls", *filters, "--format", "volume {{.Name}}")
@@ -27,9 +25,10 @@ def of_cluster(name: str) -> list[str]:
     return [*left, *([f"keys {keys}"] if keys.exists() else [])]
 
 
-def shared_memory() -> frozenset[str]:
-    """The files in this machine's /dev/shm."""
-    return frozenset(str(path) for path in SHARED_MEMORY.iterdir())
+def shared_memory(folder: Path = Path("/dev/shm")) -> frozenset[str]:  # noqa: S108 - looked at, not written to
+    """The files in this machine's /dev/shm that belong to the containers' user."""
+    user, _ = compose.container_user()
+    return frozenset(str(path) for path in folder.iterdir() if _owner(path) == user)
 
 
 def orphans(processes: Path = Path("/proc")) -> list[str]:
@@ -58,6 +57,13 @@ def _containers(process: Path) -> set[str]:
     except OSError:  # it has ended
         return set()
     return {name for text in texts for name in _CONTAINER.findall(text)}
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:  # gone
+        return None
 
 
 def _docker(*arguments: str) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import leftovers, soak
+from tooling import compose, leftovers, soak
 from tooling.compose import PROJECT_PREFIX
 
 WAITS = "import sys, time; print('ready', flush=True); time.sleep(60)"
@@ -47,6 +49,16 @@ def test_a_process_of_a_container_that_is_gone_is_found(monkeypatch: pytest.Monk
         assert leftovers.orphans() == [f"process {process.pid}"]
         process.kill()
     assert leftovers.orphans() == []
+
+
+def test_shared_memory_counts_if_it_is_of_the_containers_user(tmp_path: Path) -> None:
+    user = compose.container_user()
+    for name, owner in (("ours", user), ("another's", (user[0] + 1, user[1]))):
+        (tmp_path / name).touch()
+        if os.geteuid() == 0:
+            os.chown(tmp_path / name, *owner)
+    expected = {str(tmp_path / "ours")} if os.geteuid() == 0 else set(map(str, tmp_path.iterdir()))
+    assert leftovers.shared_memory(tmp_path) == expected
 
 
 def test_short_clusters_of_mpirun_come_right_and_leave_nothing(image: str) -> None:

@@ -91,10 +91,10 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
 ) -> None:
     common = ("--max_steps=50", "--learning_rate=5e-5", "--eval_strategy=no", "--save_strategy=no", "--do_eval")
     runs = {  # ranks, rows a rank, steps accumulated, process group
-        "one": (1, 32, 1, "ccl"),
-        "two": (2, 16, 1, "ccl"),
-        "gloo": (2, 16, 1, "gloo"),
-        "accumulated": (2, 8, 2, "ccl"),
+        "one": (1, 16, 1, "ccl"),
+        "two": (2, 8, 1, "ccl"),
+        "gloo": (2, 8, 1, "gloo"),
+        "accumulated": (2, 4, 2, "ccl"),
     }
     results = {}
     for name, (ranks, batch, accumulated, backend) in runs.items():
