@@ -10,7 +10,6 @@ from tooling import engine, images, locks, pins, variants
 from tooling.choice import Choice, image
 from tooling.errors import UsageError
 from tooling.images import Image
-from tooling.pin import Ccl, TorchSource
 
 Say = Callable[[str], None]
 
@@ -23,19 +22,19 @@ def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Sa
 
 
 def every(torch_source: str, say: Say) -> None:
-    """Builds every row that has a lock, and says why the others are not built. Exits with 1 if a build failed."""
+    """Builds every row, one after another. Exits with 1 if one was not built; each of those has a line.
+
+    A row without a lock is not built: what is in an image is decided by ./inv lock, which is committed.
+    """
     chosen, failed = [], []
     for row in pins.load().pins.values():
-        if torch_source == TorchSource.DEFAULT and row.ccl is Ccl.INTEL:
-            say(f"{row.name}: skipped, Intel's bindings take only the row's own torch")
-            continue
         pin = variants.choose(row.name, (), torch_source)
         try:
             locks.read(pin)
+            chosen.append(pin)
         except UsageError as error:
-            say(f"{row.name}: skipped, {error}")
-            continue
-        chosen.append(pin)
+            say(f"{pin.name}: {error}")
+            failed.append(pin.name)
     engine.ensure(say)
     for pin in chosen:
         try:
@@ -44,7 +43,7 @@ def every(torch_source: str, say: Say) -> None:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
     if failed:
-        raise Exit(f"{len(failed)} of {len(chosen)} builds failed: {', '.join(failed)}", code=1)
+        raise Exit(f"{len(failed)} of {len(pins.load().pins)} rows were not built: {', '.join(failed)}", code=1)
 
 
 def _tell(made: Image, say: Say) -> None:

@@ -10,7 +10,7 @@ from tooling import image_lock, images, locks, variants
 from tooling.engine import Engine
 from tooling.errors import UsageError
 from tooling.images import Image
-from tooling.pin import Pin, TorchSource
+from tooling.pin import Ccl, Pin, TorchSource
 
 Say = Callable[[str], None]
 
@@ -38,6 +38,13 @@ class Choice:
         """What the engine knows the image by."""
         row = self.row
         return row.image if row else image_lock.read(Path(str(self.image_lock))).image
+
+    @property
+    def backend(self) -> str:
+        """The process group that the image is made for: ccl, or gloo where it has none."""
+        row = self.row
+        ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(images.CCL_LABEL)
+        return "gloo" if ccl == Ccl.NONE else "ccl"
 
     @property
     def typed(self) -> str:

@@ -22,7 +22,7 @@ from tooling import base, locks, wheels
 from tooling.base import Base
 from tooling.errors import UsageError
 from tooling.paths import CACHE, IMAGES, ROOT
-from tooling.pin import Ccl, Pin
+from tooling.pin import INTEL_BINDINGS, Ccl, Pin
 
 ENTRYPOINTS = ROOT / "entrypoints"
 BINDINGS = ROOT / "bindings"
@@ -30,13 +30,14 @@ KERNELS = ROOT / "kernels"
 LABEL = "cpu-train-stack"
 # What the Dockerfile calls a pin's locks.
 LOCK, BUILD_LOCK = "lock.txt", "build-lock.txt"
-# The distribution that bindings/ makes.
-BACKEND = "oneccl-bind-pt"
+# The distribution that bindings/ makes has the name of Intel's.
+BACKEND = INTEL_BINDINGS
 # Beside the recipe, but no part of it: other pins' rows and what is proved of them.
 NO_INPUTS = ("versions.toml", "status.json")
 REVISION_LABEL = "org.opencontainers.image.revision"
 DIRTY = "-dirty"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
+CCL_LABEL = f"{LABEL}.ccl"
 
 Say = Callable[[str], None]
 
@@ -146,7 +147,7 @@ def labels(pin: Pin, ground: Base, versions: Mapping[str, str], inputs: str) -> 
         f"{LABEL}.debian": str(pin.debian.number),
         f"{LABEL}.python": pin.python,
         f"{LABEL}.torch-source": pin.torch_source,
-        f"{LABEL}.ccl": pin.ccl,
+        CCL_LABEL: pin.ccl,
         f"{LABEL}.oneccl": pin.oneccl,
         f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
         INPUTS_LABEL: inputs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from invoke.exceptions import Exit
@@ -12,14 +12,15 @@ from rich.table import Table
 
 from tooling import proofs, resolve, rules
 from tooling.errors import UsageError
-from tooling.pin import Ccl, Pin, TorchSource
-from tooling.pins import INTEL_BINDINGS, IPEX, Matrix
+from tooling.pin import INTEL_BINDINGS, Ccl, Pin, TorchSource
+from tooling.pins import IPEX, Matrix
 from tooling.proofs import Status
 from tooling.resolve import UnavailableError
 
 COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
 WIDTH = 150
 CHECK = "./inv check-matrix"
+GLOO = "gloo, without Intel's ccl"
 
 Say = Callable[[str], None]
 
@@ -44,7 +45,16 @@ def row(pin: Pin) -> dict[str, Any]:
         "torch_source": str(proof.torch_source) if proof.command else None,
         "eol": pin.debian.eol,
         "notes": list(pin.notes),
+        "without_intel": _without_intel(pin),
     }
+
+
+def _without_intel(pin: Pin) -> dict[str, str] | None:
+    """What is proved of the row where Intel's bindings are left out and the group is gloo."""
+    proof = proofs.without_intel(pin)
+    if not proof.command:
+        return None
+    return {"status": str(proof.status), "proved_by": proof.command, "proved_on": proof.date}
 
 
 def show(matrix: Matrix, as_json: bool) -> None:
@@ -62,8 +72,16 @@ def show(matrix: Matrix, as_json: bool) -> None:
     if not console.is_terminal:  # a pipe has no width to fit
         console = Console(width=WIDTH)
     console.print(table)
+    for cells in rows:
+        if proved := cells["without_intel"]:
+            console.print(f"{cells['pin']}: {_in_words(proved)}", highlight=False)
     for note, names in _notes(rows).items():
         console.print(f"{', '.join(names)}: {note}", highlight=False)
+
+
+def _in_words(proved: Mapping[str, str]) -> str:
+    """What is proved of a row without Intel's bindings."""
+    return f"{proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
 
 
 def check(chosen: Iterable[Pin], say: Say) -> None:
@@ -82,9 +100,9 @@ def check(chosen: Iterable[Pin], say: Say) -> None:
 
 
 def _resolve(pin: Pin) -> str:
-    """Tries the row's own torch, then the default index's; Intel's bindings take only the first."""
+    """Tries the row's own torch, then the default index's, without Intel's bindings."""
     unavailable = ""
-    for variant in [pin, *([pin.with_default_torch()] if pin.ccl is Ccl.BINDINGS else [])]:
+    for variant in [pin, pin.with_default_torch()]:
         try:
             found = resolve.resolve(variant, lambda _: None)
         except UnavailableError as error:
@@ -95,7 +113,8 @@ def _resolve(pin: Pin) -> str:
         proofs.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
         wheels = len(found.packages) + len(found.build_packages)
         default = variant.torch_source is TorchSource.DEFAULT
-        return f"{wheels} wheels" + (", with the default index's torch" if default else "")
+        place = f" and {GLOO}" if variant.ccl is not pin.ccl else ""
+        return f"{wheels} wheels" + (f", with the default index's torch{place}" if default else "")
     return f"not here: {unavailable}"
 
 

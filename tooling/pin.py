@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+INTEL_BINDINGS = "oneccl-bind-pt"
 PYTORCH_CPU = "+cpu"
 DEFAULT_TORCH_SUFFIX = "-default-torch"
 
@@ -38,10 +39,14 @@ DEBIAN_RELEASES = {
 
 
 class Ccl(StrEnum):
-    """Where the `ccl` backend comes from: Intel's wheel, or this project's own, compiled into the image."""
+    """Where the `ccl` backend comes from: Intel's wheel, this project's own, compiled into the image, or nowhere.
+
+    Without one the process group is gloo.
+    """
 
     INTEL = "intel"
     BINDINGS = "bindings"
+    NONE = "none"
 
 
 class TorchSource(StrEnum):
@@ -116,14 +121,31 @@ class Pin:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def with_default_torch(self) -> Pin:
-        """The same row with the default index's build of its torch."""
+        """The same row with the default index's build of its torch.
+
+        Intel's bindings are linked against the CPU build and left out; this project's backend needs a newer torch
+        than theirs, so the group is gloo.
+        """
+        pin = self._without_intel() if self.ccl is Ccl.INTEL else self
         torch = self.packages["torch"].removesuffix(PYTORCH_CPU)
         return replace(
-            self,
+            pin,
             name=self.name + DEFAULT_TORCH_SUFFIX,
-            packages=MappingProxyType({**self.packages, "torch": torch}),
-            sources=MappingProxyType({name: own for name, own in self.sources.items() if name != "torch"}),
+            packages=MappingProxyType({**pin.packages, "torch": torch}),
+            sources=MappingProxyType({name: own for name, own in pin.sources.items() if name != "torch"}),
             torch_source=TorchSource.DEFAULT,
+        )
+
+    def _without_intel(self) -> Pin:
+        packages, sources = dict(self.packages), dict(self.sources)
+        packages.pop(INTEL_BINDINGS, None)
+        sources.pop(INTEL_BINDINGS, None)
+        return replace(
+            self,
+            ccl=Ccl.NONE,
+            oneccl="",
+            packages=MappingProxyType(packages),
+            sources=MappingProxyType(sources),
         )
 
     def with_versions(self, versions: Mapping[str, str]) -> Pin:

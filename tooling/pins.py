@@ -20,7 +20,7 @@ from packaging.version import Version
 from tooling import toml_checks as check
 from tooling.errors import UsageError
 from tooling.paths import IMAGES
-from tooling.pin import DEBIAN_RELEASES, Ccl, Pin, Source
+from tooling.pin import DEBIAN_RELEASES, INTEL_BINDINGS, Ccl, Pin, Source
 
 VERSIONS_FILE = IMAGES / "versions.toml"
 
@@ -40,7 +40,6 @@ REQUIRED_PACKAGES = (
     "psutil",
 )
 IPEX = "intel-extension-for-pytorch"
-INTEL_BINDINGS = "oneccl-bind-pt"
 ONECCL = "oneccl-devel"
 OPTIONAL_PACKAGES = (
     "accelerate",
@@ -167,7 +166,7 @@ def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories
             f"{where}: python = {row['python']!r}, but Debian {release.number} has {release.python}: "
             "change one of the two"
         )
-    check.choice(where, "ccl", row["ccl"], tuple(Ccl))
+    check.choice(where, "ccl", row["ccl"], (Ccl.INTEL, Ccl.BINDINGS))
     packages = _packages(where, "packages", row["packages"], REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
     ccl, build_packages, oneccl = _ccl(where, row)
     chosen = check.table(where, "sources", row["sources"])

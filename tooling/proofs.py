@@ -8,7 +8,7 @@ was in the one that a demo trained with.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -47,9 +47,21 @@ NOTHING = Proof(Status.LISTED, "", "", "", TorchSource.ROW)
 
 
 def of(row: Pin, path: Path = STATUS_FILE) -> Proof:
-    """The strongest proof of a row: of its own torch, or of the default index's build of it."""
+    """The strongest proof of a row: of its own torch, or of the default index's build of it.
+
+    What is proved with another backend in the place of Intel's says nothing of the row (`without_intel`).
+    """
+    default = row.with_default_torch()
+    return _strongest([row, *([default] if default.ccl is row.ccl else [])], path)
+
+
+def without_intel(row: Pin, path: Path = STATUS_FILE) -> Proof:
+    """The proof of a row whose Intel bindings are left out, which the default index's torch does not take."""
+    return _strongest([row.with_default_torch()] if row.ccl is Ccl.INTEL else [], path)
+
+
+def _strongest(variants: Sequence[Pin], path: Path) -> Proof:
     known = recorded(path)
-    variants = [row, *([row.with_default_torch()] if row.ccl is Ccl.BINDINGS else [])]
     valid = [
         proof for pin in variants if (proof := known.get(pin.name)) and proof.facts_sha256 == pin.facts_sha256
     ]

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from tooling import files, pip
 from tooling.errors import UsageError
 from tooling.paths import CACHE
-from tooling.pin import Ccl, Pin, Source
+from tooling.pin import Pin, Source, TorchSource
 
 Say = Callable[[str], None]
 
@@ -67,10 +67,11 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say
             result = pip.run([*arguments, *extra], pin=pin, scratch=Path(scratch))
             if result.returncode != 0 and (silent := _unreachable(sources, result.stdout)):
                 wheels = ", ".join(f"{name} {pin.packages[name]}" for name in lacking)
-                other = ", or take the default index's torch with --torch-source default"
+                default = pin.torch_source is TorchSource.DEFAULT
+                other = "" if default else ", or take the default index's torch with --torch-source default"
                 raise UnavailableError(
                     f"pin {pin.name} cannot be resolved: the host's indexes do not have {wheels}, and {silent} "
-                    f"cannot be reached: check network and proxy{other if pin.ccl is Ccl.BINDINGS else ''}"
+                    f"cannot be reached: check network and proxy{other}"
                 )
         if result.returncode != 0:
             error = pip.failure(f"pin {pin.name} cannot be resolved", result)

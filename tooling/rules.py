@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from tooling.pin import PYTORCH_CPU, Ccl, Pin
+from tooling.pin import INTEL_BINDINGS, PYTORCH_CPU, Ccl, Pin
 
 IPEX = "intel-extension-for-pytorch"
-INTEL_BINDINGS = "oneccl-bind-pt"
 
 # torch's release -> Intel's bindings for it. Each is compiled against exactly that torch: with another one it ends
 # in an undefined symbol. Source: the releases of intel/torch-ccl; 2.7 was the last.
@@ -135,7 +134,7 @@ def ipex_is_for_torch(row: Row) -> str | None:
 def intel_bindings_are_for_torch(row: Row) -> str | None:
     found = row.version(INTEL_BINDINGS)
     if row.ccl is not Ccl.INTEL:
-        return f"{INTEL_BINDINGS} is Intel's backend, but ccl = 'bindings' compiles our own" if found else None
+        return f"{INTEL_BINDINGS} is Intel's backend, but ccl is {row.ccl.value!r} here" if found else None
     if not found:
         return f"ccl = 'intel' needs {INTEL_BINDINGS} among the packages"
     wanted = BINDINGS_OF_TORCH.get(row.torch.public)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from entrypoints import topology
+from entrypoints import packages, topology
+from entrypoints.adapt.adaptation import release
 from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, console
 from entrypoints.train.arguments import Parsed, parse, training_arguments
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PRINT_CONFIG = "--print-config"
+# The first with `eval_strategy` and with callbacks that have a state of their own.
+OLDEST_TRANSFORMERS = "4.41.0"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Prepared:
 
 def prepare(argv: list[str]) -> Prepared:
     """Parses and checks the flags. Raises UsageError; prints and exits with 0 for --help and --print-config."""
+    check_release(packages.versions(["transformers"]).get("transformers"))
     if "--help" in argv or "-h" in argv:
         from entrypoints.train import help_text
 
@@ -56,6 +60,15 @@ def prepare(argv: list[str]) -> Prepared:
             print(help_text.config(parsed), flush=True)
         raise SystemExit(0)
     return Prepared(parse(argv))
+
+
+def check_release(version: str | None) -> None:
+    """Raises UsageError where the image's transformers (its version) is older than this trainer."""
+    if version and release(version) < release(OLDEST_TRANSFORMERS):
+        raise UsageError(
+            f"train needs transformers {OLDEST_TRANSFORMERS} or newer, this image has {version}: take a newer "
+            "pin, or that release's own example script with run"
+        )
 
 
 def _agreed(check: Callable[[], T]) -> T:

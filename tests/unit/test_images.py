@@ -14,6 +14,7 @@ import pytest
 from tooling import images, locks, pins
 from tooling.base import Base
 from tooling.paths import ROOT
+from tooling.pin import Ccl
 
 PIN = pins.load().pin()
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
@@ -192,3 +193,10 @@ def test_a_folder_that_is_not_a_checkout_has_an_unknown_revision(
     made = images.labels(PIN, GROUND, {}, "sum")
     assert made["org.opencontainers.image.revision"] == "unknown"
     assert made["org.opencontainers.image.source"] == "unknown"
+
+
+def test_the_dockerfile_has_a_stage_for_each_place_that_the_ccl_backend_comes_from() -> None:
+    recipe = (ROOT / "images" / "Dockerfile").read_text(encoding="utf-8")
+    assert {line.split()[-1] for line in recipe.splitlines() if " AS backend-" in line} == {
+        f"backend-{ccl}" for ccl in Ccl
+    }

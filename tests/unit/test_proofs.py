@@ -54,6 +54,14 @@ def test_a_proof_with_the_default_indexs_torch_is_one_of_the_row_and_says_so(pat
     assert (proof.status, proof.torch_source) == (Status.TESTED, TorchSource.DEFAULT)
 
 
+def test_a_proof_without_intels_bindings_is_none_of_the_row(path: Path) -> None:
+    row = pins.load().pin("2.7")
+    proofs.record(row.with_default_torch(), Status.TESTED, "./inv demo --pin 2.7 --torch-source default", path)
+    assert proofs.of(row, path) == proofs.NOTHING
+    assert proofs.without_intel(row, path).status is Status.TESTED
+    assert proofs.without_intel(ROW, path) == proofs.NOTHING
+
+
 def test_a_users_own_combination_is_no_row(path: Path) -> None:
     assert not proofs.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
     assert not path.exists()

@@ -72,7 +72,9 @@ def test_bindings_1_12_0_are_only_for_torch_1_12_0() -> None:
             {"torch": "2.8.0", "transformers": "5.23.0"}, "3.9", "5.23.0 needs Python 3.11", id="transformers"
         ),
         pytest.param({"torch": "2.7.1+cpu"}, "3.11", "backend needs torch 2.8.0 or later", id="own-backend"),
-        pytest.param({"torch": "2.8.0", "oneccl-bind-pt": "2.7.0"}, "3.11", "compiles our own", id="two-backends"),
+        pytest.param(
+            {"torch": "2.8.0", "oneccl-bind-pt": "2.7.0"}, "3.11", "ccl is 'bindings'", id="two-backends"
+        ),
     ],
 )
 def test_a_row_of_our_own_backend_keeps_the_rules_too(row: dict[str, str], python: str, expected: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from entrypoints.errors import UsageError
-from entrypoints.train import adapters, checkpoints, compiling, output, sharding
+from entrypoints.train import adapters, checkpoints, compiling, main, output, sharding
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,17 @@ def test_fsdp_is_asked_for_or_not(value: Any, expected: bool) -> None:
 def test_other_ways_of_sharding_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match="expected full_shard"):
         sharding.asked(value)
+
+
+@pytest.mark.parametrize("version", [None, "4.41.0", "4.46.3", "5.23.0", "6.0.0rc1"])
+def test_the_trainer_takes_every_transformers_that_it_can(version: str | None) -> None:
+    main.check_release(version)
+
+
+@pytest.mark.parametrize("version", ["4.24.0", "4.40.2"])
+def test_an_older_transformers_is_refused_with_what_to_do(version: str) -> None:
+    with pytest.raises(UsageError, match=f"needs transformers 4.41.0 or newer, this image has {version}: take"):
+        main.check_release(version)
 
 
 def test_a_compilation_without_a_compiler_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

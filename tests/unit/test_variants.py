@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from tooling import pins, variants
+from tooling.choice import Choice
 from tooling.errors import USAGE_EXIT_CODE, UsageError
 from tooling.paths import ROOT
-from tooling.pin import TorchSource
+from tooling.pin import Ccl, TorchSource
 
 DEFAULT = pins.load().pin()
 
@@ -39,6 +40,16 @@ def test_an_own_combination_has_a_tag_of_its_own_and_nothing_of_the_row_is_lost(
     assert other.image != pin.image
 
 
+@pytest.mark.parametrize("row", ["2.7", "2.4", "2.0"])
+def test_the_default_indexs_torch_does_without_intels_bindings(row: str) -> None:
+    pin = variants.choose(row, torch_source="default")
+    assert (pin.ccl, pin.oneccl, dict(pin.build_packages)) == (Ccl.NONE, "", {})
+    assert "oneccl-bind-pt" not in {*pin.packages, *pin.sources}
+    assert "intel-extension-for-pytorch" in pin.packages
+    assert Choice(row, torch_source="default").backend == "gloo"
+    assert Choice(row).backend == "ccl"
+
+
 def test_what_is_compiled_in_can_be_chosen_too() -> None:
     assert variants.choose(assignments=["oneccl-devel=2022.1.0"]).build_packages == {"oneccl-devel": "2022.1.0"}
 
@@ -47,7 +58,6 @@ def test_what_is_compiled_in_can_be_chosen_too() -> None:
     ("name", "assignments", "source", "expected"),
     [
         pytest.param(None, ["torch=2.4.0"], "row", "transformers 5.23.0 needs torch 2.6.0", id="rule"),
-        pytest.param("2.7", [], "default", "linked against the +cpu build of torch", id="intel-and-default"),
         pytest.param(None, ["tork=2.4.0"], "row", "'tork' is no package of a pin", id="package"),
         pytest.param(None, ["torch"], "row", "--set torch: '', expected an exact version", id="no-version"),
         pytest.param(None, ["torch=>=2"], "row", "'>=2', expected an exact version", id="range"),

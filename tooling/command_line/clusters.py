@@ -20,7 +20,7 @@ from tooling.say import say
         "pin": PIN_HELP,
         "nodes": "containers to start",
         "ranks-per-node": "training processes in each",
-        "backend": "the process group: ccl or gloo",
+        "backend": "the process group: ccl or gloo; default ccl where the image has one",
         "launcher": "what starts the ranks: torchrun or mpirun",
         "set": SET_HELP,
         "torch-source": TORCH_SOURCE_HELP,
@@ -33,14 +33,14 @@ def demo(
     pin: str | None = None,
     nodes: int = 2,
     ranks_per_node: int = 1,
-    backend: str = "ccl",
+    backend: str | None = None,
     launcher: str = "torchrun",
     torch_source: str = "row",
     image_lock: str | None = None,
 ) -> None:
     """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
     choice = Choice(pin, tuple(set), torch_source, image_lock)
-    demonstration.run(choice, nodes, ranks_per_node, backend, launcher, say)
+    demonstration.run(choice, nodes, ranks_per_node, backend or choice.backend, launcher, say)
 
 
 @task(

@@ -31,7 +31,7 @@ def check_matrix(_c: Context, pin: str | None = None) -> None:
     iterable=["set"],
     help={
         "pin": PIN_HELP,
-        "all": "every row that has a lock",
+        "all": "every row, each that cannot be built with a line; then the exit code is 1",
         "set": SET_HELP,
         "torch-source": TORCH_SOURCE_HELP,
     },
