@@ -6,6 +6,8 @@ from __future__ import annotations
 MOST_WARM_UP = 5
 WARM_UP_SHARE = 0.3
 FEWEST_STEPS, MOST_STEPS = 2, 500
+# Of the time that there is.
+ENOUGH = 0.8
 PROFILED_SECONDS, MOST_PROFILED = 3.0, 5
 
 
@@ -20,6 +22,13 @@ def measured(step_seconds: float, budget_seconds: float, asked: int) -> int:
     if asked:
         return asked
     return max(FEWEST_STEPS, min(MOST_STEPS, round(budget_seconds / step_seconds)))
+
+
+def more(spent_seconds: float, steps: int, budget_seconds: float, asked: int) -> int:
+    """Further steps that count: one slow step before them may have made them too few."""
+    if asked or spent_seconds > ENOUGH * budget_seconds:
+        return 0
+    return min(MOST_STEPS - steps, max(1, round((budget_seconds - spent_seconds) * steps / spent_seconds)))
 
 
 def profiled(step_seconds: float) -> int:

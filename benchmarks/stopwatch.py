@@ -53,18 +53,27 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
         if done == 1:
             self._first = pace.warm_up(agreed(self._times[0]), self._budget)
         if done == self._first:
-            step = agreed(self._times[-1])
-            self._last = self._first + pace.measured(step, self._budget, self._asked)
-            self._end = self._last + (pace.profiled(step) if self._profile else 0)
-        if done == self._last and self._profile and rank() == 0:
-            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-            self._profiler.start()
+            self._last = done + pace.measured(agreed(self._times[-1]), self._budget, self._asked)
+        elif done == self._last:
+            self._go_on_or_profile(done)
         if done == self._end:
             if self._profiler is not None:
                 self._profiler.stop()
                 self._split = self._of_profile(sum(self._times[self._last :]) * 1e6)
             control.should_training_stop = True
         self._mark = time.perf_counter()
+
+    def _go_on_or_profile(self, done: int) -> None:
+        steps = done - self._first
+        spent = agreed(sum(self._times[self._first :]))
+        more = pace.more(spent, steps, self._budget, self._asked)
+        if more:
+            self._last = done + more
+            return
+        self._end = done + (pace.profiled(spent / steps) if self._profile else 0)
+        if self._profile and rank() == 0:
+            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            self._profiler.start()
 
     def report(self, batch: int) -> str:
         """A collective. JSON, of all ranks together."""

@@ -121,5 +121,13 @@ def test_steps_that_count_fit_the_time_or_are_as_many_as_asked() -> None:
     assert pace.measured(60.0, 15.0, 7) == 7
 
 
+def test_steps_are_added_where_the_first_estimate_was_too_low() -> None:
+    assert pace.more(0.5, 2, 15.0, 0) == 58
+    assert pace.more(13.0, 10, 15.0, 0) == 0
+    assert pace.more(0.5, 2, 15.0, 2) == 0
+    assert pace.more(0.001, 400, 15.0, 0) == pace.MOST_STEPS - 400
+    assert pace.more(11.9, 2, 15.0, 0) == 1
+
+
 def test_the_profiler_sees_few_steps() -> None:
     assert (pace.profiled(60.0), pace.profiled(1.0), pace.profiled(0.01)) == (1, 3, pace.MOST_PROFILED)
