@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from invoke.exceptions import Exit
@@ -95,52 +96,50 @@ def run(options: Options, say: Say) -> None:
         say(f"the machine's load average is {load:.1f}: ratios within a round say more than the figures")
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
+    facts = {"date": started.isoformat(timespec="seconds"), "image": image.id, "pin": pin.name, "cpus": cpus}
+    stem = FOLDER / f"train-{started:%Y%m%dT%H%M%SZ}"
+    document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
         container = _arguments(name, cpus, say)
         for ranks in chosen.ranks:
-            runs += _job(name, ranks, chosen, found, container, ceilings[name], say)
-    facts = {
-        "date": started.isoformat(timespec="seconds"),
-        "image": image.id,
-        "pin": pin.name,
-        "cpus": cpus,
-        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
-    }
-    _write(results.document(runs, ceilings, facts), started, options.as_json, say)
+            own = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
+            runs += own
+            for number in range(1, chosen.repeats + 1):
+                say(f"{name}, ranks: {ranks}, round {number} of {chosen.repeats}")
+                shapes = _round(own, chosen, number == chosen.repeats, found, container, say)
+                ceilings[name] += _ceiling(name, shapes, pin.image, container, say) if shapes else []
+                loads = [round(load, 1), round(os.getloadavg()[0], 1)]
+                document = results.document(runs, ceilings, {**facts, "load": loads})
+                _save(document, stem)
+    _show(document, stem, options.as_json, say)
     if failed := sorted({one.recipe for one in runs if one.failed}):
         raise Exit(f"bench: {', '.join(failed)} failed: the rows say why", code=1)
 
 
-def _job(
-    name: str,
-    ranks: int,
+def _round(
+    runs: Sequence[Runs],
     chosen: Plan,
-    found: dict[str, str | None],
+    is_last: bool,
+    found: Mapping[str, str | None],
     container: Sequence[str],
-    ceilings: list[Report],
     say: Say,
-) -> list[Runs]:
-    """The rounds of a job with so many ranks. Adds a report to `ceilings` in each."""
-    runs = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
-    for number in range(1, chosen.repeats + 1):
-        last = ("--profile",) if number == chosen.repeats else ()
-        job = ("--job", name, "--output_dir", "/tmp/out", *chosen.flags, *last)  # noqa: S108 - the container's
-        batches: dict[tuple[int, int], int] = {}
-        for recipe, one in zip(chosen.recipes, runs, strict=True):
-            report = None
-            if one.reason is None:
-                report = _report(recipe, one, job, found[recipe.pin], container)
-                say(
-                    f"{name}, ranks: {ranks}, round {number}/{chosen.repeats}: {recipe.name}: {_said(one, report)}"
-                )
-            one.reports.append(report)
-            for samples, length, count in report["shapes"] if report else ():
-                batches[samples, length] = batches.get((samples, length), 0) + count
-        if batches:
-            shapes = [f"{samples}x{length}" for samples, length in sorted(batches, key=lambda one: -batches[one])]
-            ceilings += _ceiling(name, shapes, found[""] or "", container, say)
-    return runs
+) -> list[str]:
+    """Runs each recipe once, unless one has failed before. Returns the shapes of their batches, `8x384`, the most
+    frequent first."""
+    batches: dict[str, int] = {}
+    for recipe, one in zip(chosen.recipes, runs, strict=True):
+        last = ("--profile",) if is_last else ()
+        job = ("--job", one.job, "--output_dir", "/tmp/out", *chosen.flags, *last)  # noqa: S108 - the container's
+        report = None
+        if one.reason is None:
+            report = _report(recipe, one, job, found[recipe.pin], container)
+            said = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
+            say(f"  {recipe.name}: {said}")
+        one.reports.append(report)
+        for samples, length, count in report["shapes"] if report else ():
+            batches[f"{samples}x{length}"] = batches.get(f"{samples}x{length}", 0) + count
+    return sorted(batches, key=lambda shape: -batches[shape])
 
 
 def _report(
@@ -180,10 +179,6 @@ def _ceiling(
         return []
 
 
-def _said(one: Runs, report: Report | None) -> str:
-    return f"{report['samples_per_second']:.2f} samples/s" if report else str(one.reason)
-
-
 def _present(row: str) -> str | None:
     """The image of a row, or of the row with the default index's torch, if there is one."""
     pin: Pin = pins.load().pin(row)
@@ -198,15 +193,18 @@ def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:
     return measure.arguments(cpus, pretrained.minilm(say), pairs.write(FOLDER / "data").parent)
 
 
-def _write(document: dict[str, Any], started: datetime, as_json: bool, say: Say) -> None:
+def _save(document: Mapping[str, Any], stem: Path) -> None:
+    """After every round: what is interrupted has the rounds before."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    stem = FOLDER / f"train-{started:%Y%m%dT%H%M%SZ}"
-    text = json.dumps(document, indent=2) + "\n"
-    stem.with_suffix(".json").write_text(text, encoding="utf-8")
-    if any(row["samples_per_second"] for row in document["rows"]):
+    stem.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _show(document: Mapping[str, Any], stem: Path, as_json: bool, say: Say) -> None:
+    drawn = any(row["samples_per_second"] for row in document["rows"])
+    if drawn:
         picture.draw(document, stem.with_suffix(".png"))
     if as_json:
-        sys.stdout.write(text)
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         Console().print(tables.table(document))
-    say(f"wrote {stem}.json and .png")
+    say(f"wrote {stem}.json" + (" and .png" if drawn else ""))
