@@ -126,7 +126,7 @@ def _row(
         "ceiling_share": round(rate / limit.best, 3) if rate and limit else None,
         "step_ceiling_share": round(rate / limit.step, 3) if rate and limit else None,
         "peak_memory_bytes": max(int(report["peak_memory_bytes"]) for report in reports),
-        "split": next((report["split"] for report in reversed(reports) if report["split"]), None),
+        "split": next((report["split"] for report in reports if report["split"]), None),
         "steps": [report["steps"] for report in reports],
         "batches": last["shapes"],
         **{key: last[key] for key in ("torch", "backend", "threads", "preloads", "environment")},

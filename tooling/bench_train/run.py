@@ -107,7 +107,7 @@ def run(options: Options, say: Say) -> None:
             runs += own
             for number in range(1, chosen.repeats + 1):
                 say(f"{name}, ranks: {ranks}, round {number} of {chosen.repeats}")
-                shapes = _round(own, chosen, number == chosen.repeats, found, container, say)
+                shapes = _round(own, chosen, number == 1, found, container, say)
                 ceilings[name] += _ceiling(name, shapes, pin.image, container, say) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
@@ -120,7 +120,7 @@ def run(options: Options, say: Say) -> None:
 def _round(
     runs: Sequence[Runs],
     chosen: Plan,
-    is_last: bool,
+    is_first: bool,
     found: Mapping[str, str | None],
     container: Sequence[str],
     say: Say,
@@ -129,8 +129,8 @@ def _round(
     frequent first."""
     batches: dict[str, int] = {}
     for recipe, one in zip(chosen.recipes, runs, strict=True):
-        last = ("--profile",) if is_last else ()
-        job = ("--job", one.job, "--output_dir", "/tmp/out", *chosen.flags, *last)  # noqa: S108 - the container's
+        profile = ("--profile",) if is_first else ()
+        job = ("--job", one.job, "--output_dir", "/tmp/out", *chosen.flags, *profile)  # noqa: S108 - the container's
         report = None
         if one.reason is None:
             report = _report(recipe, one, job, found[recipe.pin], container)
