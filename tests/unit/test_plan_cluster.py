@@ -112,9 +112,17 @@ def test_a_config_file_says_the_same_as_the_name(kind: str, tmp_path: Path) -> N
         assert asdict(models.find(str(path))) == {**asdict(models.find(name)), "name": tmp_path.name}
 
 
+NO_WIDTH = json.dumps(CONFIGS["bert"][0] | {"hidden_size": 0})
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "expected a model's config.json"), ("[]", "an object"), ("{}", "'num_hidden_layers'")],
+    [
+        ("{", "expected a model's config.json"),
+        ("[]", "an object"),
+        ("{}", "'num_hidden_layers'"),
+        (NO_WIDTH, "'hidden_size'"),
+    ],
 )
 def test_a_config_that_cannot_be_read_is_one_line(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
@@ -131,6 +139,8 @@ def test_a_config_that_cannot_be_read_is_one_line(content: str, said: str, tmp_p
         ({"network": "fast"}, "expected bits a second as in 10g"),
         ({"network": "0g"}, "expected bits a second"),
         ({"samples": 0}, "--samples is 0, expected more than 0"),
+        ({"epochs": float("nan")}, "--epochs is nan, expected more than 0"),
+        ({"samples_per_second": float("inf")}, "--single-node-samples-per-second is inf, expected 0 or more"),
         ({"nodes": (0, 2)}, "--nodes is 0,2, expected 1 or more each"),
         ({"samples_per_second": -1.0}, "--single-node-samples-per-second is -1, expected 0 or more"),
         ({"samples_per_second": 0.0, "cores": 32}, "how fast is one node"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class Request:
         needed = {"--samples": self.samples, "--epochs": self.epochs, "--seq-length": self.length}
         needed |= {"--batch-size": self.batch_size, "--ranks-per-node": self.ranks_per_node}
         for name, value in needed.items():
-            if value <= 0:
+            if not 0 < value < math.inf:
                 raise UsageError(f"plan-cluster: {name} is {value:g}, expected more than 0")
         for name, value in {
             "--single-node-samples-per-second": self.samples_per_second,
@@ -55,7 +56,7 @@ class Request:
             "--fixed-seconds": self.fixed_seconds,
             "--eval-samples": self.evaluated,
         }.items():
-            if value < 0:
+            if not 0 <= value < math.inf:
                 raise UsageError(f"plan-cluster: {name} is {value:g}, expected 0 or more")
         if not 0 < self.efficiency <= 1:
             raise UsageError(f"plan-cluster: --efficiency is {self.efficiency:g}, expected more than 0, at most 1")
@@ -145,7 +146,7 @@ def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tup
             "only the number of parameters is known: word embeddings are taken as a fifth of it, attention's own "
             "work as nothing; a name or a config.json is better"
         )
-    few = [row.nodes for row in rows if row.steps / request.epochs < 20]
+    few = [row.nodes for row in rows if row.nodes > 1 and row.steps / request.epochs < 20]
     if few:
         found.append(
             f"with {_list(few)} nodes an epoch has fewer than 20 steps: the whole batch is "

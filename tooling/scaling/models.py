@@ -150,10 +150,10 @@ def read(file: Path) -> Model:
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:
         return (_decoder(config) if "num_key_value_heads" in config else _encoder(config)).model(name)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"--model {file}: {config.get('model_type', 'a model')} without {error}: expected a config like "
-            "BERT's, DistilBERT's or Llama's; give the number of parameters (110M) instead"
+            f"--model {file}: {config.get('model_type', 'a model')}: no whole number above 0 as {error}: expected "
+            "a config like BERT's, DistilBERT's or Llama's; give the number of parameters (110M) instead"
         ) from None
 
 
@@ -161,11 +161,11 @@ def _encoder(config: Mapping[str, Any]) -> Encoder:
     distil = config.get("model_type") == "distilbert"
     width, layers, inner = ("dim", "n_layers", "hidden_dim") if distil else _BERT
     return Encoder(
-        int(config[layers]),
-        int(config[width]),
-        int(config[inner]),
-        int(config["vocab_size"]),
-        int(config["max_position_embeddings"]),
+        _positive(config, layers),
+        _positive(config, width),
+        _positive(config, inner),
+        _positive(config, "vocab_size"),
+        _positive(config, "max_position_embeddings"),
         0 if distil else int(config.get("type_vocab_size", 0)),
         pooler=not distil,
     )
@@ -175,16 +175,24 @@ _BERT = ("hidden_size", "num_hidden_layers", "intermediate_size")
 
 
 def _decoder(config: Mapping[str, Any]) -> Decoder:
-    width, layers, inner = (int(config[name]) for name in _BERT)
-    heads = int(config["num_attention_heads"])
+    width, layers, inner = (_positive(config, name) for name in _BERT)
+    heads = _positive(config, "num_attention_heads")
     return Decoder(
         layers,
         width,
         inner,
-        int(config["vocab_size"]),
+        _positive(config, "vocab_size"),
         heads,
-        int(config["num_key_value_heads"]),
+        _positive(config, "num_key_value_heads"),
         int(config.get("head_dim") or width // heads),
         tied=bool(config.get("tie_word_embeddings", False)),
         qkv_biases=config.get("model_type") == "qwen2",
     )
+
+
+def _positive(config: Mapping[str, Any], name: str) -> int:
+    """Raises KeyError with the name where it is no whole number from 1 on."""
+    value = config.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise KeyError(name)
+    return value
