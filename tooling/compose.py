@@ -23,9 +23,9 @@ LAUNCHERS = ("torchrun", "mpirun")
 LAUNCHER = "launcher"
 # For mpirun's nodes to come up. They start at the same time as the launcher, within a second or two.
 START_SECONDS = 60
-# Of a quota of processor time: who has used it up stands still to the period's end, and so do all who wait for it.
-# The kernel's own period is 100 ms, as long as a step may be; it takes none below 1 ms.
-CPU_PERIOD_US = 10_000
+# Of a quota of processor time: who has used it up stands still to the period's end. The kernel's own: with 10 ms,
+# nodes of 0.15 of a core computed 15% less and waited for each other longer, see docs/benchmarks.md.
+CPU_PERIOD_US = 100_000
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ FACTS = {
     "image": "sha256:1",
     "cpus": 2,
     "cores_of_each_node": 0.5,
-    "quota_period_us": 10_000,
+    "quota_period_us": 100_000,
 }
 # What the nodes of these documents are made of: a step of 0.8 s, a link of 1 GB/s.
 TRUE = Inputs(
@@ -124,7 +124,7 @@ def test_the_table_fits_a_terminal_and_says_that_cores_are_fractions(document: d
         console.print(bench_scaling_report.table(document))
     lines = capture.get().splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert any("0.5 of each node, by a quota in periods of 10 ms" in line for line in lines)
+    assert any("0.5 of each node, by a quota in periods of 100 ms" in line for line in lines)
     assert not any("busy" in line for line in lines)
     assert "…" not in capture.get()
     row = next(line for line in lines if line.split()[:2] == ["4", "ccl"])
@@ -168,7 +168,7 @@ def test_every_node_gets_the_same_cores(cores: int, nodes: int, each: float, lim
         assert sum(min(each, len(share)) / len(share) for share in users) <= 1
 
 
-def test_a_nodes_cores_are_a_quota_in_short_periods() -> None:
+def test_a_nodes_cores_are_a_quota() -> None:
     spec = ClusterSpec("test", "cpu-train-stack:2.13", 4, 1, ("bench", "scaling"), cpus=0.5)
     nodes = compose.document(spec, [0, 1], keys=Path("/keys"))["services"].values()
     assert {(node["cpuset"], node["cpu_period"], node["cpu_quota"]) for node in nodes} == {

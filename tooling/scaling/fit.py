@@ -11,8 +11,8 @@ from tooling.scaling.step import Inputs, Job, seconds
 # Half of the width of a normal distribution's middle nine tenths, in standard deviations.
 NINE_TENTHS = 1.645
 # The measurement tells of what these make together.
-_CORRECTED = ("bytes_per_second", "latency_seconds", "overlap", "jitter")
-_COST = ("cost", "seen_on", "seen_cost")
+_CORRECTED = ("bytes_per_second", "latency_seconds", "overlap", "jitter", "cost")
+_SEEN = ("seen_on", "seen_cost")
 
 
 def fit(job: Job, nodes: int, measured: Estimate, inputs: Inputs) -> Inputs:
@@ -28,7 +28,7 @@ def fit(job: Job, nodes: int, measured: Estimate, inputs: Inputs) -> Inputs:
     if unit <= 0:
         return inputs
     costs = {name: estimates[name] for name in _CORRECTED}
-    others = {name: estimate for name, estimate in estimates.items() if name not in (*_CORRECTED, *_COST)}
+    others = {name: estimate for name, estimate in estimates.items() if name not in (*_CORRECTED, *_SEEN)}
     expected = propagate(lambda some: (seconds(job, nodes, {**values, **some}) - without) / unit, costs)
     computing = propagate(lambda some: seconds(job, nodes, {**values, **some, "cost": 0.0}), others)
     seen = (measured.value - without) / unit
