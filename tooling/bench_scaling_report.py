@@ -24,8 +24,8 @@ Document = Mapping[str, Any]
 APART = "none"
 # A node that computes uses all of its time, but for starts and stops.
 BUSY = 0.85
-# DDP copies gradients into its buckets and back, adds up and divides, and nodes that stand still keep others
-# waiting: next to what an all_reduce alone takes, that is little on a whole node and a multiple on a part of a core.
+# DDP copies gradients into its buckets and back and divides them, and nodes that stand still keep others waiting:
+# next to what an all_reduce alone takes that is little on a whole node, a multiple on a part of a core.
 COST = Estimate(1, 0.5, 4)
 FITTED_ON = 2
 
