@@ -251,12 +251,13 @@ def test_bytecode_is_there_is_used_and_is_never_written(run_in_image: RunInImage
 def test_bytecode_does_not_depend_on_time_stamps(run_in_image: RunInImage) -> None:
     # PEP 552: the flags are the second word; 1 is by hash, unchecked.
     script = """
-        import importlib.util, struct
-        for name in ("torch", "transformers", "entrypoints.errors"):
-            with open(importlib.util.find_spec(name).cached, "rb") as file:
-                print(struct.unpack("<4xI", file.read(8))[0])
+        import pathlib, struct
+        paths = list(pathlib.Path("/opt").rglob("*.pyc"))
+        print(len(paths), [str(path) for path in paths if struct.unpack("<4xI", path.open("rb").read(8)) != (1,)])
     """
-    assert works(run_in_image("python", "-c", textwrap.dedent(script))).split() == ["1", "1", "1"]
+    number, _, stamped = works(run_in_image("python", "-c", textwrap.dedent(script))).partition(" ")
+    assert int(number) > 5000
+    assert stamped == "[]\n", "each build of these has another time in it"
 
 
 @pytest.mark.parametrize(
