@@ -2,7 +2,7 @@
 
 No image has pytest. A copy is fetched on the host, once for each state of its lock, and mounted beside the tests:
 wheels without compiled code that every Python from 3.9 on takes. The tests are those that import nothing of
-tooling/, which is no part of an image; they stand beside the image's own entrypoints/.
+tooling/ and whatever else is no part of an image; they stand beside the image's own entrypoints/.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ sys.exit(pytest.main(sys.argv[1:], plugins=[Patience()]))
 # With SYS_NICE the engine lets a process ask for and set its NUMA memory policy.
 ARGUMENTS = ("--network=none", "--workdir=/tmp", "--cap-add=SYS_NICE", "--env=PYTHONDONTWRITEBYTECODE=1")
 LIMIT_SECONDS = 600.0
+# The folders of the repository that a test may import from.
+IN_THE_IMAGE = ("entrypoints", "tests")
 
 Say = Callable[[str], None]
 
@@ -97,8 +99,8 @@ def tests(image: str, say: Say) -> Outcome:
 
 
 def run_side_tests(folder: Path = UNIT) -> list[Path]:
-    """The files of unit tests that need nothing of tooling/, themselves and in what they import of tests/."""
-    return [path for path in sorted(folder.glob("test_*.py")) if not _needs_tooling(path, set())]
+    """The files of unit tests that need only what an image has, themselves and in what they import of tests/."""
+    return [path for path in sorted(folder.glob("test_*.py")) if not _needs_more(path, set())]
 
 
 def install(say: Say) -> Path:
@@ -140,14 +142,14 @@ def _readable(folder: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def _needs_tooling(path: Path, seen: set[Path]) -> bool:
+def _needs_more(path: Path, seen: set[Path]) -> bool:
     seen.add(path)
     for name in _imports(path):
         top, _, rest = name.partition(".")
-        if top == "tooling":
+        if top not in IN_THE_IMAGE and (ROOT / top).is_dir():
             return True
         module = ROOT / "tests" / f"{rest.replace('.', '/')}.py"
-        if top == "tests" and module.is_file() and module not in seen and _needs_tooling(module, seen):
+        if top == "tests" and module.is_file() and module not in seen and _needs_more(module, seen):
             return True
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from dataclasses import replace
@@ -30,6 +31,8 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     monkeypatch.setattr(wheels, "WHEELS", tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
+    for variable in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(variable)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
     locks.OWN_LOCKS.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ def test_the_tests_of_entrypoints_run_inside_and_those_of_tooling_do_not() -> No
         ("from tests.unit import launcher_environments\n", True),
         ("from tests.unit.launcher_environments import RECORDINGS\n", True),
         ("import tooling.pins\n", False),
+        ("from benchmarks import pace\n", False),
         ("def test() -> None:\n    from tooling import pins\n", False),
         ("from tests.unit import tiny\n", False),
         ("from tests.unit.test_push import LOCK\n", False),
