@@ -27,7 +27,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
     def __init__(self, seconds: float, steps: int, profile: bool) -> None:
         self._budget, self._asked, self._profile = seconds, steps, profile
         self._times: list[float] = []
-        self._mark = 0.0
+        self._processor: list[float] = []  # as _times, of this process
+        self._mark = self._processor_mark = 0.0
         self._first = self._last = self._end = 0  # of the steps that count; all steps
         self._shapes: list[tuple[int, int]] = []
         self._profiler: Any = None
@@ -44,11 +45,12 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
         return collate
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._mark = time.perf_counter()
+        self._mark, self._processor_mark = time.perf_counter(), time.process_time()
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
         now = time.perf_counter()
         self._times.append(now - self._mark)
+        self._processor.append(time.process_time() - self._processor_mark)
         done = len(self._times)
         if done == 1:
             self._first = pace.warm_up(agreed(self._times[0]), self._budget)
@@ -61,7 +63,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
                 self._profiler.stop()
                 self._split = self._of_profile(sum(self._times[self._last :]) * 1e6)
             control.should_training_stop = True
-        self._mark = time.perf_counter()
+        self._mark, self._processor_mark = time.perf_counter(), time.process_time()
 
     def _go_on_or_profile(self, done: int) -> None:
         steps = done - self._first
@@ -87,6 +89,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
                 "ranks": ranks,
                 "steps": len(times),
                 "seconds": seconds,
+                "cpu_seconds": total(sum(self._processor[self._first : self._last])),
                 "warm_up": self._first,
                 "shapes": [[samples, length, count] for (samples, length), count in sorted(shapes.items())],
                 "peak_memory_bytes": int(total(peak_memory())),

@@ -28,6 +28,9 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
     assert (ours["reason"], ours["ranks"], ours["backend"], ours["steps"]) == (None, 2, "ccl", [3])
     assert ours["batches"] == [[8, 32, 3]]
     assert ours["samples_per_second"] > 0
+    assert (
+        0 < ours["cpu_seconds_per_sample"] < 2.5 * 2 / ours["samples_per_second"]
+    )  # of two threads, and their helpers
     assert ours["peak_memory_bytes"] > 2 * 100e6
     assert {"libtcmalloc", "libiomp5"} <= set(ours["preloads"])
     assert tuple(ours["split"]) == CLASSES

@@ -25,6 +25,7 @@ def report(speed: float, seconds: float = 2.0, split: dict[str, float] | None = 
     return {
         "samples_per_second": speed,
         "seconds": seconds,
+        "cpu_seconds": 0.25 * speed * seconds,
         "ranks": 2,
         "steps": 4,
         "shapes": [[8, 16, 2], [8, 32, 1]],
@@ -145,6 +146,7 @@ def test_rows_have_speed_ratios_and_shares_of_the_ceiling(document: dict[str, An
     assert (ours["gflops"], ours["ceiling_share"]) == (4.0, 0.4)
     assert ours["step_ceiling_share"] == pytest.approx(4 * (0.5 / 10 + 0.5 / 2), abs=1e-3)
     assert ours["split"] == SPLIT
+    assert ours["cpu_seconds_per_sample"] == 0.25
     assert document["ceiling_gflops"] == 10
     assert (document["cpu"], document["load"]) == ("A processor", [0.1, 2.0])
 
@@ -175,7 +177,7 @@ def test_the_tables_fit_a_narrow_terminal(document: dict[str, Any]) -> None:
     lines = capture.get().splitlines()
     assert "…" not in "".join(lines)
     (speed,) = [line.split() for line in lines if line.startswith("ours ") and "x" in line]
-    assert speed == ["ours", "20", "15", "to", "24", "1.50x", "3.00x", "1.50", "4", "40%"]
+    assert speed == ["ours", "20", "15", "to", "24", "1.50x", "3.00x", "0.25", "1.50", "4", "40%"]
     assert ["ours", "50%", *["10%"] * 5] in [line.split() for line in lines]
     assert "accelerate: exit code 1: gone" in lines
     assert any("load average: 0.1 before, 2.0 after" in line for line in lines)

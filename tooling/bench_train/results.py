@@ -122,6 +122,7 @@ def _row(
         "samples_per_second": _digits(statistics.median(speeds)),
         "samples_per_second_rounds": [_digits(speed) for speed in speeds],
         "ratio_to": {name: _digits(value) if value else None for name, value in compared.items()},
+        "cpu_seconds_per_sample": _digits(statistics.median(map(_processor, reports))),
         "gflops": _digits(rate) if rate else None,
         "ceiling_share": round(rate / limit.best, 3) if rate and limit else None,
         "step_ceiling_share": round(rate / limit.step, 3) if rate and limit else None,
@@ -156,6 +157,11 @@ def document(
             for one in ceilings.values()
         ],
     }
+
+
+def _processor(report: Report) -> float:
+    """Seconds of processor time that a sample took: other jobs on the machine hardly change it."""
+    return float(report["cpu_seconds"]) / (float(report["samples_per_second"]) * float(report["seconds"]))
 
 
 def _digits(value: float) -> float:

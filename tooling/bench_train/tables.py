@@ -54,7 +54,9 @@ def table(document: Document) -> RenderableType:
 
 
 def _speeds(found: Iterable[Row]) -> Table:
-    made = _plain("recipe", "samples/s", "min to max", "fp32 is", "bf16 is", "GB", "GFLOP/s", "of ceiling")
+    made = _plain(
+        "recipe", "samples/s", "min to max", "fp32 is", "bf16 is", "CPU s", "GB", "GFLOP/s", "of ceiling"
+    )
     for row in found:
         if row["samples_per_second"] is None:
             made.add_row(row["recipe"], "-")
@@ -65,6 +67,7 @@ def _speeds(found: Iterable[Row]) -> Table:
             _number(row["samples_per_second"]),
             f"{_number(min(speeds))} to {_number(max(speeds))}",
             *(_times(row["ratio_to"].get(name)) for name in (FP32, BF16)),
+            f"{row['cpu_seconds_per_sample']:.3g}",
             f"{row['peak_memory_bytes'] / 1e9:.2f}",
             "" if row["gflops"] is None else f"{row['gflops']:.0f}",
             "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%}",
