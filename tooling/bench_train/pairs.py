@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 from pathlib import Path
 
 from tooling import demo_data
 
 ROWS = 1024
+# Words of English: names of code fall into many tokens each.
+PLAIN = re.compile(r"[A-Za-z][a-z]*[.,]?")
 # Words of a sentence of MRPC's training set: mean, standard deviation, fewest and most.
 MEAN, DEVIATION, FEWEST, MOST = 19.0, 5.1, 6, 30
 
@@ -17,7 +20,7 @@ def write(folder: Path, stdlib: Path | None = None) -> Path:
     """Writes pairs.csv (sentence1, sentence2, label), the same on the same Python, and returns its path."""
     train, _test = demo_data.write(folder / "texts", stdlib)
     with train.open(encoding="utf-8", newline="") as stream:
-        words = [word for row in csv.DictReader(stream) for word in row["text"].split()]
+        words = [word for row in csv.DictReader(stream) for word in row["text"].split() if PLAIN.fullmatch(word)]
     path = folder / "pairs.csv"
     chance = random.Random(0)  # noqa: S311 - lengths, not secrets
     with path.open("w", encoding="utf-8", newline="") as stream:
