@@ -56,6 +56,7 @@ OPTIONAL_PACKAGES = (
     "multiprocess",
     "pandas",
     "pyarrow",
+    "setuptools",
 )
 
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
