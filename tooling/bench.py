@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def collectives(
     documents = []
     for node_count, ranks_per_node in ((1, ranks), *([(nodes, 1)] if nodes > 1 else [])):
         say(f"measuring {ranks_per_node} rank(s) on each of {node_count} container(s)")
-        documents.append(_measure(pin.image, node_count, ranks_per_node, options, docker, say))
+        spec = ClusterSpec(CLUSTER, pin.image, node_count, ranks_per_node, ("bench", "collectives", *options))
+        documents.append(measure(spec, docker, say))
     now = datetime.now(UTC)
     facts = {"date": now.isoformat(timespec="seconds"), "image": image.id, "cpus": docker.cpus}
     document = bench_report.merge(documents, facts)
@@ -72,23 +74,19 @@ def options_of(sizes: str | None, seconds: float) -> list[str]:
     return [f"--seconds={seconds:g}", *([f"--sizes={sizes}"] if sizes is not None else [])]
 
 
-def _measure(
-    image: str, nodes: int, ranks_per_node: int, options: Sequence[str], docker: Engine, say: Say
-) -> dict[str, Any]:
-    """The document that rank 0 wrote."""
-    shared = cluster.writable_folder(cluster.folder_of(CLUSTER) / "output")
-    result = shared / "collectives.json"
+def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
+    """The document that rank 0 of a cluster wrote whose command is the image's own `bench`. Raises Exit with the
+    cluster's code if that failed."""
+    shared = cluster.writable_folder(cluster.folder_of(spec.name) / "output")
+    result = shared / "result.json"
     result.unlink(missing_ok=True)
-    spec = ClusterSpec(
-        name=CLUSTER,
-        image=image,
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        command=("bench", "collectives", f"--output=/output/{result.name}", *options),
+    measured = replace(
+        spec,
+        command=(*spec.command, f"--output=/output/{result.name}"),
         mounts=(Mount(shared, "/output", read_only=False),),
         offline=True,
     )
-    outcome = cluster.run(spec, docker, say, shown=sys.stderr.buffer)
+    outcome = cluster.run(measured, docker, say, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))

@@ -7,14 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling import bench, bench_scaling_report, cluster, engine, images, pins, plots_scaling
-from tooling.compose import CPU_PERIOD_US, ClusterSpec, Mount
-from tooling.engine import Engine
+from tooling import bench, bench_scaling_report, engine, images, pins, plots_scaling
+from tooling.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.errors import UsageError
 from tooling.scaling import published, step
 
@@ -68,7 +65,8 @@ def run(
         f"--seconds={seconds:g}",
         *([f"--backends={','.join(backends)}"] if backends else []),
     )
-    measured = _measure(pin.image, max(nodes), options, quota, docker, say)
+    spec = ClusterSpec(CLUSTER, pin.image, max(nodes), 1, ("bench", "scaling", *options), cpus=quota)
+    measured = bench.measure(spec, docker, say)
     now = datetime.now(UTC)
     facts = {
         "date": now.isoformat(timespec="seconds"),
@@ -104,32 +102,3 @@ def guides_ratio() -> float:
     one = next(job for job in published.JOBS if job.name.startswith("QQP"))
     found = step.predict(one.job(), 2, one.inputs()).step
     return found.communication / found.computing
-
-
-def _measure(
-    image: str,
-    nodes: int,
-    options: Sequence[str],
-    quota: float | None,
-    docker: Engine,
-    say: Say,
-) -> dict[str, Any]:
-    """The document that rank 0 wrote."""
-    shared = cluster.writable_folder(cluster.folder_of(CLUSTER) / "output")
-    result = shared / "scaling.json"
-    result.unlink(missing_ok=True)
-    spec = ClusterSpec(
-        name=CLUSTER,
-        image=image,
-        nodes=nodes,
-        ranks_per_node=1,
-        command=("bench", "scaling", f"--output=/output/{result.name}", *options),
-        mounts=(Mount(shared, "/output", read_only=False),),
-        offline=True,
-        cpus=quota,
-    )
-    outcome = cluster.run(spec, docker, say, shown=sys.stderr.buffer)
-    if outcome.exit_code != 0:
-        raise Exit(f"bench failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
-    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    return found

@@ -43,7 +43,7 @@ def run(
     the fault; nothing is left running in either case.
     """
     name = f"fault-{fault.name}-{launcher}"[:31]
-    shared_memory = leftovers.shared_memory()
+    before = leftovers.shared_memory()
     argv = [
         str(ROOT / "inv"),
         "up",
@@ -76,7 +76,7 @@ def run(
         if detected is None and _names(fault, launcher, log):
             detected = ended
         output = log.read_text(encoding="utf-8", errors="replace")
-        left = (*leftovers.of_cluster(name), *leftovers.orphans(), *(leftovers.shared_memory() - shared_memory))
+        left = leftovers.since(before, name)
         return Trial(fault.name, launcher, detected, ended, process.returncode, left, output)
     finally:
         if process.poll() is None:

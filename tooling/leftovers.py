@@ -15,6 +15,11 @@ _POLL_SECONDS = 0.2
 _CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
 
 
+def since(before: frozenset[str], name: str) -> tuple[str, ...]:
+    """All that a cluster left. `before`: what shared_memory() gave when it was not there yet."""
+    return (*of_cluster(name), *orphans(), *sorted(shared_memory() - before))
+
+
 def of_cluster(name: str) -> list[str]:
     """What of a cluster's containers, networks, volumes and keys exists, each with its kind before its name."""
     filters = ("--filter", f"name=^{compose.PROJECT_PREFIX}{name}[-_]")
