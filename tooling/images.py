@@ -182,7 +182,7 @@ def inputs_sha256(pin: Pin, ground: Base) -> str:
         BINDINGS / "build.py",
         *_files(BINDINGS / "oneccl_bindings_for_pytorch"),
         *_files(BINDINGS / "src"),
-        *_files(KERNELS),
+        *sorted(KERNELS.glob("*.[ch]pp")),  # a library may lie beside them
     ]
     for path in recipe:
         total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())
