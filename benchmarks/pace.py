@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# In the first steps memory is allocated and kernels are chosen.
-MOST_WARM_UP = 5
+# In the first steps memory is allocated and kernels are chosen; all of it is there after the second.
+FEWEST_WARM_UP, MOST_WARM_UP = 2, 5
 WARM_UP_SHARE = 0.3
 FEWEST_STEPS, MOST_STEPS = 2, 500
 # Of the time that there is.
@@ -14,7 +14,7 @@ PROFILED_SECONDS, MOST_PROFILED = 3.0, 5
 def warm_up(first_seconds: float, budget_seconds: float) -> int:
     """Steps that do not count, the first one among them, after which this is asked."""
     more = int(WARM_UP_SHARE * budget_seconds / first_seconds)
-    return 1 + max(0, min(MOST_WARM_UP - 1, more))
+    return max(FEWEST_WARM_UP, min(MOST_WARM_UP, 1 + more))
 
 
 def measured(step_seconds: float, budget_seconds: float, asked: int) -> int:

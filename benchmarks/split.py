@@ -25,9 +25,9 @@ _NAMES = (
     ("random", re.compile(r"bernoulli|dropout|^Dropout|::rand|uniform|::normal|exponential|multinomial|philox")),
     ("products", re.compile(
         r"(::|_)(mm|addmm|bmm|baddbmm|matmul|linear|gemm|mv|addmv|dot|einsum|convolution)(_|\.|$)|scaled_dot_product"
-        r"|IPEXLinear|flash_attention"
+        r"|IPEXLinear|flash_attention|^FusedAttention(Backward)?$"
     )),
-    # Attention is this project's: its products are operators of their own.
+    # Attention is this project's in float32: its products are operators of their own.
     ("memory", re.compile(r"^(aten|torch_ipex|prims)::|^Attention(Backward)?$")),
 )  # fmt: skip
 

@@ -32,4 +32,9 @@ def library() -> ctypes.CDLL:
     loaded.attention_backward.argtypes = (pointer, pointer, pointer, size, size, real, real)
     loaded.attention_backward.restype = None
     loaded.attention_supported.restype = ctypes.c_int
+    loaded.attention_bfloat16_forward.argtypes = (pointer,)
+    loaded.attention_bfloat16_forward.restype = None
+    loaded.attention_bfloat16_backward.argtypes = (pointer, pointer)
+    loaded.attention_bfloat16_backward.restype = None
+    loaded.attention_bfloat16_supported.restype = ctypes.c_int
     return loaded

@@ -75,12 +75,13 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
-        narrow_products = bf16_products.needed(banner.bf16_of(os.environ))
-        if narrow_products:
+        bf16 = banner.bf16_of(os.environ)
+        widened = bf16_products.needed(bf16)
+        if widened:
             bf16_products.install()
         if kernels.wanted(dropout.VARIABLE):
             dropout.install()
-            attention.install(narrow_too=narrow_products)
+            attention.install(bf16, widened)
         return job.run(environment, partial(banner.show, environment, preloaded))
 
 

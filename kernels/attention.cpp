@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "exponential.hpp"
 #include "philox.hpp"
 
 namespace {
@@ -26,24 +27,6 @@ struct Bias {
 struct Shape {
   size_t batches, heads, queries, keys;
 };
-
-AVX512 inline __mmask16 first_lanes(size_t count) {
-  return count >= LANES ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
-}
-
-// exp for arguments <= 0: 2^n e^r with n an integer and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720.
-AVX512 inline __m512 exp_of(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x); // e^-104 is 0 in float32; of a NaN the second operand is the result
-  const __m512 n = _mm512_roundscale_ps(
-      _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x); // ln 2 in two parts
-  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-  __m512 p = _mm512_set1_ps(1.0f / 720);
-  for (float coefficient : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
-  }
-  return _mm512_scalef_ps(p, n);
-}
 
 // One row: `scores` become signed probabilities, `weights` gets what multiplies the values.
 AVX512 void forward_row(

@@ -44,6 +44,8 @@ from benchmarks.split import Event
         ("aten::dropout", "random"),
         ("DropoutBackward", "random"),
         ("AttentionBackward", "memory"),
+        ("FusedAttention", "products"),
+        ("FusedAttentionBackward", "products"),
         ("AddmmBackward0", "other"),
         ("DistributedDataParallel.forward", "other"),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
@@ -108,8 +110,8 @@ def test_only_the_thread_that_works_most_and_only_the_time_asked_for_count() -> 
     assert shares([]) == {"other": 1.0}
 
 
-def test_steps_that_do_not_count_take_a_part_of_the_time_and_one_at_least() -> None:
-    assert pace.warm_up(60.0, 15.0) == 1
+def test_steps_that_do_not_count_take_a_part_of_the_time_and_two_at_least() -> None:
+    assert pace.warm_up(60.0, 15.0) == pace.FEWEST_WARM_UP
     assert pace.warm_up(2.0, 15.0) == 3
     assert pace.warm_up(0.01, 15.0) == pace.MOST_WARM_UP
 

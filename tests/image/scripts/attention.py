@@ -7,34 +7,11 @@ import math
 from typing import Any
 
 import torch
-from torch.nn import functional
+from formula import KEPT, OURS, P, expected, kept, tensors  # type: ignore[import-not-found]  # beside this one
 
 from entrypoints import attention
 
 BF = torch.bfloat16
-OURS = functional.scaled_dot_product_attention
-P = 0.25
-KEPT = 1 / (1 - round(P * 65536) / 65536)
-
-
-def tensors(queries: int, keys: int, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
-    """Query, key and value for two rows of three heads."""
-    query, key, value = (torch.randn(2, 3, size, 8).to(dtype).requires_grad_() for size in (queries, keys, keys))
-    return query, key, value
-
-
-def kept(queries: int, keys: int, seed: int) -> Any:
-    """What a seed keeps, as 0 and 1: attention to the keys one by one, all alike."""
-    torch.manual_seed(seed)
-    zero = torch.zeros(2, 3, queries, 8), torch.zeros(2, 3, keys, 8)
-    return (OURS(*zero, torch.eye(keys).expand(2, 3, keys, keys), dropout_p=P) != 0).float()
-
-
-def expected(q: Any, k: Any, v: Any, bias: Any, keeps: Any, factor: float) -> Any:
-    """Attention as its formula has it, in double precision."""
-    scores = q.double() @ k.double().transpose(2, 3) * factor
-    weights = (scores if bias is None else scores + bias).softmax(-1).nan_to_num()
-    return (weights * keeps * KEPT) @ v.double()
 
 
 def close(found: Any, wanted: Any, tolerance: float) -> None:

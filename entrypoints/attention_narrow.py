@@ -1,0 +1,132 @@
+"""Attention in bfloat16, with dropout or without, for CPUs with instructions for it (kernels/attention_bf16.cpp).
+
+A block of scores never leaves the cache; kept for the backward pass is one number of each query, the rest is
+computed again. Scores, softmax and sums are float32; what enters the product with the values is rounded to
+bfloat16, as in torch's own fused kernel, which knows no dropout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from entrypoints import kernels
+from entrypoints.randomness import Rule
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3)]
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = [("seed", ctypes.c_uint64), ("threshold", ctypes.c_uint32), ("scale", ctypes.c_float)]
+
+
+class _Attention(ctypes.Structure):
+    """As in the source. Sizes are batches, heads, heads that share keys, queries, keys, features."""
+
+    _fields_ = [
+        ("sizes", ctypes.c_size_t * 6),
+        ("query", _Tensor),
+        ("key", _Tensor),
+        ("value", _Tensor),
+        ("out", _Tensor),
+        ("bias", _Tensor),
+        ("scale", ctypes.c_float),
+        ("causal", ctypes.c_uint32),
+        ("rule", _Rule),
+        ("logarithms", ctypes.c_void_p),
+    ]
+
+
+class _Gradients(ctypes.Structure):
+    _fields_ = [("out", _Tensor), ("query", _Tensor), ("key", _Tensor), ("value", _Tensor)]
+
+
+def supported() -> bool:
+    """Whether this CPU has what the kernel is made of."""
+    return bool(kernels.library().attention_bfloat16_supported())
+
+
+def attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, factor: float, rule: Rule) -> Any:
+    """As its formula has it; tensors are bfloat16."""
+    return _function().apply(query, key, value, bias, causal, factor, rule)
+
+
+@lru_cache(maxsize=1)
+def _function() -> Any:
+    """The autograd function: bfloat16 [batch, heads, queries or keys, features], a bias that may be broadcast.
+
+    Keys and values may have fewer heads: each is shared by as many of the queries' in a row.
+    """
+    import torch
+
+    class FusedAttention(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(
+            ctx: Any, query: Any, key: Any, value: Any, bias: Any, causal: bool, factor: float, rule: Rule
+        ) -> Any:
+            query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
+            out = _empty(query, query.shape)
+            logarithms = torch.empty(query.shape[:3])
+            ctx.how = causal, factor, rule
+            ctx.save_for_backward(query, key, value, bias, out, logarithms)
+            described = _described((query, key, value, bias, out, logarithms), *ctx.how)
+            kernels.library().attention_bfloat16_forward(ctypes.byref(described))
+            return out
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            saved = ctx.saved_tensors
+            query, key = saved[:2]
+            outer = _contiguous_rows(gradients[0])
+            # of every head, also where keys and values are shared
+            each = (*query.shape[:2], *key.shape[2:])
+            found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
+            described = _described(saved, *ctx.how)
+            kernels.library().attention_bfloat16_backward(
+                ctypes.byref(described), ctypes.byref(_Gradients(*map(_tensor, (outer, *found))))
+            )
+            summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
+            return (found[0], *summed, None, None, None, None)
+
+    return FusedAttention
+
+
+def _contiguous_rows(tensor: Any) -> Any:
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _empty(like: Any, shape: Any) -> Any:
+    """[batch, heads, rows, features] that lies in memory as a linear layer wants it: rows before heads."""
+    batches, heads, rows, features = shape
+    return like.new_empty(batches, rows, heads, features).transpose(1, 2)
+
+
+def _summed(gradient: Any, heads: int) -> Any:
+    """That of shared keys or values from those of each head."""
+    sharing = gradient.shape[1] // heads
+    return gradient if sharing == 1 else gradient.unflatten(1, (heads, sharing)).sum(2)
+
+
+def _tensor(tensor: Any) -> _Tensor:
+    return _Tensor(tensor.data_ptr(), (ctypes.c_size_t * 3)(*tensor.stride()[:3]))
+
+
+def _described(tensors: Any, causal: bool, factor: float, rule: Rule) -> _Attention:
+    query, key, value, bias, out, logarithms = tensors
+    batches, heads, queries, features = query.shape
+    sizes = batches, heads, heads // key.shape[1], queries, key.shape[2], features
+    steps = () if bias is None else (0 if size == 1 else step for size, step in zip(bias.shape[:3], bias.stride()))
+    added = _Tensor(None if bias is None else bias.data_ptr(), (ctypes.c_size_t * 3)(*steps))
+    return _Attention(
+        (ctypes.c_size_t * 6)(*sizes),
+        *map(_tensor, (query, key, value, out)),
+        added,
+        factor,
+        int(causal),
+        _Rule(rule.seed, rule.threshold, rule.scale),
+        logarithms.data_ptr(),
+    )

@@ -1,0 +1,89 @@
+"""Attention with dropout in float32: one pass over the scores between the two products (kernels/attention.cpp).
+
+The matrix of scores is read and written once in each direction, and one tensor of its size is kept for the
+backward pass where torch keeps three. The arithmetic is that of torch's chain of operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from entrypoints import kernels
+from entrypoints.randomness import Rule
+
+_Sizes = ctypes.c_size_t * 4
+_Strides = ctypes.c_size_t * 3
+
+
+def supported() -> bool:
+    """Whether this CPU has what the kernel is made of."""
+    return bool(kernels.library().attention_supported())
+
+
+def attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, factor: float, rule: Rule) -> Any:
+    """In float32, rounded to the tensors' type at the end."""
+    import torch
+
+    sharing = query.shape[1] // key.shape[1]
+    if sharing > 1:
+        key, value = (tensor.repeat_interleave(sharing, 1) for tensor in (key, value))
+    if causal:
+        hidden = torch.full((query.shape[2], key.shape[2]), -torch.inf).triu(1)
+        bias = hidden[None, None]
+    wide = (tensor.float() for tensor in (query, key, value))
+    return _function().apply(*wide, bias, factor, rule).to(query.dtype)
+
+
+@lru_cache(maxsize=1)
+def _function() -> Any:
+    """The autograd function: float32 [batch, heads, queries or keys, features], a bias that may be broadcast."""
+    import torch
+
+    class Attention(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any, factor: float, rule: Rule) -> Any:
+            ctx.shape, ctx.factor, ctx.rule = query.shape, factor, rule
+            query, key, value = (tensor.detach().flatten(0, 1) for tensor in (query, key, value))
+            marked = torch.bmm(query, key.transpose(1, 2))
+            weights = torch.empty_like(marked)
+            sizes = _Sizes(*ctx.shape[:2], *marked.shape[1:])
+            strides = _Strides(*(0 if size == 1 else step for size, step in _dimensions(bias)))
+            kernels.library().attention_forward(
+                *(
+                    marked.data_ptr(),
+                    weights.data_ptr(),
+                    None if bias is None else bias.data_ptr(),
+                    strides,
+                    sizes,
+                ),
+                *(factor, rule.seed, rule.threshold, rule.scale),
+            )
+            ctx.save_for_backward(query, key, value, marked)
+            return torch.bmm(weights, value).unflatten(0, ctx.shape[:2])
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            query, key, value, marked = ctx.saved_tensors
+            outer = gradients[0].flatten(0, 1)
+            scores = torch.bmm(outer, value.transpose(1, 2))  # by the weights, then by the scores
+            weights = torch.empty_like(scores)
+            kernels.library().attention_backward(
+                *(marked.data_ptr(), scores.data_ptr(), weights.data_ptr()),
+                *(marked.shape[0] * marked.shape[1], marked.shape[2], ctx.factor, ctx.rule.scale),
+            )
+            found = (
+                torch.bmm(scores, key),
+                torch.bmm(scores.transpose(1, 2), query),
+                torch.bmm(weights.transpose(1, 2), outer),
+            )
+            return (*(each.unflatten(0, ctx.shape[:2]) for each in found), None, None, None)
+
+    return Attention
+
+
+def _dimensions(bias: Any) -> list[tuple[int, int]]:
+    """Size and stride of a bias's batch, head and query dimensions."""
+    return [(1, 0)] * 3 if bias is None else list(zip(bias.shape[:3], bias.stride()[:3]))

@@ -1,0 +1,187 @@
+"""Checks of attention by bf16 instructions: against its formula, and against torch's own fused kernel."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from formula import OURS, P, expected, kept, tensors  # type: ignore[import-not-found]  # beside this one
+from torch.utils.checkpoint import checkpoint
+
+from entrypoints import attention, attention_narrow
+
+BF = torch.bfloat16
+TORCHS = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+# bfloat16 has eight bits: a value rounded once is off by 2^-9 of itself at most. A gradient is made of differences
+# of such values.
+ROUNDED = 2**-7
+
+
+def error(found: Any, wanted: Any) -> float:
+    """The norm of the difference, as a share of what is wanted."""
+    return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
+
+
+def derived(found: Any, given: Any, outer: Any) -> Any:
+    """The result and its derivatives."""
+    return (found, *torch.autograd.grad(found, given, outer.to(found.dtype)))
+
+
+def biases(queries: int, keys: int) -> dict[str, Any]:
+    """Masks of every kind, and what is added for each."""
+    hidden = torch.rand(2, 1, 1, keys) < 0.3
+    hidden[..., 0] = False
+    negative = torch.zeros(2, 1, 1, keys).masked_fill_(hidden, -math.inf)
+    whole, heads = torch.randn(2, 3, queries, keys), torch.randn(1, 3, 1, keys)
+    return {
+        "none": (None, None),
+        "boolean": (~hidden, negative),
+        "expanded": ((~hidden).expand(2, 3, queries, keys), negative),
+        "whole": (whole, whole),
+        "heads": (heads, heads),
+    }
+
+
+def values_and_gradients_are_those_of_the_formula() -> None:
+    """Lengths around the widths of vectors, tiles and blocks; features that fill none; masks of every kind."""
+    sizes = [
+        *itertools.product((1, 2, 47, 49), (15, 16, 17, 65), (8, 80)),
+        (97, 384, 64),
+        (50, 1100, 32),
+        (7, 2100, 128),
+    ]
+    for queries, keys, features in sizes:
+        for seed, (name, (mask, bias)) in enumerate(biases(queries, keys).items()):
+            given = tensors(queries, keys, BF, features)
+            keeps = kept(queries, keys, seed)
+            outer = torch.randn(2, 3, queries, features).to(BF)
+            torch.manual_seed(seed)
+            found = derived(OURS(*given, attn_mask=mask, dropout_p=P, scale=0.2), given, outer)
+            wanted = derived(expected(*given, bias=bias, keeps=keeps, factor=0.2), given, outer)
+            errors = [error(one, other) for one, other in zip(found, wanted, strict=True)]
+            assert max(errors) < ROUNDED, (queries, keys, features, name, errors)
+
+
+def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
+    """Also where it is causal, and where heads share keys."""
+    for causal, fewer in itertools.product((False, True), (3, 1)):
+        given = tensors(130, 130, BF, 64, fewer)
+        outer = torch.randn(2, 3, 130, 64).to(BF)
+        before = torch.random.get_rng_state()
+        query, key, value = given
+        ours = attention_narrow.attention(query, key, value, None, causal, 0.125, attention.NO_DROPOUT)
+        found = derived(ours, given, outer)
+        assert torch.equal(before, torch.random.get_rng_state())
+        repeated = [given[0], *(tensor.repeat_interleave(3 // fewer, 1) for tensor in given[1:])]
+        torchs = derived(TORCHS(*repeated, is_causal=causal, scale=0.125)[0], given, outer)
+        hidden = torch.full((130, 130), -math.inf).triu(1) if causal else None
+        scores = repeated[0].double() @ repeated[1].double().transpose(2, 3) * 0.125
+        weights = (scores if hidden is None else scores + hidden).softmax(-1)
+        wanted = derived(weights @ repeated[2].double(), given, outer)
+        for one, other, exact in zip(found, torchs, wanted, strict=True):
+            assert error(one, exact) < 1.1 * error(other, exact), (causal, fewer)
+
+
+def a_causal_mask_hides_what_comes() -> None:
+    for size in (40, 130):
+        given, keeps = tensors(size, size, BF), kept(size, size, 3)
+        torch.manual_seed(3)
+        found = OURS(*given, dropout_p=P, is_causal=True)
+        hidden = torch.full((size, size), -math.inf).triu(1)
+        assert error(found, expected(*given, bias=hidden, keeps=keeps, factor=8**-0.5)) < ROUNDED
+
+
+def rows_without_keys_are_zero_and_nan_stays() -> None:
+    given = tensors(4, 20, BF)
+    mask = torch.ones(2, 1, 4, 20, dtype=torch.bool)
+    mask[1, :, 2] = False
+    found = OURS(*given, attn_mask=mask, dropout_p=P)
+    assert (found[1, :, 2] == 0).all()
+    found.sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in given)
+    with torch.no_grad():
+        given[1][0, 0, 7] = math.nan
+    found = OURS(*given, dropout_p=P)
+    assert found[0, 0].isnan().all()
+    assert found[0, 1:].isfinite().all()
+
+
+def it_is_the_same_from_every_layout_and_under_autocast() -> None:
+    given = tensors(33, 70, BF, 64)
+    apart = [tensor.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for tensor in given]
+    scattered = [tensor.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_() for tensor in given]
+    wide = [tensor.detach().float().requires_grad_() for tensor in given]
+    results = []
+    for arguments, autocast in ((given, False), (apart, False), (scattered, False), (wide, True)):
+        torch.manual_seed(5)
+        with torch.autocast("cpu", BF, enabled=autocast):
+            found = OURS(*arguments, dropout_p=P)
+        assert found.dtype is BF
+        results.append([found, *torch.autograd.grad(found.float().square().sum(), arguments)])
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            assert torch.equal(one, other.to(BF))
+
+
+def recomputed_activations_drop_the_same() -> None:
+    given = tensors(50, 50, BF)
+    results = []
+    for recompute in (False, True):
+        torch.manual_seed(2)
+        options = {"dropout_p": P}
+        found = checkpoint(OURS, *given, use_reentrant=False, **options) if recompute else OURS(*given, **options)
+        results.append(derived(found, given, torch.ones_like(found)))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def threads_change_nothing() -> None:
+    given, before, results = tensors(50, 90, BF), torch.get_num_threads(), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        results.append(derived(OURS(*given, dropout_p=P), given, torch.ones(2, 3, 50, 8)))
+    torch.set_num_threads(before)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def what_is_not_ours_is_torchs() -> None:
+    """Without a backward pass, without a head for each thread, and other shapes."""
+    given = tensors(6, 6, BF)
+    names = []
+    for tensors_, gradients in ((given, True), (given, False), ([tensor[:1, :1] for tensor in given], True)):
+        torch.set_num_threads(2)
+        with torch.set_grad_enabled(gradients), torch.profiler.profile() as profile:
+            OURS(*tensors_)
+        names.append("FusedAttention" in {event.name for event in profile.events()})
+    assert names == [attention_taken_without_dropout(), False, False]
+    uneven = given[0], given[1], torch.randn(2, 3, 6, 16).to(BF)
+    assert OURS(*uneven, dropout_p=P).shape == (2, 3, 6, 16)
+
+
+def attention_taken_without_dropout() -> bool:
+    """Where torch's kernel has AMX, it is left to it."""
+    from entrypoints import cpuinfo
+
+    return cpuinfo.read().bf16 == "avx512_bf16"
+
+
+if OURS.__module__ == attention.__name__:
+    for check in (
+        values_and_gradients_are_those_of_the_formula,
+        without_dropout_it_is_as_near_as_torchs_kernel,
+        a_causal_mask_hides_what_comes,
+        rows_without_keys_are_zero_and_nan_stays,
+        it_is_the_same_from_every_layout_and_under_autocast,
+        recomputed_activations_drop_the_same,
+        threads_change_nothing,
+        what_is_not_ours_is_torchs,
+    ):
+        torch.manual_seed(7)
+        check()
+        print(check.__name__)
+else:
+    print("torch's own")

@@ -1,0 +1,33 @@
+"""What attention with dropout has to give, for the checks of the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+OURS = functional.scaled_dot_product_attention
+P = 0.25
+KEPT = 1 / (1 - round(P * 65536) / 65536)
+
+
+def tensors(queries: int, keys: int, dtype: Any = torch.float32, features: int = 8, fewer: int = 3) -> Any:
+    """Query, key and value for two rows of three heads; `fewer`: of the keys and values."""
+    sizes = ((3, queries), (fewer, keys), (fewer, keys))
+    return tuple(torch.randn(2, heads, size, features).to(dtype).requires_grad_() for heads, size in sizes)
+
+
+def kept(queries: int, keys: int, seed: int) -> Any:
+    """What a seed keeps, as 0 and 1: attention to the keys one by one, all alike."""
+    torch.manual_seed(seed)
+    size = max(8, keys)
+    zero = torch.zeros(2, 3, queries, size), torch.zeros(2, 3, keys, size)
+    return (OURS(*zero, torch.eye(keys, size).expand(2, 3, keys, size), dropout_p=P) != 0).float()[..., :keys]
+
+
+def expected(q: Any, k: Any, v: Any, bias: Any, keeps: Any, factor: float) -> Any:
+    """Attention as its formula has it, in double precision."""
+    scores = q.double() @ k.double().transpose(2, 3) * factor
+    weights = (scores if bias is None else scores + bias).softmax(-1).nan_to_num()
+    return (weights * keeps * KEPT) @ v.double()
