@@ -95,6 +95,12 @@ def test_only_ours_and_ipex_start_through_this_stack() -> None:
     assert through == {"ours", "ipex-2.8"}
 
 
+def test_ipex_is_measured_without_this_stacks_kernels() -> None:
+    assert {recipe.name: recipe.variables for recipe in recipes.ALL if recipe.variables} == {
+        "ipex-2.8": ("CPU_TRAIN_STACK_DROPOUT=torch",)
+    }
+
+
 def test_names_are_chosen_in_their_own_order() -> None:
     assert recipes.chosen("ours, guide-fp32", tuple(recipes.BY_NAME), (), "--recipe") == ("guide-fp32", "ours")
     assert recipes.chosen(None, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job") == jobs.DEFAULT

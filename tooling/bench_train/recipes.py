@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from entrypoints import dropout
 from tooling.errors import UsageError
 
 FOLDER = "/bench"
@@ -25,12 +26,14 @@ class Recipe:
     """`start`: the words before the script for so many ranks, or a text that says why it cannot be.
 
     `flags`: the script's, besides the job's. `pin`: the image's row, "" for the one that is measured.
+    `variables`: of the container, NAME=VALUE.
     """
 
     name: str
     start: Callable[[int], tuple[str, ...] | str]
     flags: tuple[str, ...] = ("--bf16",)
     pin: str = ""
+    variables: tuple[str, ...] = ()
 
     def command(self, ranks: int, job: Sequence[str]) -> tuple[str, ...] | str:
         """The container's command, or why there is none."""
@@ -64,7 +67,8 @@ ALL = (
     Recipe(BF16, _torchrun),
     Recipe("run_cpu", _run_cpu),
     Recipe("accelerate", _accelerate),
-    Recipe("ipex-2.8", _launch, flags=("--bf16", "--ipex"), pin=IPEX_PIN),
+    # IPEX by itself: without this project's kernels, which its image has too.
+    Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{dropout.VARIABLE}=torch",)),
     Recipe("ours", _launch),
 )
 BY_NAME = {recipe.name: recipe for recipe in ALL}

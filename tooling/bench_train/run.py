@@ -157,7 +157,8 @@ def _report(
         )
         return None
     try:
-        report = measure.run(image, command, container, f"{one.job}-{recipe.name}-{one.ranks}")
+        variables = [word for variable in recipe.variables for word in ("--env", variable)]
+        report = measure.run(image, command, [*container, *variables], f"{one.job}-{recipe.name}-{one.ranks}")
     except RunError as failure:
         one.reason, one.failed = str(failure), True
         return None
