@@ -51,6 +51,8 @@ CXX11_ABI = "2.6.0"
 # The first torch that this project's backend compiles against, and the last numpy-1-only one.
 BINDINGS_FROM = "2.8.0"
 NUMPY_2_FROM = "2.3.0"
+# The first setuptools without pkg_resources, and the first IPEX that does not read it. Seen: 1.13 to 2.7 do.
+NO_PKG_RESOURCES_FROM, IPEX_WITHOUT_IT = "82", "2.8"
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,16 @@ def ipex_is_for_torch(row: Row) -> str | None:
     return None
 
 
+def ipex_finds_pkg_resources(row: Row) -> str | None:
+    ipex, setuptools = row.version(IPEX), row.version("setuptools")
+    if not ipex or ipex >= Version(IPEX_WITHOUT_IT):
+        return None
+    if setuptools and setuptools < Version(NO_PKG_RESOURCES_FROM):
+        return None
+    found = f"setuptools {setuptools}" if setuptools else "no version of it"
+    return f"{IPEX} {ipex} reads pkg_resources: it needs setuptools below {NO_PKG_RESOURCES_FROM}, found {found}"
+
+
 def intel_bindings_are_for_torch(row: Row) -> str | None:
     found = row.version(INTEL_BINDINGS)
     if row.ccl is not Ccl.INTEL:
@@ -172,6 +184,7 @@ RULES: tuple[Rule, ...] = (
     intel_bindings_are_for_torch,
     intel_bindings_take_cpu_torch,
     own_bindings_take_torch,
+    ipex_finds_pkg_resources,
 )
 
 

@@ -13,6 +13,7 @@ FITS_2_4 = {
     "oneccl-bind-pt": "2.4.0+cpu",
     "transformers": "4.46.3",
     "numpy": "1.26.4",
+    "setuptools": "75.8.2",
 }
 
 
@@ -40,6 +41,11 @@ def test_every_row_of_the_matrix_keeps_every_rule(pin: Pin) -> None:
         pytest.param({"torch": "2.4.1+cpu"}, "never published for torch 2.4.1+cpu", id="patch-release-of-torch"),
         pytest.param({"torch": "2.4.0"}, "linked against the +cpu build of torch, found torch 2.4.0", id="cuda"),
         pytest.param({"intel-extension-for-pytorch": "2.5.0"}, "only for torch 2.5, found 2.4.0+cpu", id="ipex"),
+        pytest.param(
+            {"setuptools": "82.0.0"},
+            "reads pkg_resources: it needs setuptools below 82, found setuptools 82",
+            id="pkg_resources",
+        ),
         pytest.param({"numpy": "2.0.0", "torch": "2.2.2+cpu"}, "torch 2.2.2+cpu needs numpy below 2", id="numpy"),
         pytest.param({"transformers": "5.3.0", "torch": "2.3.1+cpu"}, "needs torch 2.4.0 or later", id="torch"),
         pytest.param(
@@ -84,6 +90,13 @@ def test_a_row_of_our_own_backend_keeps_the_rules_too(row: dict[str, str], pytho
 def test_intels_backend_must_be_among_the_packages() -> None:
     without = {name: version for name, version in FITS_2_4.items() if name != "oneccl-bind-pt"}
     assert "needs oneccl-bind-pt" in (broken(without, ccl=Ccl.INTEL) or "")
+
+
+def test_an_ipex_that_reads_pkg_resources_takes_no_setuptools_of_the_days_choice() -> None:
+    without = {name: version for name, version in FITS_2_4.items() if name != "setuptools"}
+    assert "below 82, found no version of it" in (broken(without, ccl=Ccl.INTEL) or "")
+    newer = {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0", "numpy": "2.2.6"}
+    assert broken(newer) is None
 
 
 def test_the_abi_changed_with_torch_2_6() -> None:
