@@ -7,7 +7,15 @@ import math
 from typing import Any
 
 import torch
-from formula import KEPT, OURS, P, expected, kept, tensors  # type: ignore[import-not-found]  # beside this one
+from formula import (  # type: ignore[import-not-found]
+    KEPT,
+    OURS,
+    P,
+    check_hidden_rows_and_nan,
+    expected,
+    kept,
+    tensors,
+)
 
 from entrypoints import attention
 
@@ -59,18 +67,7 @@ def a_causal_mask_hides_what_comes() -> None:
 
 
 def rows_without_keys_are_zero_and_nan_stays() -> None:
-    given = tensors(4, 20)
-    mask = torch.ones(2, 1, 4, 20, dtype=torch.bool)
-    mask[1, :, 2] = False
-    found = OURS(*given, attn_mask=mask, dropout_p=P)
-    assert (found[1, :, 2] == 0).all()
-    found.sum().backward()
-    assert all(tensor.grad.isfinite().all() for tensor in given)
-    with torch.no_grad():
-        given[1][0, 0, 7] = math.nan
-    found = OURS(*given, dropout_p=P)
-    assert found[0, 0].isnan().all()
-    assert found[0, 1:].isfinite().all()
+    check_hidden_rows_and_nan(torch.float32)
 
 
 def no_two_places_share_their_numbers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,3 +32,19 @@ def expected(q: Any, k: Any, v: Any, bias: Any, keeps: Any, factor: float) -> An
     scores = q.double() @ k.double().transpose(2, 3) * factor
     weights = (scores if bias is None else scores + bias).softmax(-1).nan_to_num()
     return (weights * keeps * KEPT) @ v.double()
+
+
+def check_hidden_rows_and_nan(dtype: Any) -> None:
+    """A row that may look at no key is zero, with finite gradients; what is no number stays in its own head."""
+    given = tensors(4, 20, dtype)
+    mask = torch.ones(2, 1, 4, 20, dtype=torch.bool)
+    mask[1, :, 2] = False
+    found = OURS(*given, attn_mask=mask, dropout_p=P)
+    assert (found[1, :, 2] == 0).all()
+    found.sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in given)
+    with torch.no_grad():
+        given[1][0, 0, 7] = math.nan
+    found = OURS(*given, dropout_p=P)
+    assert found[0, 0].isnan().all()
+    assert found[0, 1:].isfinite().all()
