@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 
-from tests.cluster.conftest import inv
 from tooling import demo
 from tooling.paths import ROOT
 
@@ -87,21 +86,3 @@ def test_the_demo_has_written_its_result(image: str) -> None:
     assert document["image"].startswith("sha256:")
     assert document["metric_after"] - document["metric_before"] >= demo.CLEAR_RISE
     assert {"build", "start", "train"} <= document["seconds"].keys()
-
-
-def test_the_readmes_matrix_is_the_projects() -> None:
-    shown = [line for line in README.splitlines() if re.match(r"\| [0-9]+\.[0-9]+ ", line)]
-    rows = json.loads(inv("matrix", "--json").stdout)
-    expected = [
-        [
-            row["torch"],
-            row["transformers"],
-            row["accelerate"] or "-",
-            row["ipex"] or "-",
-            row["python"],
-            row["debian"],
-        ]
-        for row in rows
-    ]
-    assert [line.strip("| ").split(" | ")[1:7] for line in shown] == expected
-    assert [line.split()[1] for line in shown] == [row["pin"] for row in rows]

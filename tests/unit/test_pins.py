@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,3 +172,15 @@ def test_what_is_known_against_a_version_stands_beside_every_row_that_has_it() -
     assert any("IPEX was archived" in note for note in rows["2.8"].notes)
     assert any("CVE-2025-32434" in note for note in rows["2.4"].notes)
     assert not any("CVE-2025-32434" in note for note in rows["2.7"].notes)
+
+
+def test_the_readmes_table_is_the_matrix() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = [
+        line.strip("| ").split(" | ")[:7]
+        for line in readme.splitlines()
+        if re.match(r"\| [0-9]+\.[0-9]+ ", line)
+    ]
+    columns = ("pin", "torch", "transformers", "accelerate", "ipex", "python", "debian")
+    rows = [matrix.row(pin) for pin in pins.load().pins.values()]
+    assert shown == [[row[column] or "-" for column in columns] for row in rows]
