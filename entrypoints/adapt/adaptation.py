@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Callable
 
-PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch")
+IPEX = "intel_extension_for_pytorch"
+PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", IPEX)
 
 
 def release(version: str | None) -> tuple[int, ...]:

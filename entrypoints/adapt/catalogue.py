@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from entrypoints import packages
 from entrypoints.adapt import (
     arguments,
+    cpu_device,
     loss_scale,
     offline_metrics,
     older_data,
@@ -26,6 +27,7 @@ EVERYTHING = "all"
 ALL: tuple[Adaptation, ...] = (
     *process_group.ADAPTATIONS,
     *use_cpu.ADAPTATIONS,
+    *cpu_device.ADAPTATIONS,
     *loss_scale.ADAPTATIONS,
     *offline_metrics.ADAPTATIONS,
     *removed_names.ADAPTATIONS,

@@ -229,6 +229,8 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     from transformers import TrainingArguments
 
     values = dict(parsed.training)
+    if values.get("use_ipex"):
+        ipex.keep_weights()
     # Without it accelerate sees no distributed CPU job: every rank would train alone on all of the data.
     values["use_cpu"] = True
     if not values["do_eval"] and "eval_strategy" not in parsed.given:

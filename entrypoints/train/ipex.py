@@ -9,12 +9,19 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-PACKAGE = "intel_extension_for_pytorch"
+from entrypoints.adapt import cpu_device
+from entrypoints.adapt.adaptation import IPEX
+from entrypoints.adapt.hooks import after_import
 
 
 def installed() -> bool:
     """Whether this image has IPEX."""
-    return importlib.util.find_spec(PACKAGE) is not None
+    return importlib.util.find_spec(IPEX) is not None
+
+
+def keep_weights() -> None:
+    """Call it before accelerate makes its state: a model's move to a rank's device leaves IPEX's weights alone."""
+    after_import(cpu_device.MODULE, cpu_device.without_index)
 
 
 def is_left_to_us(trainer: type, arguments: Any) -> bool:

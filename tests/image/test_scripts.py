@@ -149,6 +149,13 @@ def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: P
     assert adapted(folder / "loop.log") == expected
 
 
+def test_a_rank_of_accelerates_trains_the_memory_that_its_layers_keep(image: str, folder: Path) -> None:
+    """What IPEX's layers need, with the accelerate of an image that has no IPEX."""
+    done = script(image, folder, "run", "--quiet", "/scripts/kept_weights.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"upstream": ["cpu:0", False], "adapted": ["cpu", True]}
+
+
 @pytest.mark.parametrize("name", EXAMPLE_FLAGS)
 def test_hugging_faces_example_runs_as_it_is_on_two_ranks(image: str, folder: Path, name: str) -> None:
     examples = Path(os.environ.get(EXAMPLES, ""))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from entrypoints.adapt import catalogue, hooks, older_names, words
-from entrypoints.adapt.adaptation import Situation, release
+from entrypoints.adapt.adaptation import IPEX, Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.adapt.scores import squad
 from entrypoints.errors import UsageError
@@ -167,6 +167,10 @@ def test_what_applies_follows_the_versions_and_the_command_line() -> None:
     assert [name for name in older if newest[name]] == list(older)
     assert [name for name in older if of_2_8[name]] == ["torch-tpu", "accelerator-names"]
     assert not any(verdicts("", NEWEST)[name] for name in names)
+    assert not newest["cpu-device"]
+    assert not of_2_8["cpu-device"]  # without IPEX
+    assert verdicts("", {**OF_2_8, IPEX: "2.8.0"})["cpu-device"]
+    assert not verdicts("", {**OF_2_8, IPEX: "2.1.0", "accelerate": "0.25.0"})["cpu-device"]
     assert not verdicts("--ddp_backend gloo", NEWEST)["ddp-backend"]
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]
 

@@ -1,0 +1,30 @@
+"""Whether an optimizer's step reaches the memory that a weight had before accelerate prepared the model."""
+
+from __future__ import annotations
+
+import json
+
+import accelerate.state
+import torch
+from accelerate import Accelerator
+
+from entrypoints.adapt import cpu_device
+
+
+def trained() -> tuple[str, bool]:
+    """The device of the rank, and whether the memory that was kept is what changes."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    kept = model.weight.data  # as IPEX's packed layers keep it
+    before = kept.clone()
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    accelerator.backward(model(torch.ones(1, 4)).sum())
+    optimizer.step()
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    return str(accelerator.device), not torch.equal(kept, before)
+
+
+upstream = trained()
+cpu_device.without_index(accelerate.state)
+print(json.dumps({"upstream": upstream, "adapted": trained()}))
