@@ -1,4 +1,4 @@
-"""Attention in bfloat16, with dropout or without, for CPUs with instructions for it (kernels/attention_bf16.cpp).
+"""Attention in bfloat16, with dropout or without, for CPUs with instructions for it (kernels/attention_bf16*.cpp).
 
 A block of scores never leaves the cache; kept for the backward pass is one number of each query, the rest is
 computed again. Scores, softmax and sums are float32; what enters the product with the values is rounded to
