@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy
 import torch
-from sklearn.metrics import accuracy_score, f1_score
 
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.columns import LabelledTexts
@@ -58,6 +57,9 @@ class Accuracy:
         labels = evaluated.label_ids
         if len(logits) != self._rows or len(labels) != self._rows:
             raise RuntimeError(f"evaluated {len(logits)} rows, expected {self._rows}: padding rows were counted")
+        # Half a second, for which the first step need not wait.
+        from sklearn.metrics import accuracy_score, f1_score
+
         chosen = numpy.argmax(logits, axis=-1)
         scores = torch.from_numpy(logits).float()
         return {
