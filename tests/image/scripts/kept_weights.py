@@ -18,11 +18,12 @@ def trained() -> tuple[str, bool]:
     kept = model.weight.data  # as IPEX's packed layers keep it
     before = kept.clone()
     accelerator = Accelerator(cpu=True)
+    device = str(accelerator.device)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     accelerator.backward(model(torch.ones(1, 4)).sum())
     optimizer.step()
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    return str(accelerator.device), not torch.equal(kept, before)
+    return device, not torch.equal(kept, before)
 
 
 upstream = trained()
