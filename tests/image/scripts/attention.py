@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from formula import (  # type: ignore[import-not-found]
+from formula import (  # type: ignore[import-not-found]  # beside this one
     KEPT,
     OURS,
     P,

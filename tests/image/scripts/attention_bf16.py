@@ -7,7 +7,14 @@ import math
 from typing import Any
 
 import torch
-from formula import OURS, P, check_hidden_rows_and_nan, expected, kept, tensors  # type: ignore[import-not-found]
+from formula import (  # type: ignore[import-not-found]  # beside this one
+    OURS,
+    P,
+    check_hidden_rows_and_nan,
+    expected,
+    kept,
+    tensors,
+)
 from torch.utils.checkpoint import checkpoint
 
 from entrypoints import attention, attention_narrow
