@@ -15,12 +15,12 @@ import torch.distributed as dist
 
 from entrypoints import packages
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.train import adapters, output, replicas, results, sharding
+from entrypoints.train import adapters, ddp, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
 from entrypoints.train.tokens import Count, TokenLoss
-from entrypoints.train.trainer import CpuTrainer, tune_ddp
+from entrypoints.train.trainer import CpuTrainer
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -47,7 +47,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
     """Returns 0, or 1 with a line on stderr if the ranks ended with different weights."""
     arguments, job, model = plan.training, plan.job, plan.loaded.model
     if job.train is not None and environment.world_size > 1 and not sharding.is_sharded(model):
-        tune_ddp(arguments, model, job.collate([job.train[0]]))
+        ddp.tune(arguments, model, job.collate([job.train[0]]))
     trainer = CpuTrainer(
         compress=plan.task.ddp_comm_hook == "bf16",
         model=model,

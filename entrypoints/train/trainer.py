@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.train import checkpoints, ipex, sharding, staging
+from entrypoints.train import checkpoints, ddp, ipex, sharding, staging
 from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
@@ -57,6 +57,13 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             made = ipex.optimize(self.model, made, self.args.bf16)
             self.optimizer = made
         return made
+
+    def _wrap_model(self, *arguments: Any, **options: Any) -> Any:
+        """The last of Trainer before accelerate makes DDP."""
+        wrapped = super()._wrap_model(*arguments, **options)
+        if not getattr(self.args, "use_ipex", False):  # IPEX has ideas of its own about where things lie
+            ddp.keep_gradients_in_buckets(getattr(self, "accelerator", None))
+        return wrapped
 
     def _get_train_sampler(self, *arguments: Any) -> Any:
         """Trainer's own grouping draws from torch's generator, which differs between our ranks: each would take
@@ -149,7 +156,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         if self._compress:
-            _compress_gradients(model)
+            ddp.compress_gradients(model)
             self._compress = False
         counted = count(inputs)
         self.tokens += counted
@@ -159,43 +166,6 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         return loss
 
 
-def _compress_gradients(model: Any) -> None:
-    """Before the first backward pass: DDP's sums travel as bf16, and are kept as they were."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-    def compress(state: Any, bucket: Any) -> Any:
-        # DDP refuses torch's own by its name where there is no GPU; process groups on CPUs add up bf16 as well.
-        return bf16_compress_hook(state, bucket)
-
-    wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
-    if hasattr(wrapped, "register_comm_hook"):  # one rank alone has nobody to send anything to
-        compress.__annotations__.clear()  # torch takes none, or its own types, but not their names
-        wrapped.register_comm_hook(None, compress)
-
-
 def _wait_for_all() -> None:
     if dist.is_initialized():
         dist.barrier()
-
-
-def tune_ddp(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
-    """Saves DDP work that this model does not need, unless the user chose: a search for unused parameters in
-    each step, and a broadcast of constant buffers before each forward. `batch` is one row with its labels."""
-    if arguments.ddp_broadcast_buffers is None:
-        # Integer buffers are position numbers; batch statistics are floating point.
-        arguments.ddp_broadcast_buffers = any(buffer.is_floating_point() for buffer in model.buffers())
-    if arguments.ddp_find_unused_parameters is None:
-        arguments.ddp_find_unused_parameters = _drops_layers(model) or _has_unused_parameters(model, batch)
-
-
-def _drops_layers(model: PreTrainedModel) -> bool:
-    names = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
-    return any(getattr(model.config, name, 0) for name in names)
-
-
-def _has_unused_parameters(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> bool:
-    model.eval()
-    model(**batch).loss.backward()
-    unused = any(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
-    model.zero_grad(set_to_none=True)
-    return unused

@@ -370,29 +370,6 @@ def test_an_output_folder_that_the_user_may_not_write_to_is_refused(
     assert "Traceback" not in done.stderr
 
 
-UNUSED = """
-import torch
-from transformers import AutoModelForSequenceClassification, TrainingArguments
-from entrypoints.train.trainer import tune_ddp
-
-model = AutoModelForSequenceClassification.from_pretrained("/data/tiny")
-batch = {"input_ids": torch.tensor([[2, 7, 3]]), "labels": torch.tensor([1])}
-for extra, given in ((None, None), (torch.nn.Linear(2, 2), None), (None, True)):
-    model.extra = extra
-    arguments = TrainingArguments("/tmp/x", use_cpu=True, ddp_find_unused_parameters=given)
-    tune_ddp(arguments, model, batch)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    print(arguments.ddp_find_unused_parameters, arguments.ddp_broadcast_buffers)
-"""
-
-
-def test_ddp_searches_for_unused_parameters_only_where_there_are_some(
-    run_in_image: containers.RunInImage, data: Path
-) -> None:
-    done = run_in_image("python", "-c", UNUSED, docker_args=mounts(data))
-    assert done.stdout.split() == ["False", "False", "True", "False", "True", "False"], done.stderr
-
-
 def test_bf16_on_a_cpu_that_emulates_it_is_warned_about(
     run_in_image: containers.RunInImage, data: Path, tmp_path: Path
 ) -> None:
