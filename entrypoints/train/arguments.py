@@ -83,7 +83,11 @@ class TaskArguments:
     max_train_samples: Optional[int] = _flag("Use only the first rows for training.")
     max_eval_samples: Optional[int] = _flag("Use only the first rows for evaluation.")
     overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
-    ddp_comm_hook: Optional[str] = _flag("Exchange gradients as bf16: half of the bytes.", choices=["bf16"])
+    ddp_comm_hook: Optional[str] = _flag(
+        "How gradients are exchanged: as bf16, half of the bytes; or as torch does by itself, which sends"
+        " the whole gradient of a word embedding and not the rows in use.",
+        choices=["bf16", "torch"],
+    )
     backend: Optional[str] = _flag("Backend of the process group.")
     quiet: bool = _flag("No lines about ranks, cores and transport at the start.", False)
     check_replicas: bool = _flag("After training, compare the weights of all ranks.", True)

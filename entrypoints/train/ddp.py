@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from transformers import PreTrainedModel, TrainingArguments
+
+from entrypoints.train import word_rows
 
 
 def tune(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
@@ -41,15 +46,46 @@ def keep_gradients_in_buckets(accelerator: Any) -> None:
         options.gradient_as_bucket_view = True
 
 
-def compress_gradients(model: Any) -> None:
-    """Before the first backward pass: DDP's sums travel as bf16, and are kept as they were."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+def exchange(model: Any, wanted: str | None) -> None:
+    """Sets up how gradients are exchanged. Call it before the first backward pass.
 
-    def compress(state: Any, bucket: Any) -> Any:
-        # DDP refuses torch's own by its name where there is no GPU; process groups on CPUs add up bf16 as well.
-        return bf16_compress_hook(state, bucket)
+    `wanted`: "bf16", half of the bytes; "torch", as DDP does by itself; None, the same but for a large word
+    embedding, of which only the rows in use travel. `model`: what Trainer trains; one without DDP is left alone.
+    """
+    is_compiled = hasattr(model, "_orig_mod")
+    wrapped = model._orig_mod if is_compiled else model
+    if wanted == "torch" or not hasattr(wrapped, "register_comm_hook"):
+        return
+    found = None if is_compiled else word_rows.table(wrapped.module)
+    if found is None and wanted is None:
+        return
+    rows = word_rows.Rows(found) if found is not None else None
+    wire = torch.bfloat16 if wanted == "bf16" else None
+    # DDP refuses torch's own for bf16 by its name where there is no GPU; groups on CPUs add up bf16 as well.
+    plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook
 
-    wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
-    if hasattr(wrapped, "register_comm_hook"):  # one rank alone has nobody to send anything to
-        compress.__annotations__.clear()  # torch takes none, or its own types, but not their names
-        wrapped.register_comm_hook(None, compress)
+    def hook(state: Any, bucket: Any) -> Any:
+        place = rows.place(bucket) if rows is not None else None
+        if rows is None or place is None:
+            return plain(state, bucket)
+        if not rows.reduce(bucket, place, partial(_mean, wire=wire), wire or bucket.buffer().dtype):
+            return plain(state, bucket)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    hook.__annotations__.clear()  # torch takes none, or its own types, but not their names
+    wrapped.register_comm_hook(None, hook)
+
+
+def _mean(tensor: torch.Tensor, wire: torch.dtype | None) -> Callable[[], None]:
+    """Starts the mean of the ranks' tensors, and returns how to wait until it is in the place of this one's."""
+    moved = tensor.to(wire or tensor.dtype).div_(dist.get_world_size())
+    work = dist.all_reduce(moved, async_op=True)
+
+    def wait() -> None:
+        work.wait()
+        if moved is not tensor:
+            tensor.copy_(moved)
+
+    return wait

@@ -49,7 +49,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
     if job.train is not None and environment.world_size > 1 and not sharding.is_sharded(model):
         ddp.tune(arguments, model, job.collate([job.train[0]]))
     trainer = CpuTrainer(
-        compress=plan.task.ddp_comm_hook == "bf16",
+        exchange=plan.task.ddp_comm_hook,
         model=model,
         args=arguments,
         train_dataset=job.train,

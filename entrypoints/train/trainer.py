@@ -32,8 +32,8 @@ class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on the host
     """`losses` and `speed` are complete after `train_from`."""
 
-    def __init__(self, compress: bool = False, **options: Any) -> None:
-        """`compress`: gradients travel as bf16."""
+    def __init__(self, exchange: str | None = None, **options: Any) -> None:
+        """`exchange`: how gradients travel, see ddp.exchange."""
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         only_model = arguments.save_only_model
         # Trainer refuses checkpoints of a sharded model's optimizer; they are written here.
@@ -41,7 +41,8 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         super().__init__(**options)
         arguments.save_only_model = only_model
         self._sharded = sharded
-        self._compress = compress
+        self._exchange = exchange
+        self._is_set_up = False
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
         self.tokens = Count()  # of this rank, since the process began
@@ -155,9 +156,9 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             self.state.save_to_json(str(written / TRAINER_STATE_NAME))
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        if self._compress:
-            ddp.compress_gradients(model)
-            self._compress = False
+        if not self._is_set_up:
+            ddp.exchange(model, self._exchange)
+            self._is_set_up = True
         counted = count(inputs)
         self.tokens += counted
         self.speed.add(counted.rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -19,6 +21,28 @@ def test_gradients_lie_in_what_is_exchanged_and_the_weights_are_those_without(ru
         pieces, weights, pieces_without, weights_without = line.split()
         assert int(pieces) <= 2 < int(pieces_without)
         assert weights == weights_without
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_the_rows_of_a_word_embedding_are_exchanged_alone_where_only_words_use_it(
+    run_in_image: RunInImage, backend: str
+) -> None:
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/word_rows.py")
+    done = run_in_image(*command, docker_args=MOUNT)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for line in done.stdout.splitlines():
+        name, weights, sent, difference = line.split()
+        found[name] = (int(sent) / int(weights), float(difference))
+    for name in ("plain", "accumulated", "bf16"):
+        assert 0.01 < found[name][0] < 0.1
+    for name in ("read_by_more_than_words", "too_many_rows"):  # found out at the exchange: all is sent
+        assert 1 < found[name][0] < 1.1
+    for name in ("shared_with_the_output", "small"):  # DDP's own exchange
+        assert found[name][0] < 0.01
+    differences = {name: difference for name, (_, difference) in found.items()}
+    assert 0 < differences.pop("bf16") < 0.03  # AdamW makes a step of 0.01 of the smallest gradient
+    assert set(differences.values()) == {0.0}
 
 
 UNUSED = """

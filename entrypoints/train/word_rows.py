@@ -1,0 +1,107 @@
+"""The gradient of a word embedding, exchanged as the rows that a step has words for, not as the whole table.
+
+A batch of 32 x 128 tokens has one or two thousand of BERT-base's 30,522 rows and hardly more of XLM-R's 250,002,
+and the table is 21% of the one and 69% of the other. Its gradient is the last that a backward pass makes: nothing
+hides its exchange. The optimizer gets the same dense gradient: every rank adds up the rows of all, in their order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+# Tables of fewer numbers are exchanged whole.
+_LARGE = 1 << 20
+# Every so many steps it is made sure that no other row has a gradient.
+_LOOK_EVERY = 50
+# A rank's count of rows where it has others than its words'.
+_WHOLE = -1
+
+Reduce = Callable[[torch.Tensor], Callable[[], None]]
+
+
+def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
+    """The largest table of `model` that only words look up, None if there is none. A table that the output layer
+    shares has a gradient in every row."""
+    uses = Counter(id(each) for module in model.modules() for each in module.parameters(recurse=False))
+    found = [
+        module
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding)
+        and module.weight.requires_grad
+        and uses[id(module.weight)] == 1
+        and module.weight.numel() >= _LARGE
+        and not module.sparse
+        and module.max_norm is None
+    ]
+    return max(found, key=lambda module: module.weight.numel(), default=None)
+
+
+class Rows:
+    """The rows of a table that the words since the last exchange belong to. All ranks have to use it alike."""
+
+    def __init__(self, of: torch.nn.Embedding) -> None:
+        self._weight = of.weight
+        self._words: list[torch.Tensor] = []
+        self._exchanges = 0
+        self._only_words = True
+        of.register_forward_pre_hook(self._remember)
+
+    def _remember(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if torch.is_grad_enabled() and inputs:
+            self._words.append(inputs[0].detach().reshape(-1).unique())
+
+    def place(self, bucket: dist.GradBucket) -> int | None:
+        """Which of a bucket's gradients is the table's."""
+        parameters = bucket.parameters()
+        return next((place for place, each in enumerate(parameters) if each is self._weight), None)
+
+    def reduce(self, bucket: dist.GradBucket, place: int, mean: Reduce, wire: torch.dtype) -> bool:
+        """Puts the ranks' mean in the place of a bucket's gradients. A collective.
+
+        Returns False on every rank, and leaves them as they are, where there are too many rows or others than the
+        words'. The gradients that share the bucket go through `mean`, which starts and returns how to wait; rows
+        travel as `wire`.
+        """
+        gradient, whole = bucket.gradients()[place], bucket.buffer()
+        words = self._touched(gradient)
+        ranks = dist.get_world_size()
+        counts = [int(each) for each in _gather(torch.tensor([len(words) if self._only_words else _WHOLE]))]
+        longest = max(counts)
+        if min(counts) == _WHOLE or longest * ranks > gradient.shape[0]:
+            return False
+        start = (gradient.data_ptr() - whole.data_ptr()) // whole.element_size()
+        beside = [part for part in (whole[:start], whole[start + gradient.numel() :]) if part.numel()]
+        waits = [mean(part) for part in beside]
+        if longest:
+            mine = gradient.new_zeros(longest, gradient.shape[1], dtype=wire)
+            mine[: len(words)] = gradient[words].div_(ranks)
+            named = words.new_zeros(longest)
+            named[: len(words)] = words
+            gradient.index_fill_(0, words, 0)
+            for count, names, rows in zip(counts, _gather(named), _gather(mine)):
+                gradient.index_add_(0, names[:count], rows[:count].to(gradient.dtype))
+        for wait in waits:
+            wait()
+        return True
+
+    def _touched(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The words' rows, each once, and from now on all are given up if there are others."""
+        words = torch.cat([torch.empty(0, dtype=torch.long), *self._words]).unique()
+        self._words.clear()
+        if self._only_words and self._exchanges % _LOOK_EVERY == 0:
+            others = gradient.ne(0).any(1)
+            others[words] = False
+            self._only_words = not bool(others.any())
+        self._exchanges += 1
+        return words
+
+
+def _gather(mine: torch.Tensor) -> list[torch.Tensor]:
+    """Every rank's tensor, which all have the same shape."""
+    found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, mine)
+    return found
