@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ CHECKS = (
 )
 # A superset of tooling/requirements.txt, with the same versions.
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
+# Processes for the unit tests: more only start longer.
+_TOGETHER = 4
 
 
 def run(unit_only: bool) -> None:
@@ -31,9 +34,16 @@ def run(unit_only: bool) -> None:
     if not unit_only:
         engine.ensure(say)
         images.build(pins.load().pin(), say)
-    folders = ["tests/unit"] if unit_only else ["tests/unit", "tests/image", "tests/cluster"]
-    say("$ pytest " + " ".join(folders))
-    _call("-m", "pytest", *folders)
+    # Unit tests wait for processes and sockets of their own, so they can share the cores; containers cannot.
+    together = min(os.cpu_count() or 1, _TOGETHER)
+    _pytest("tests/unit", f"--numprocesses={together}", "--dist=loadfile")
+    if not unit_only:
+        _pytest("tests/image", "tests/cluster")
+
+
+def _pytest(*arguments: str) -> None:
+    say("$ pytest " + " ".join(arguments))
+    _call("-m", "pytest", *arguments)
 
 
 def install_requirements() -> None:
