@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from transformers import PreTrainedModel, TrainingArguments
 
@@ -65,10 +63,7 @@ def exchange(model: Any, wanted: str | None) -> None:
     plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook
 
     def hook(state: Any, bucket: Any) -> Any:
-        place = rows.place(bucket) if rows is not None else None
-        if rows is None or place is None:
-            return plain(state, bucket)
-        if not rows.reduce(bucket, place, partial(_mean, wire=wire), wire or bucket.buffer().dtype):
+        if rows is None or not rows.reduce(bucket, wire):
             return plain(state, bucket)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -76,16 +71,3 @@ def exchange(model: Any, wanted: str | None) -> None:
 
     hook.__annotations__.clear()  # torch takes none, or its own types, but not their names
     wrapped.register_comm_hook(None, hook)
-
-
-def _mean(tensor: torch.Tensor, wire: torch.dtype | None) -> Callable[[], None]:
-    """Starts the mean of the ranks' tensors, and returns how to wait until it is in the place of this one's."""
-    moved = tensor.to(wire or tensor.dtype).div_(dist.get_world_size())
-    work = dist.all_reduce(moved, async_op=True)
-
-    def wait() -> None:
-        work.wait()
-        if moved is not tensor:
-            tensor.copy_(moved)
-
-    return wait

@@ -42,7 +42,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         arguments.save_only_model = only_model
         self._sharded = sharded
         self._exchange = exchange
-        self._is_set_up = False
+        self._is_exchange_set_up = False
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
         self.tokens = Count()  # of this rank, since the process began
@@ -62,7 +62,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
     def _wrap_model(self, *arguments: Any, **options: Any) -> Any:
         """The last of Trainer before accelerate makes DDP."""
         wrapped = super()._wrap_model(*arguments, **options)
-        if not getattr(self.args, "use_ipex", False):  # IPEX has ideas of its own about where things lie
+        if not getattr(self.args, "use_ipex", False):  # its optimizer was not tried with views
             ddp.keep_gradients_in_buckets(getattr(self, "accelerator", None))
         return wrapped
 
@@ -156,9 +156,9 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             self.state.save_to_json(str(written / TRAINER_STATE_NAME))
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        if not self._is_set_up:
+        if not self._is_exchange_set_up:
             ddp.exchange(model, self._exchange)
-            self._is_set_up = True
+            self._is_exchange_set_up = True
         counted = count(inputs)
         self.tokens += counted
         self.speed.add(counted.rows)

@@ -8,7 +8,7 @@ hides its exchange. The optimizer gets the same dense gradient: every rank adds 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,6 @@ _LARGE = 1 << 20
 _LOOK_EVERY = 50
 # A rank's count of rows where it has others than its words'.
 _WHOLE = -1
-
-Reduce = Callable[[torch.Tensor], Callable[[], None]]
 
 
 def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
@@ -54,38 +52,37 @@ class Rows:
         if torch.is_grad_enabled() and inputs:
             self._words.append(inputs[0].detach().reshape(-1).unique())
 
-    def place(self, bucket: dist.GradBucket) -> int | None:
-        """Which of a bucket's gradients is the table's."""
-        parameters = bucket.parameters()
-        return next((place for place, each in enumerate(parameters) if each is self._weight), None)
+    def reduce(self, bucket: dist.GradBucket, wire: torch.dtype | None) -> bool:
+        """Puts the ranks' mean in the place of the gradients of the bucket that has the table's. A collective.
 
-    def reduce(self, bucket: dist.GradBucket, place: int, mean: Reduce, wire: torch.dtype) -> bool:
-        """Puts the ranks' mean in the place of a bucket's gradients. A collective.
-
-        Returns False on every rank, and leaves them as they are, where there are too many rows or others than the
-        words'. The gradients that share the bucket go through `mean`, which starts and returns how to wait; rows
-        travel as `wire`.
+        Returns False on every rank, and leaves them as they are, for another bucket, and where there are too many
+        rows or others than the words'. Everything travels as `wire`, or else as it is.
         """
+        parameters = bucket.parameters()
+        place = next((place for place, each in enumerate(parameters) if each is self._weight), None)
+        if place is None:
+            return False
         gradient, whole = bucket.gradients()[place], bucket.buffer()
         words = self._touched(gradient)
-        ranks = dist.get_world_size()
         counts = [int(each) for each in _gather(torch.tensor([len(words) if self._only_words else _WHOLE]))]
-        longest = max(counts)
+        longest, ranks = max(counts), dist.get_world_size()
         if min(counts) == _WHOLE or longest * ranks > gradient.shape[0]:
             return False
         start = (gradient.data_ptr() - whole.data_ptr()) // whole.element_size()
         beside = [part for part in (whole[:start], whole[start + gradient.numel() :]) if part.numel()]
-        waits = [mean(part) for part in beside]
+        means = [part.to(wire or part.dtype).div_(ranks) for part in beside]
+        sums = [dist.all_reduce(mean, async_op=True) for mean in means]
         if longest:
-            mine = gradient.new_zeros(longest, gradient.shape[1], dtype=wire)
+            mine = gradient.new_zeros(longest, gradient.shape[1], dtype=wire or gradient.dtype)
             mine[: len(words)] = gradient[words].div_(ranks)
             named = words.new_zeros(longest)
             named[: len(words)] = words
             gradient.index_fill_(0, words, 0)
             for count, names, rows in zip(counts, _gather(named), _gather(mine)):
                 gradient.index_add_(0, names[:count], rows[:count].to(gradient.dtype))
-        for wait in waits:
-            wait()
+        for part, mean, work in zip(beside, means, sums):
+            work.wait()
+            part.copy_(mean)  # which is the part itself where nothing was narrowed
         return True
 
     def _touched(self, gradient: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
 
 
 def test_gradients_lie_in_what_is_exchanged_and_the_weights_are_those_without(run_in_image: RunInImage) -> None:
-    done = run_in_image("launch", "--nproc-per-node=2", "--", "run", "/s/ddp.py", docker_args=MOUNT)
+    done = run_in_image("launch", "--nproc-per-node=2", "--", "run", "/s/ddp.py", "views", docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 2  # without and with accumulation
@@ -27,7 +27,7 @@ def test_gradients_lie_in_what_is_exchanged_and_the_weights_are_those_without(ru
 def test_the_rows_of_a_word_embedding_are_exchanged_alone_where_only_words_use_it(
     run_in_image: RunInImage, backend: str
 ) -> None:
-    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/word_rows.py")
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/ddp.py", "rows")
     done = run_in_image(*command, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     found = {}

@@ -1,37 +1,72 @@
-"""Runs in every rank of two: trains a tiny BERT twice, on what DDP is told by the trainer here, and as it is told
-nothing. Prints for each: in how many pieces of memory the gradients of the last step lay, and the weights' sum."""
+"""Runs in every rank: trains small models with DDP as the trainer tells it to be, and as it is by itself.
+
+Usage: ddp.py views: prints a line for each case: in how many pieces of memory the gradients of the last step lay
+and the sum of the weights, first with gradients in the buckets and then without.
+Usage: ddp.py rows: prints a line for each case: its name, how many weights there are, how many numbers went
+through collectives that are called from Python in the last step with the exchange of rows, and the largest
+difference of a weight to DDP's own exchange.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from entrypoints.train import ddp
+from entrypoints.train import ddp, word_rows
 from entrypoints.train.trainer import CpuTrainer
 
-PIECES: list[int] = []
+RANK = dist.get_rank()
+STEPS = 4
 
 
 class Trainer(CpuTrainer):
-    """Looks at the gradients after each backward pass."""
+    """`sent` and `pieces` are of the last step."""
+
+    sent = 0
+    pieces = 0
 
     def training_step(self, model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+        Trainer.sent = 0
         loss: torch.Tensor = super().training_step(model, *arguments, **options)
         gradients = [each.grad for each in model.parameters() if each.grad is not None]
         assert gradients
-        PIECES.append(len({each.untyped_storage().data_ptr() for each in gradients}))
+        Trainer.pieces = len({each.untyped_storage().data_ptr() for each in gradients})
         return loss
 
 
-def train(micro_batches: int) -> str:
+def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective whose tensor comes last."""
+
+    def collective(*tensors: Any, **options: Any) -> Any:
+        Trainer.sent += tensors[-1].numel()
+        return original(*tensors, **options)
+
+    return collective
+
+
+def reads(config: BertConfig) -> torch.nn.Module:
+    """Has a use for the table that is no look-up."""
+    model: torch.nn.Module = BertForSequenceClassification(config)
+    table = model.get_submodule("bert.embeddings.word_embeddings").get_parameter("weight")
+
+    def add(_module: Any, _inputs: Any, found: Any) -> Any:
+        found.loss = found.loss + table[7:9].sum() * 1e-3
+        return found
+
+    model.register_forward_hook(add)
+    return model
+
+
+def train(kind: Any, words: int, length: int, micro_batches: int, exchange: str | None) -> torch.nn.Module:
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=50,
+        vocab_size=words,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -39,30 +74,70 @@ def train(micro_batches: int) -> str:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    model = BertForSequenceClassification(config)
-    rows = [
-        {"input_ids": torch.tensor([2, 5 + row % 40, 3]), "labels": torch.tensor(row % 2)} for row in range(32)
-    ]
+    rows = []
+    for row in range(64):
+        ids = torch.arange(length) * (row % 4 != 0) + row * 3 + 5  # of some rows all words are one
+        rows.append({"input_ids": ids, "labels": ids if kind is BertForMaskedLM else torch.tensor(row % 2)})
     arguments = TrainingArguments(
         "/tmp/ddp",
         use_cpu=True,
-        max_steps=4,
+        max_steps=STEPS,
         learning_rate=0.01,
         per_device_train_batch_size=2,
         gradient_accumulation_steps=micro_batches,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        remove_unused_columns=False,
         ddp_find_unused_parameters=False,
     )
-    Trainer(model=model, args=arguments, train_dataset=rows).train_from(None)
-    total = sum(parameter.detach().double().abs().sum() for parameter in model.parameters())
-    return f"{PIECES[-1]} {float(total)!r}"
+    model: torch.nn.Module = kind(config)
+    Trainer(exchange=exchange, model=model, args=arguments, train_dataset=rows).train_from(None)
+    return model
 
 
-for micro_batches in (1, 2):
-    told = train(micro_batches)
+def views(micro_batches: int) -> None:
+    def run() -> str:
+        model = train(BertForSequenceClassification, 300, 6, micro_batches, None)
+        total = sum(parameter.detach().double().abs().sum() for parameter in model.parameters())
+        return f"{Trainer.pieces} {float(total)!r}"
+
+    told = run()
     with patch.object(ddp, "keep_gradients_in_buckets"):
-        plain = train(micro_batches)
-    if dist.get_rank() == 0:
+        plain = run()
+    if RANK == 0:
         sys.stdout.write(f"{told} {plain}\n")
+
+
+def rows(
+    name: str,
+    kind: Any = BertForSequenceClassification,
+    words: int = 40000,
+    length: int = 6,
+    micro_batches: int = 1,
+    exchange: str | None = None,
+) -> None:
+    found = train(kind, words, length, micro_batches, exchange)
+    sent = Trainer.sent
+    plain = train(kind, words, length, micro_batches, "torch")
+    pairs = zip(found.parameters(), plain.parameters(), strict=True)
+    difference = max(float((one - other).detach().abs().max()) for one, other in pairs)
+    if RANK == 0:
+        whole = sum(parameter.numel() for parameter in found.parameters())
+        sys.stdout.write(f"{name} {whole} {sent} {difference!r}\n")
+
+
+if sys.argv[1] == "views":
+    views(micro_batches=1)
+    views(micro_batches=2)
+else:
+    dist.all_reduce = counted(dist.all_reduce)
+    dist.all_gather = counted(dist.all_gather)
+    rows("plain")
+    rows("accumulated", micro_batches=2)
+    rows("bf16", exchange="bf16")
+    rows("shared_with_the_output", kind=BertForMaskedLM)
+    rows("read_by_more_than_words", kind=reads)
+    rows("small", words=5000)
+    word_rows._LARGE = 1000
+    rows("too_many_rows", words=700, length=500)
