@@ -29,8 +29,9 @@ HEADER = Path("include/oneapi/ccl.hpp")
 # In an environment's lib, from the package in site-packages.
 RPATH = "$ORIGIN/../../.."
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-# For AddressSanitizer; -O1 overrides -O2, and lines of the sources are kept.
-SANITIZE = ["-fsanitize=address", "-fno-omit-frame-pointer", "-O1", "-g1"]
+# With a sanitizer -O1 overrides -O2, and the lines of the sources are kept.
+SANITIZERS = ("address", "thread")
+SANITIZE = ["-fno-omit-frame-pointer", "-O1", "-g1"]
 PRECOMPILED = """\
 #include <ATen/ATen.h>
 #include <oneapi/ccl.hpp>
@@ -91,8 +92,8 @@ def run(command: list[str]) -> None:
         raise BuildError(f"{command[0]} exited with {result.returncode}: {' '.join(command)}")
 
 
-def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitize: bool) -> Path:
-    """The shared object: stripped, or with AddressSanitizer's checks."""
+def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitizer: str | None) -> Path:
+    """The shared object: stripped, or with a sanitizer's checks."""
     import torch
 
     torch_root = Path(torch.__file__).parent
@@ -103,7 +104,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitize: bool) 
         f"-ffile-prefix-map={HERE}=bindings",
         f"-ffile-prefix-map={torch_root}=torch",
     ]
-    extra = SANITIZE if sanitize else []
+    extra = [f"-fsanitize={sanitizer}", *SANITIZE] if sanitizer else []
     common = ["g++", *FLAGS, *extra, *abi(torch), *include]
     header = scratch / "precompiled.hpp"
     header.write_text(PRECOMPILED)
@@ -123,7 +124,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitize: bool) 
     layout = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,-rpath,{RPATH}"]
     linked = [*objects, *libraries, *torch_libraries, "-ldl", "-lpthread"]
     run(["g++", "-shared", *extra, "-o", str(extension), *linked, *layout])
-    if not sanitize:
+    if sanitizer is None:
         run(["strip", "--strip-unneeded", str(extension)])
     return extension
 
@@ -178,7 +179,7 @@ def main() -> int:
         default=[],
         help="where libhwloc.so.15 is, besides the environment's lib and the system's",
     )
-    parser.add_argument("--sanitize", action="store_true", help="for tests/sanitize.py: with AddressSanitizer")
+    parser.add_argument("--sanitize", choices=SANITIZERS, help="for tests/sanitize.py: compile with a sanitizer")
     arguments = parser.parse_args()
     try:
         oneccl = find_oneccl(arguments.oneccl)

@@ -1,4 +1,4 @@
-"""`./inv sanitize`: the ccl backend compiled with AddressSanitizer, and every collective run on it."""
+"""`./inv sanitize`: the ccl backend compiled with a sanitizer, and every collective and DDP's hooks run on it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ LIMIT_SECONDS = 1800.0
 Say = Callable[[str], None]
 
 
-def run(pin_name: str | None, say: Say) -> None:
-    """Builds the stage that has the compiler, runs bindings/tests/sanitize.py in it, raises Exit with its code."""
+def run(pin_name: str | None, thread: bool, say: Say) -> None:
+    """AddressSanitizer, or with `thread` ThreadSanitizer.
+
+    Builds the stage that has the compiler, runs bindings/tests/sanitize.py in it, raises Exit with its code.
+    """
+    name = "ThreadSanitizer" if thread else "AddressSanitizer"
     pin = pins.load().pin(pin_name)
     engine.ensure(say)
     tag = f"{pin.image}-{STAGE}"
@@ -34,8 +38,13 @@ def run(pin_name: str | None, say: Say) -> None:
     try:
         done = container.run(
             tag,
-            ["/opt/venv/bin/python", "/bindings/tests/sanitize.py", "/bindings/build.py", ONECCL],
             [
+                *("/opt/venv/bin/python", "/bindings/tests/sanitize.py", "/bindings/build.py", ONECCL),
+                f"--sanitizer={'thread' if thread else 'address'}",
+            ],
+            [
+                # ThreadSanitizer needs fixed addresses, which Docker's default profile does not let a process ask for.
+                *(["--security-opt=seccomp=unconfined"] if thread else []),
                 f"--volume={images.BINDINGS}:/bindings:ro",
                 f"--volume={images.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
             ],
@@ -44,8 +53,8 @@ def run(pin_name: str | None, say: Say) -> None:
     finally:  # what it is made of stays in the build cache
         subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False)
     if done.returncode != 0:
-        raise Exit("AddressSanitizer found something or a rank failed: see above", code=done.returncode)
-    print("AddressSanitizer found nothing")
+        raise Exit(f"{name} found something or a rank failed: see above", code=done.returncode)
+    print(f"{name} found nothing")
 
 
 def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
 
 _libraries.preload()
 
-from oneccl_bindings_for_pytorch._backend import create  # noqa: E402  after the checks: its errors would say nothing
+from oneccl_bindings_for_pytorch._backend import create, stop  # noqa: E402  after the checks: its errors would say nothing
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
@@ -51,4 +52,6 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
     return backend
 
 
+# Before Python and then the C++ libraries end: callbacks need the one, transfers the others.
+atexit.register(stop)
 torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])

@@ -103,9 +103,9 @@ at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
   if (gathered.is_floating_point()) {
     const auto wide = gathered.to(at::kFloat);
     CCL_CHECK(
-        op.op_ == Op::SUM || op.op_ == Op::AVG || op.op_ == Op::PRODUCT,
+        op.op_ == Op::SUM || op.op_ == Op::PREMUL_SUM || op.op_ == Op::AVG || op.op_ == Op::PRODUCT,
         "ReduceOp.", op_name(op), " is not supported");
-    const auto reduced = op.op_ == Op::PRODUCT ? wide.prod(0) : op.op_ == Op::SUM ? wide.sum(0) : wide.mean(0);
+    const auto reduced = op.op_ == Op::PRODUCT ? wide.prod(0) : op.op_ == Op::AVG ? wide.mean(0) : wide.sum(0);
     return reduced.to(gathered.scalar_type());
   }
   auto result = gathered.select(0, 0).clone();
@@ -126,6 +126,25 @@ at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
     }
   }
   return result;
+}
+
+void premultiply(at::Tensor& tensor, const Op& op) {
+  const auto* const factor = reinterpret_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  CCL_CHECK(factor != nullptr, "ReduceOp.PREMUL_SUM needs a factor, found none");
+  if (factor->tensor_factor.defined()) {
+    tensor.mul_(factor->tensor_factor.to(tensor.scalar_type()).reshape({}));
+  } else {
+    tensor.mul_(factor->double_factor);
+  }
+}
+
+at::Tensor premultiplied(const at::Tensor& tensor, const Op& op) {
+  if (op.op_ != Op::PREMUL_SUM) {
+    return tensor;
+  }
+  auto product = tensor.clone();
+  premultiply(product, op);
+  return product;
 }
 
 void finish_reduction(at::Tensor& buffer, const Op& op, int size) {

@@ -42,6 +42,10 @@ struct Block {
 
 // Reduces `gathered`, whose first dimension is the ranks, for operations that oneCCL does not have.
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op);
+// What PREMUL_SUM does before the sum: multiplies by its factor, in the tensor's type. In place; `tensor` itself or its
+// product, which is the tensor itself for other operations.
+void premultiply(at::Tensor& tensor, const Op& op);
+at::Tensor premultiplied(const at::Tensor& tensor, const Op& op);
 // What is left to do to a sum: AVG divides.
 void finish_reduction(at::Tensor& buffer, const Op& op, int size);
 

@@ -10,11 +10,12 @@
 namespace ccl_backend {
 
 // Without worker threads oneCCL moves data only while somebody asks it whether an operation is complete. The engine
-// is who asks: the thread that waits for an operation, or else its own thread.
+// asks: in the thread that waits for an operation, or else in a thread of its own.
 //
 // Threads: every call into oneCCL is made under `mutex_`, from any thread. Operations start in the thread and in the
-// order of their calls. Whoever finds an operation complete takes it off the list, under the lock, and finishes it
-// without the lock; so it is finished once, and callbacks of futures may call back into the backend.
+// order of their calls. An operation ends once: whoever claims it, because it is complete (here) or because it failed
+// (watchdog.hpp), ends it. The engine's thread never waits for the GIL, for a callback or for the store: those have
+// threads of their own (completions.hpp, watchdog.hpp).
 class Engine {
  public:
   // Never destroyed: operations and groups may outlive every static object.
@@ -22,7 +23,8 @@ class Engine {
 
   using Lock = std::unique_lock<std::timed_mutex>;
 
-  // For calls into oneCCL other than by `submit`. Raises DistBackendError where a thread never came back from oneCCL.
+  // For calls into oneCCL other than by `submit`. Raises DistBackendError where a thread never came back from oneCCL,
+  // and once the process ends.
   Lock lock();
   // A thread that holds the lock was left behind: oneCCL is of no use any more in this process.
   void mark_stuck() {
@@ -31,30 +33,38 @@ class Engine {
 
   void submit(const OperationPtr& operation);
 
-  // Asks about all operations in flight, once. False if another thread was doing so.
-  bool poll();
+  // Asks about all operations in flight, once. False if another thread was doing so. `waited` is the one that the
+  // calling thread waits for: it does what is left to do for that one.
+  bool poll(const Operation* waited = nullptr);
 
-  // Returns when the operation is finished, in whatever way, or at the limit.
+  // Returns when the operation is finished, in whatever way, or at the limit. Does nothing in a forked child.
   void wait(Operation& operation, std::optional<Clock::time_point> limit);
 
-  // Waits for the group's operations in flight; false if some are left at the limit.
-  bool drain(const Group& group, Clock::time_point limit);
+  // With the lock held: keeps an operation whose transfers may never complete until oneCCL has been reset.
+  void keep(OperationPtr operation) {
+    given_up_.push_back(std::move(operation));
+  }
+  // With the lock held: what was kept, which nobody writes to any more. Release it without the lock.
+  std::vector<OperationPtr> take_kept();
+
+  // The process ends: nobody calls oneCCL from here on. Call it without the GIL.
+  void stop() noexcept;
+  bool is_stopping() const {
+    return stopping_.load(std::memory_order_acquire);
+  }
+  // In a child of fork there are no threads, and the locks may be taken for ever.
+  bool is_forked() const;
 
  private:
   Engine();
-  // Asks while nobody waits, and fails operations that will not complete.
+  // Asks while nobody waits.
   void run();
-  // Asks the store about long waits; a thread of its own, since the store may block.
-  void watch();
-  void stop();
-  void fail_hopeless();
-  // `compare`: adds to the message what each rank is at.
-  void give_up(const OperationPtr& operation, const std::string& message, bool compare);
-  std::vector<OperationPtr> take(const std::function<bool(Operation&)>& wanted);
 
+  const pid_t process_;
   std::timed_mutex mutex_;
   std::atomic<bool> stuck_{false};
-  std::list<OperationPtr> in_flight_;
+  std::list<OperationPtr> in_flight_; // under mutex_
+  std::vector<OperationPtr> given_up_; // under mutex_
   std::atomic<size_t> count_{0}; // size of in_flight_, readable without the lock
   std::atomic<uint64_t> submissions_{0};
   std::atomic<int> waiting_{0}; // threads in `wait`
@@ -63,7 +73,6 @@ class Engine {
   std::condition_variable park_;
   bool parked_ = false;
   std::atomic<bool> stopping_{false};
-  std::thread thread_;
 };
 
 } // namespace ccl_backend

@@ -32,15 +32,15 @@ void Mailbox::advance_sends(int destination) {
   while (!queue.empty()) {
     auto& message = *queue.front();
     if (message.stage == Outgoing::kQueued) {
-      message.event =
+      message.transfer =
           ccl::send(message.header.data(), sizeof(message.header), kByteType, destination, communicator_);
       message.stage = Outgoing::kHeader;
     }
-    if (!message.event.test()) {
+    if (!message.transfer.test()) {
       return;
     }
     if (message.stage == Outgoing::kHeader && message.header[1] > 0) {
-      message.event =
+      message.transfer =
           ccl::send(message.buffer.data_ptr(), message.buffer.nbytes(), kByteType, destination, communicator_);
       message.stage = Outgoing::kData;
       continue;
@@ -109,6 +109,10 @@ std::shared_ptr<Mailbox::Incoming> Mailbox::match(int source, const std::array<i
     wanted_.erase(found);
     return incoming;
   }
+  if (header[1] < 0) {
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("rank ", source, " announced a message of ", header[1], " bytes, expected 0 or more"));
+  }
   auto kept = std::make_shared<Incoming>();
   kept->source = source;
   kept->tag = header[0];
@@ -125,11 +129,11 @@ void Mailbox::advance_receives(int source) {
         if (!is_wanted(source)) {
           return;
         }
-        channel.event = ccl::recv(channel.header.data(), sizeof(channel.header), kByteType, source, communicator_);
+        channel.transfer = ccl::recv(channel.header.data(), sizeof(channel.header), kByteType, source, communicator_);
         channel.stage = Channel::kAwaitsHeader;
         break;
       case Channel::kAwaitsHeader:
-        if (!channel.event.test()) {
+        if (!channel.transfer.test()) {
           return;
         }
         channel.stage = Channel::kHasHeader;
@@ -141,14 +145,14 @@ void Mailbox::advance_receives(int source) {
         channel.incoming = match(source, channel.header);
         if (channel.header[1] > 0) {
           auto& buffer = channel.incoming->buffer;
-          channel.event = ccl::recv(buffer.data_ptr(), buffer.nbytes(), kByteType, source, communicator_);
+          channel.transfer = ccl::recv(buffer.data_ptr(), buffer.nbytes(), kByteType, source, communicator_);
         } else {
-          channel.event = ccl::event();
+          channel.transfer = Transfer();
         }
         channel.stage = Channel::kAwaitsData;
         break;
       case Channel::kAwaitsData:
-        if (!channel.event.test()) {
+        if (!channel.transfer.test()) {
           return;
         }
         channel.incoming->is_complete = true;
@@ -159,9 +163,10 @@ void Mailbox::advance_receives(int source) {
   }
 }
 
-bool Mailbox::is_waiting() const {
-  return std::any_of(
-      channels_.begin(), channels_.end(), [](const Channel& channel) { return channel.stage == Channel::kAwaitsHeader; });
+bool Mailbox::is_busy() const {
+  return std::any_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
+    return !channel.transfer.is_complete() || !channel.outgoing.empty();
+  });
 }
 
 } // namespace ccl_backend

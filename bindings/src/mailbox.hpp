@@ -1,8 +1,9 @@
 // Messages between two ranks of a group, with tags.
 #pragma once
 
+#include "transfer.hpp"
+
 #include <ATen/core/Tensor.h>
-#include <oneapi/ccl.hpp>
 
 #include <array>
 #include <deque>
@@ -27,7 +28,7 @@ class Mailbox {
    private:
     friend class Mailbox;
     enum { kQueued, kHeader, kData } stage = kQueued;
-    ccl::event event;
+    Transfer transfer;
   };
 
   struct Incoming {
@@ -49,15 +50,16 @@ class Mailbox {
   void advance_sends(int destination);
   bool advance_receive(Incoming& incoming);
 
-  // oneCCL still waits for a header, which happens after a receive from any source.
-  bool is_waiting() const;
+  // A transfer is in flight: of a message, or of a header that nobody waits for any more, as happens after a receive
+  // from any source.
+  bool is_busy() const;
 
  private:
   struct Channel {
     std::deque<std::shared_ptr<Outgoing>> outgoing;
     enum { kIdle, kAwaitsHeader, kHasHeader, kAwaitsData } stage = kIdle;
     std::array<int64_t, 2> header{};
-    ccl::event event;
+    Transfer transfer;
     std::shared_ptr<Incoming> incoming;
   };
 

@@ -1,9 +1,14 @@
 #include "operation.hpp"
 
+#include "completions.hpp"
 #include "engine.hpp"
 #include "types.hpp"
+#include "watchdog.hpp"
 
 #include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
 
 #include <map>
 #include <sstream>
@@ -31,8 +36,8 @@ const char* profiler_title(const char* name) {
   return title.c_str();
 }
 
-Started summarize(const Call& call, uint64_t sequence) {
-  Started what{sequence, call.name};
+Started summarize(const Call& call, uint64_t sequence, int lane) {
+  Started what{sequence, call.name, lane};
   const auto& tensors = call.inputs.empty() ? call.outputs : call.inputs;
   if (!tensors.empty()) {
     what.elements = 0;
@@ -53,7 +58,7 @@ std::string seconds(Clock::duration duration) {
 
 } // namespace
 
-Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence)
+Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence, int lane)
     : c10d::Work(
           group->options.rank,
           call.type,
@@ -61,15 +66,16 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence)
           std::make_optional(call.inputs.empty() ? call.outputs : call.inputs)),
       group_(std::move(group)),
       call_(std::move(call)),
-      what_(summarize(call_, sequence)),
+      what_(summarize(call_, sequence, lane)),
+      lane_(lane),
       started_(Clock::now()),
-      timeout_(call_.timeout.count() > 0 ? call_.timeout : group_->options.timeout),
+      timeout_(call_.timeout.count() > 0 ? call_.timeout : group_->timeout()),
       bytes_(count_bytes(call_.inputs) + count_bytes(call_.outputs)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+      log_number_(group_->started(what_)) {}
 
 void Operation::start() {
   for (const auto& step : call_.steps) {
-    step.start(group_->communicator(), events_);
+    step.start(group_->communicator(lane_), events_);
   }
 }
 
@@ -81,6 +87,16 @@ bool Operation::advance() {
     ++done_events_;
   }
   return !call_.advance || call_.advance();
+}
+
+bool Operation::is_light() const {
+  {
+    std::lock_guard<std::mutex> guard(future_mutex_);
+    if (future_) {
+      return false;
+    }
+  }
+  return std::none_of(call_.steps.begin(), call_.steps.end(), [](const Step& step) { return bool(step.finish); });
 }
 
 void Operation::complete() {
@@ -97,20 +113,50 @@ void Operation::complete() {
   events_.clear();
   call_.steps.clear();
   call_.advance = nullptr;
-  // Before the future: a callback may ask this operation whether it is complete.
-  finish();
-  finished_.store(true, std::memory_order_release);
-  future_->markCompleted(c10::IValue(call_.outputs));
+  end(nullptr);
 }
 
-void Operation::fail(std::exception_ptr error) {
+void Operation::fail(const std::exception_ptr& error) {
+  end(error);
+}
+
+void Operation::end(const std::exception_ptr& error) {
+  group_->ended(log_number_, error == nullptr);
+  std::lock_guard<std::mutex> guard(future_mutex_);
   finish(error);
   finished_.store(true, std::memory_order_release);
-  future_->setErrorIfNeeded(error);
+  if (future_) {
+    settle_in_order();
+  }
+}
+
+void Operation::settle_in_order() {
+  auto self = OperationPtr::reclaim_copy(this);
+  auto task = [self = std::move(self)] {
+    if (self->is_pythons_) {
+      // Whoever asked for the future and attaches a callback in the same breath still holds the GIL: the callback
+      // then runs here, in the order of the calls, and not in that thread.
+      const pybind11::gil_scoped_acquire wait_for_gil;
+    }
+    self->settle();
+  };
+  if (is_message()) {
+    Completions::instance().post(std::move(task));
+  } else {
+    group_->callbacks(lane_).ready(what_.sequence, std::move(task));
+  }
+}
+
+void Operation::settle() {
+  if (const auto error = exception()) {
+    future_->setErrorIfNeeded(error);
+  } else {
+    future_->markCompleted(c10::IValue(call_.outputs));
+  }
 }
 
 bool Operation::isCompleted() {
-  if (!finished_.load(std::memory_order_acquire)) {
+  if (!finished_.load(std::memory_order_acquire) && !Engine::instance().is_forked()) {
     Engine::instance().poll();
   }
   return finished_.load(std::memory_order_acquire);
@@ -137,10 +183,20 @@ bool Operation::wait(Milliseconds timeout) {
   }
   Engine::instance().wait(*this, limit);
   if (!finished_.load(std::memory_order_acquire)) {
+    group_->require_own_process("a wait");
     C10_THROW_ERROR(
         DistBackendError,
         c10::str("ccl: ", what_.describe(), " did not complete within the ", seconds(timeout), " of this wait; ",
                  group_->where()));
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> guard(future_mutex_);
+    future = future_;
+    was_waited_for_ = true;
+  }
+  if (future && !Engine::instance().is_forked()) {
+    future->wait();
   }
   if (const auto error = exception()) {
     std::rethrow_exception(error);
@@ -153,10 +209,26 @@ void Operation::synchronize() {
 }
 
 void Operation::abort() {
-  group_->mark_broken(c10::str(what_.describe(), " was aborted"));
+  Watchdog::instance().abort(group_, c10::str(what_.describe(), " was aborted"));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Operation::getFuture() {
+  std::lock_guard<std::mutex> guard(future_mutex_);
+  if (future_) {
+    return future_;
+  }
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  is_pythons_ = PyGILState_Check() != 0;
+  if (was_waited_for_) { // on every rank, so nothing depends on who is earlier
+    settle();
+    return future_;
+  }
+  if (!is_message()) {
+    group_->callbacks(lane_).expect(what_.sequence);
+  }
+  if (finished_.load(std::memory_order_acquire)) {
+    settle_in_order();
+  }
   return future_;
 }
 
@@ -165,11 +237,12 @@ uint64_t Operation::getSequencenumber() const {
 }
 
 std::string Operation::why_never(Clock::time_point now) const {
+  const bool is_numbered = !is_message() && lane_ == 0;
+  const auto reason = group_->why_never(started_, is_numbered ? std::make_optional(what_.sequence) : std::nullopt);
   if (now >= started_ + timeout_) {
-    return c10::str("did not complete within its timeout of ", seconds(timeout_));
+    return c10::str(
+        "did not complete within its timeout of ", seconds(timeout_), reason.empty() ? "" : ": ", reason);
   }
-  const bool is_message = call_.advance != nullptr;
-  const auto reason = group_->why_never(started_, is_message);
   return reason.empty() ? reason : c10::str("cannot complete: ", reason);
 }
 

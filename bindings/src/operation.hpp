@@ -2,22 +2,25 @@
 #pragma once
 
 #include "group.hpp"
+#include "transfer.hpp"
 
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
+#include <list>
 #include <vector>
 
 namespace ccl_backend {
 
-using Events = std::vector<ccl::event>;
+using Events = std::vector<Transfer>;
 
 // A part of an operation. What it captures lives until the operation is complete.
 struct Step {
   // Starts the transfers. Runs in the caller's thread with the engine locked.
   std::function<void(const ccl::communicator&, Events&)> start;
-  // Runs once after all transfers of all steps, in any thread, without the lock. May be empty.
+  // Runs once after all transfers of all steps, without the lock: in the thread that waits for the operation, or in
+  // one of Completions. Empty where nothing is left to do.
   std::function<void()> finish;
 };
 
@@ -34,16 +37,20 @@ struct Call {
   std::shared_ptr<const int> source = nullptr; // of a recv; valid once it is complete
 };
 
+class Operation;
+using OperationPtr = c10::intrusive_ptr<Operation>;
+
 class Operation final : public c10d::Work {
  public:
-  Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence);
+  // `lane`: see Group.
+  Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence, int lane);
 
   bool isCompleted() override;
   bool isSuccess() const override;
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
   // Raises what the operation failed with. A timeout of its own is a limit from now on; the operation goes on after
-  // it. The binding has released the GIL.
+  // it. The future is complete when this returns. The binding has released the GIL.
   bool wait(Milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override;
@@ -56,28 +63,57 @@ class Operation final : public c10d::Work {
 
  private:
   friend class Engine;
+  friend class Watchdog;
+
+  bool is_message() const {
+    return call_.advance != nullptr;
+  }
 
   // With the engine locked.
   void start();
   bool advance();
-  // Without it; exactly one of the two, once.
+
+  // True for one caller: the one that ends the operation, by `complete` or by `fail`.
+  bool claim() {
+    return !claimed_.exchange(true, std::memory_order_acq_rel);
+  }
+  bool is_claimed() const {
+    return claimed_.load(std::memory_order_acquire);
+  }
+  // Nothing is left to do but to say that it is complete, which neither blocks nor takes long.
+  bool is_light() const;
   void complete();
-  void fail(std::exception_ptr error);
+  void fail(const std::exception_ptr& error);
+  void end(const std::exception_ptr& error);
+  // Complete the future: in its turn, or at once.
+  void settle_in_order();
+  void settle();
+  bool is_overdue() const {
+    return Clock::now() >= started_ + timeout_;
+  }
   // Why it will not complete: its time is over, or a rank is gone. Empty: it may.
   std::string why_never(Clock::time_point now) const;
 
   const std::shared_ptr<Group> group_;
   Call call_;
   const Started what_;
+  const int lane_;
   const Clock::time_point started_;
   const Milliseconds timeout_;
   const int64_t bytes_;
+  const uint64_t log_number_;
   Events events_;
   size_t done_events_ = 0;
+  std::atomic<bool> claimed_{false};
   std::atomic<bool> finished_{false};
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
-};
+  mutable std::mutex future_mutex_; // of the members below, and of the moment of `finished_`
+  c10::intrusive_ptr<c10::ivalue::Future> future_; // made when somebody asks for it
+  bool is_pythons_ = false; // the future was asked for with the GIL held
+  bool was_waited_for_ = false;
 
-using OperationPtr = c10::intrusive_ptr<Operation>;
+  // The watchdog's, under its lock.
+  std::list<OperationPtr>::iterator place_;
+  bool is_placed_ = false;
+};
 
 } // namespace ccl_backend

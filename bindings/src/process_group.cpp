@@ -2,7 +2,9 @@
 
 #include "engine.hpp"
 #include "errors.hpp"
+#include "patience.hpp"
 #include "types.hpp"
+#include "watchdog.hpp"
 
 namespace ccl_backend {
 namespace {
@@ -17,20 +19,25 @@ ProcessGroupCCL::ProcessGroupCCL(GroupOptions options)
   init();
 }
 
+std::shared_ptr<Group> ProcessGroupCCL::group() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return group_;
+}
+
 std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) const {
-  const auto group = group_;
-  if (!group) {
+  auto found = group();
+  if (!found) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
   }
-  group->require_usable(operation);
-  return group;
+  found->require_usable(operation);
+  return found;
 }
 
 WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
   const auto group = require_group(call.name);
-  const auto sequence = is_collective ? ++sequence_ : ++messages_;
-  const auto operation = c10::make_intrusive<Operation>(group, std::move(call), sequence);
-  group->started(operation->what());
+  const int lane = is_collective ? group->open_lane() : 0;
+  const auto sequence = is_collective ? group->next_sequence(lane) : ++messages_;
+  const auto operation = c10::make_intrusive<Operation>(group, std::move(call), sequence, lane);
   try {
     Engine::instance().submit(operation);
   } catch (const std::exception& error) {
@@ -38,7 +45,7 @@ WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
     const auto message = c10::str(
         "ccl: ", operation->what().describe(), " could not start on ", group->where(), ": ", message_of(error));
     new OperationPtr(operation);
-    group->mark_broken(message);
+    Watchdog::instance().abort(group, message);
     C10_THROW_ERROR(DistBackendError, message);
   }
   return operation;
@@ -51,25 +58,66 @@ void ProcessGroupCCL::check_root(int64_t root, const char* name) const {
 void ProcessGroupCCL::setSequenceNumberForGroup() {} // every rank counts from zero
 
 uint64_t ProcessGroupCCL::getSequenceNumberForGroup() {
-  return sequence_;
+  const auto found = group();
+  return found ? found->sequence() : 0;
+}
+
+void ProcessGroupCCL::setTimeout(Milliseconds timeout) {
+  require_group("set_timeout")->set_timeout(timeout);
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCCL::getBackendOptions() {
+  const auto found = require_group("options");
+  auto options = c10::make_intrusive<Options>("ccl", found->timeout());
+  options->group_name = found->options.name;
+  return options;
+}
+
+void ProcessGroupCCL::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
+  const auto found = require_group("monitored_barrier");
+  found->monitored_barrier(options.timeout.count() > 0 ? options.timeout : found->timeout(), wait_for_all);
 }
 
 c10d::ErrorType ProcessGroupCCL::getError() {
-  return group_ && group_->is_broken() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+  const auto found = group();
+  return is_aborted_ || (found && found->has_error()) ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+bool ProcessGroupCCL::drain(const Group& group) {
+  const auto limit = Clock::now() + kShutdown;
+  Patience patience(0);
+  while (Watchdog::instance().has(group)) {
+    if (Clock::now() >= limit) {
+      return false;
+    }
+    Engine::instance().poll();
+    patience.pause();
+  }
+  return true;
+}
+
+void ProcessGroupCCL::leave(const char* reason, bool is_orderly) {
+  std::shared_ptr<Group> left;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    left.swap(group_);
+  }
+  if (!left || Engine::instance().is_forked()) {
+    return;
+  }
+  if (!is_orderly || left->is_broken() || !drain(*left)) {
+    is_aborted_ = true;
+    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->where()));
+  }
+  left->close();
 }
 
 void ProcessGroupCCL::shutdown() {
-  if (const auto group = std::move(group_)) {
-    if (!group->is_broken() && !Engine::instance().drain(*group, Clock::now() + kShutdown)) {
-      group->mark_broken("the group was shut down with operations in flight");
-    }
-  }
+  leave("the group was shut down with operations in flight", true);
 }
 
 void ProcessGroupCCL::abort() {
-  if (const auto group = std::move(group_)) {
-    group->mark_broken("the group was aborted");
-  }
+  leave("the group was aborted", false);
 }
 
 } // namespace ccl_backend

@@ -17,8 +17,8 @@ using Tensors = std::vector<at::Tensor>;
 // Threads: any thread may call; the ranks of a group have to start the same collectives in the same order, so two
 // threads that share a group have to agree on theirs. Groups are independent: their operations may start in different
 // orders on different ranks. A call returns once the operation has started; the tensors belong to it until it is
-// complete. Nothing here needs the GIL, and nothing waits with it held. What completes an operation, and where
-// callbacks of its future run, is said in engine.hpp.
+// complete. Nothing here needs the GIL, and nothing waits with it held. What completes an operation is said in
+// engine.hpp, where callbacks of its future run in completions.hpp.
 //
 // Time: an operation that is not complete within the group's timeout (or the call's own) fails, and its group with
 // it: every later call on the group raises at once. The tensors of such an operation are never freed, since oneCCL
@@ -64,11 +64,16 @@ class ProcessGroupCCL final : public c10d::Backend {
 
   void setSequenceNumberForGroup() override;
   uint64_t getSequenceNumberForGroup() override;
+  // SUCCESS, or COMM_ERROR once the group has failed, was aborted or lost a rank.
   c10d::ErrorType getError() override;
+  // Of calls from now on.
+  void setTimeout(Milliseconds timeout) override;
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
-  // Waits a few seconds for what is in flight, then lets the communicator go. Never hangs.
+  // Waits a few seconds for what is in flight, then leaves the group. Never hangs.
   void shutdown() override;
-  // Lets the communicator go at once.
+  // Ends what is in flight, tells the other ranks and leaves the group, all at once. A new group can be made then.
   void abort() override;
 
  private:
@@ -78,8 +83,13 @@ class ProcessGroupCCL final : public c10d::Backend {
   WorkPtr launch(Call call, bool is_collective = true);
   void check_root(int64_t root, const char* name) const;
 
+  std::shared_ptr<Group> group() const;
+  static bool drain(const Group& group);
+  void leave(const char* reason, bool is_orderly);
+
+  mutable std::mutex mutex_; // of the member below
   std::shared_ptr<Group> group_;
-  std::atomic<uint64_t> sequence_{0};
+  std::atomic<bool> is_aborted_{false};
   std::atomic<uint64_t> messages_{0};
 };
 

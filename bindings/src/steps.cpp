@@ -32,6 +32,24 @@ void write_back_all(const Tensors& tensors, const Tensors& buffers) {
   }
 }
 
+// What is left to do once the transfers are complete; nothing, in most cases.
+std::function<void()> write_back_later(const at::Tensor& tensor, const at::Tensor& buffer) {
+  if (tensor.data_ptr() == buffer.data_ptr()) {
+    return nullptr;
+  }
+  return [tensor, buffer] { write_back(tensor, buffer); };
+}
+
+std::function<void()> finish_later(const at::Tensor& tensor, const at::Tensor& buffer, const Op& op, int size) {
+  if (op.op_ != Op::AVG) {
+    return write_back_later(tensor, buffer);
+  }
+  return [tensor, buffer = at::Tensor(buffer), op, size]() mutable {
+    finish_reduction(buffer, op, size);
+    write_back(tensor, buffer);
+  };
+}
+
 void check_list(const Tensors& tensors, const at::Tensor& like, Ranks ranks, const char* name) {
   CCL_CHECK(
       static_cast<int>(tensors.size()) == ranks.size,
@@ -82,13 +100,16 @@ Step broadcast_step(const at::Tensor& tensor, int root, const char* name) {
           events.push_back(ccl::broadcast(buffer.data_ptr(), buffer.nbytes(), kByteType, root, comm));
         }
       },
-      [tensor, buffer] { write_back(tensor, buffer); }};
+      write_back_later(tensor, buffer)};
 }
 
 Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const char* name) {
   check_tensor(tensor, name);
   const auto how = find_reduction(op, tensor.scalar_type());
   auto buffer = readable(tensor);
+  if (op.op_ == Op::PREMUL_SUM) {
+    premultiply(buffer, op); // in place: the result goes there too
+  }
   if (!how) {
     auto gathered = at::empty({ranks.size, buffer.numel()}, buffer.options());
     auto step = gather_all_step(gathered.unbind(0), buffer.view(-1), ranks, name);
@@ -101,10 +122,7 @@ Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const 
           events.push_back(reduce_all(buffer, *how, comm));
         }
       },
-      [tensor, buffer, op, size = ranks.size]() mutable {
-        finish_reduction(buffer, op, size);
-        write_back(tensor, buffer);
-      }};
+      finish_later(tensor, buffer, op, ranks.size)};
 }
 
 Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, const char* name) {
@@ -117,7 +135,7 @@ Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, 
     auto step = reduce_all_step(result, op, ranks, name);
     return step;
   }
-  auto buffer = readable(tensor);
+  auto buffer = premultiplied(readable(tensor), op);
   // oneCCL uses the memory for the result on every rank.
   auto result = at::empty_like(buffer);
   return {
@@ -127,12 +145,7 @@ Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, 
               buffer.data_ptr(), result.data_ptr(), count_of(buffer, *how), how->datatype, how->operation, root, comm));
         }
       },
-      [tensor, result, op, is_root, size = ranks.size]() mutable {
-        if (is_root) {
-          finish_reduction(result, op, size);
-          write_back(tensor, result);
-        }
-      }};
+      is_root ? finish_later(tensor, result, op, ranks.size) : nullptr};
 }
 
 Step gather_all_step(const Tensors& outputs, const at::Tensor& input, Ranks ranks, const char* name) {
@@ -166,7 +179,7 @@ Step gather_into_step(const at::Tensor& output, const at::Tensor& input, Ranks r
           events.push_back(ccl::allgather(buffer.data_ptr(), result.data_ptr(), buffer.nbytes(), kByteType, comm));
         }
       },
-      [output, result] { write_back(output, result); }};
+      write_back_later(output, result)};
 }
 
 Step reduce_scatter_step(
@@ -198,7 +211,9 @@ Step reduce_scatter_step(
       },
       [steps] {
         for (const auto& step : steps) {
-          step.finish();
+          if (step.finish) {
+            step.finish();
+          }
         }
       }};
 }
@@ -208,7 +223,7 @@ Step reduce_scatter_from_step(
   check_tensor(output, name);
   check_like(input, output, output.numel() * ranks.size, name);
   const auto how = find_reduction(op, output.scalar_type());
-  auto buffer = readable(input);
+  auto buffer = premultiplied(readable(input), op);
   if (!is_oneccls(how)) {
     auto gathered = at::empty({ranks.size, output.numel()}, buffer.options());
     auto step = exchange_step(gathered.unbind(0), split(buffer, ranks.size), ranks, name);
@@ -226,10 +241,7 @@ Step reduce_scatter_from_step(
               buffer.data_ptr(), result.data_ptr(), count_of(result, *how), how->datatype, how->operation, comm));
         }
       },
-      [output, result, op, size = ranks.size]() mutable {
-        finish_reduction(result, op, size);
-        write_back(output, result);
-      }};
+      finish_later(output, result, op, ranks.size)};
 }
 
 Step exchange_step(const Tensors& outputs, const Tensors& inputs, Ranks ranks, const char* name) {

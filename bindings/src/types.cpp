@@ -26,6 +26,7 @@ const std::map<at::ScalarType, ccl::datatype> kDatatypes = {
 const std::map<Op::RedOpType, ccl::reduction> kReductions = {
     {Op::SUM, ccl::reduction::sum},
     {Op::AVG, ccl::reduction::sum},
+    {Op::PREMUL_SUM, ccl::reduction::sum},
     {Op::PRODUCT, ccl::reduction::prod},
     {Op::MIN, ccl::reduction::min},
     {Op::MAX, ccl::reduction::max},
@@ -81,6 +82,9 @@ std::optional<Reduction> find_reduction(const Op& op, at::ScalarType type) {
   }
   const auto operation = kReductions.find(op.op_);
   CCL_CHECK(operation != kReductions.end(), "ReduceOp.", op_name(op), " is not supported");
+  CCL_CHECK(
+      op.op_ != Op::PREMUL_SUM || at::isFloatingType(type),
+      "ReduceOp.PREMUL_SUM needs a floating point type, found ", type);
   if (at::isComplexType(type)) {
     CCL_CHECK(
         op.op_ == Op::SUM || op.op_ == Op::AVG,

@@ -1,10 +1,10 @@
-"""The extension with AddressSanitizer: every collective on 2 and 3 ranks. Exit code 1 if it finds anything.
+"""The extension with a sanitizer: every collective on 2 and 3 ranks. Exit code 1 if it finds anything.
 
-    python sanitize.py BUILD ONECCL [--ranks 2 3]
+    python sanitize.py BUILD ONECCL [--sanitizer thread] [--ranks 2 3]
 
-BUILD is build.py, ONECCL the unpacked oneccl-devel wheel. Needs what build.py needs, and g++'s libasan. Leaks are
-not looked for, since Python and torch leave much to the end of the process: cycles.py measures what groups leave.
-oneCCL itself is not compiled here, so what it does wrong in its own memory is not seen.
+BUILD is build.py, ONECCL the unpacked oneccl-devel wheel. Needs what build.py needs, and g++'s libasan or libtsan.
+Leaks are not looked for, since Python and torch leave much to the end of the process: cycles.py measures what groups
+leave. oneCCL, torch and Python are not compiled here, so what they do wrong is not seen.
 """
 
 from __future__ import annotations
@@ -23,9 +23,19 @@ HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 600
 
 
-def build(script: Path, oneccl: Path, scratch: Path) -> Path:
+# The library to load before all others, and its options. ThreadSanitizer sees only a part of what a library does that
+# is not compiled with it.
+SANITIZERS = {
+    "address": ("libasan.so", "ASAN_OPTIONS", "detect_leaks=0:exitcode=86"),
+    "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=86:report_bugs=1"),
+}
+# Address-space randomization may put libraries where ThreadSanitizer keeps its own memory.
+FIXED_ADDRESSES = ["setarch", "--addr-no-randomize"]
+
+
+def build(script: Path, oneccl: Path, scratch: Path, sanitizer: str) -> Path:
     """The folder of the package with the sanitized extension."""
-    command = [sys.executable, str(script), f"--oneccl={oneccl}", f"--output={scratch}", "--sanitize"]
+    command = [sys.executable, str(script), f"--oneccl={oneccl}", f"--output={scratch}", f"--sanitize={sanitizer}"]
     subprocess.run(command, check=True)
     (wheel,) = scratch.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -39,12 +49,13 @@ def library(name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def run_ranks(site: Path, ranks: int, port: int) -> bool:
-    """Whether collectives.py ends well on every rank and nothing is reported."""
+def run_ranks(site: Path, sanitizer: str, script: str, ranks: int, port: int) -> bool:
+    """Whether the script ends well on every rank and nothing is reported."""
+    preload, variable, options = SANITIZERS[sanitizer]
     common = {
         "PYTHONPATH": str(site),
-        "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so')}",
-        "ASAN_OPTIONS": "detect_leaks=0:exitcode=86",
+        "LD_PRELOAD": f"{library(preload)} {library('libstdc++.so')}",
+        variable: options,
         "OMP_NUM_THREADS": "1",
         "CCL_LOG_LEVEL": "error",
         "MASTER_ADDR": "127.0.0.1",
@@ -54,14 +65,15 @@ def run_ranks(site: Path, ranks: int, port: int) -> bool:
     started = []
     for rank in range(ranks):
         environ = {**os.environ, **common, **variables(rank, ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = [sys.executable, str(HERE / "collectives.py")]
+        prefix = FIXED_ADDRESSES if sanitizer == "thread" else []
+        command = [*prefix, sys.executable, str(HERE / script)]
         started.append(subprocess.Popen(command, env=environ))
     try:
         codes = [process.wait(LIMIT_SECONDS) for process in started]
     finally:
         for process in started:
             process.kill()
-    print(f"{ranks} ranks ended with {codes}", file=sys.stderr)
+    print(f"{script}: {ranks} ranks ended with {codes}", file=sys.stderr)
     return not any(codes)
 
 
@@ -69,11 +81,16 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=Path)
     parser.add_argument("oneccl", type=Path)
+    parser.add_argument("--sanitizer", choices=SANITIZERS, default="address")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        site = build(arguments.build, arguments.oneccl, Path(scratch))
-        clean = [run_ranks(site, ranks, 29600 + ranks) for ranks in arguments.ranks]
+        site = build(arguments.build, arguments.oneccl, Path(scratch), arguments.sanitizer)
+        clean = [
+            run_ranks(site, arguments.sanitizer, script, ranks, 29600 + 2 * ranks + number)
+            for number, script in enumerate(("collectives.py", "training.py"))
+            for ranks in arguments.ranks
+        ]
     return 0 if all(clean) else 1
 
 

@@ -1,20 +1,26 @@
-"""One rank of small trainings: the same losses with ccl as with gloo.
+"""One rank of small trainings: the same losses and weights with ccl as with gloo.
 
     torchrun --nproc-per-node N training.py
 
-DDP with a parameter that some ranks do not use, DDP with gradients sent as bf16, FSDP2.
+DDP with a parameter that some ranks do not use, DDP with gradients sent as bf16, FSDP2, and DDP with torch's hooks
+whose callbacks call collectives and wait for them: PowerSGD and quantization.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -56,6 +62,43 @@ def ddp_hook(group: dist.ProcessGroup, net: Net) -> nn.Module:
     return model
 
 
+def orthogonalize_any(
+    matrices: torch.Tensor, epsilon: float = 0, *, batch: Callable[..., None] = power_sgd_hooks._orthogonalize
+) -> None:
+    """torch's own, which refuses the single matrix that torch's batched hook gives it."""
+    batch(matrices if matrices.dim() == 3 else matrices.unsqueeze(0), epsilon)
+
+
+def power_sgd(group: dist.ProcessGroup, net: Net, *, rank: int, batched: bool, bucket_mb: float = 25) -> nn.Module:
+    model = DistributedDataParallel(net, process_group=group, bucket_cap_mb=bucket_mb)
+    state = power_sgd_hooks.PowerSGDState(
+        group, matrix_approximation_rank=rank, start_powerSGD_iter=2, use_error_feedback=True, random_seed=0
+    )
+    power_sgd_hooks._orthogonalize = orthogonalize_any
+    hook = power_sgd_hooks.batched_powerSGD_hook if batched else power_sgd_hooks.powerSGD_hook
+    model.register_comm_hook(state, hook)
+    return model
+
+
+class Nested:
+    """torch.distributed as the quantization hooks know it: an all_gather's future has a list of lists, as with NCCL."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    def all_gather(self, *arguments: Any, **options: Any) -> Any:
+        work = dist.all_gather(*arguments, **options)
+        future = work.get_future().then(lambda done: [done.value()])
+        return SimpleNamespace(get_future=lambda: future)
+
+
+def quantized(group: dist.ProcessGroup, net: Net) -> nn.Module:
+    quantization_hooks.dist = Nested()
+    model = DistributedDataParallel(net, process_group=group)
+    model.register_comm_hook(group, quantization_hooks.quantization_pertensor_hook)
+    return model
+
+
 def fsdp(group: dist.ProcessGroup, net: Net) -> nn.Module:
     mesh = DeviceMesh.from_group(group, "cpu")
     for layer in (net.first, net.even, net.last):
@@ -63,7 +106,10 @@ def fsdp(group: dist.ProcessGroup, net: Net) -> nn.Module:
     return fully_shard(net, mesh=mesh)
 
 
-def train(wrap: Callable[[dist.ProcessGroup, Net], nn.Module], backend: str, same_path: bool) -> list[float]:
+def train(
+    wrap: Callable[[dist.ProcessGroup, Net], nn.Module], backend: str, same_path: bool
+) -> tuple[list[float], torch.Tensor]:
+    """The losses of the steps and, without FSDP, all weights after them."""
     torch.manual_seed(0)
     group = dist.new_group(backend=backend, timeout=timedelta(seconds=60))
     model = wrap(group, Net())
@@ -79,17 +125,42 @@ def train(wrap: Callable[[dist.ProcessGroup, Net], nn.Module], backend: str, sam
         total = loss.detach().clone()
         dist.all_reduce(total, group=group)
         losses.append(total.item())
-    return losses
+    weights = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]) if wrap is not fsdp else None
+    return losses, torch.empty(0) if weights is None else weights
+
+
+def differs_between_ranks(weights: torch.Tensor) -> bool:
+    everyones = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, weights)
+    return any(not torch.equal(one, weights) for one in everyones)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("cpu:ccl", timeout=timedelta(seconds=60))
-    for wrap in (ddp, ddp_bf16, ddp_hook, fsdp):
-        with_ccl, with_gloo = (train(wrap, backend, same_path=wrap is fsdp) for backend in ("ccl", "gloo"))
-        torch.testing.assert_close(with_ccl, with_gloo, rtol=5e-3, atol=0.0)
+    names: dict[str, Callable[[dist.ProcessGroup, Net], nn.Module]] = {
+        "ddp": ddp,
+        "ddp_bf16": ddp_bf16,
+        "ddp_hook": ddp_hook,
+        "fsdp": fsdp,
+        "power_sgd_1": partial(power_sgd, rank=1, batched=False),
+        "power_sgd_2": partial(power_sgd, rank=2, batched=False),
+        "batched_power_sgd": partial(power_sgd, rank=1, batched=True),
+        "quantized": quantized,
+    }
+    for name, wrap in names.items():
+        same_path = wrap not in (ddp, ddp_bf16, ddp_hook)
+        (ccl, ccl_weights), (gloo, gloo_weights) = (train(wrap, backend, same_path) for backend in ("ccl", "gloo"))
+        torch.testing.assert_close(ccl, gloo, rtol=5e-3, atol=0.0)
+        torch.testing.assert_close(ccl_weights, gloo_weights, rtol=1e-4, atol=1e-5 if same_path else 5e-3)
         if dist.get_rank() == 0:
-            print(f"{wrap.__name__}: {with_ccl[0]:.4f} to {with_ccl[-1]:.4f} with both", flush=True)
+            print(f"{name}: {ccl[0]:.4f} to {ccl[-1]:.4f} with both", flush=True)
+    # Several buckets: their callbacks run beside the calls of the backward pass, in the same order on every rank.
+    losses, weights = train(partial(power_sgd, rank=2, batched=False, bucket_mb=0.05), "ccl", same_path=True)
+    if differs_between_ranks(weights):
+        raise AssertionError("several buckets: the ranks' weights differ")
+    if dist.get_rank() == 0:
+        print(f"power_sgd in several buckets: {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
     dist.destroy_process_group()
 
 

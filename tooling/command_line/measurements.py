@@ -224,7 +224,7 @@ def soak(
     soaking.run(pin, jobs, soaking.Shape(nodes, ranks_per_node, backend, launcher), say)
 
 
-@task(help={"pin": PIN_HELP})
-def sanitize(_c: Context, pin: str | None = None) -> None:
-    """Run every collective on a ccl backend compiled with AddressSanitizer."""
-    sanitizing.run(pin, say)
+@task(help={"pin": PIN_HELP, "thread": "ThreadSanitizer instead of AddressSanitizer"})
+def sanitize(_c: Context, pin: str | None = None, thread: bool = False) -> None:
+    """Run every collective on a ccl backend compiled with AddressSanitizer, or with ThreadSanitizer."""
+    sanitizing.run(pin, thread, say)

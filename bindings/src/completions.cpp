@@ -1,0 +1,196 @@
+#include "completions.hpp"
+
+#include "patience.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <pthread.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+#include <vector>
+
+// Of the OpenMP that torch uses.
+extern "C" void omp_set_num_threads(int count) __attribute__((weak));
+
+namespace ccl_backend {
+namespace {
+
+constexpr std::chrono::seconds kIdle{1};
+// A callback that used no processor time in so many looks of the watchdog is blocked: about a tenth of a second.
+constexpr int kBlockedLooks = 5;
+// How long the end of the process waits for callbacks.
+constexpr std::chrono::seconds kLastTasks{2};
+
+thread_local int current_depth = 0;
+thread_local bool is_ours = false;
+
+std::atomic<int>& runners() {
+  static auto* const count = new std::atomic<int>(0);
+  return *count;
+}
+
+// The lanes that have a runner.
+struct Running {
+  std::mutex mutex;
+  std::set<std::shared_ptr<OrderedCallbacks>> lanes;
+};
+
+Running& running() {
+  static auto* const running = new Running();
+  return *running;
+}
+
+// Torch initializes a thread's count at its first loop: ours is set afterwards.
+void compute_alone() {
+  at::get_num_threads();
+  if (omp_set_num_threads != nullptr) {
+    omp_set_num_threads(1);
+  }
+}
+
+} // namespace
+
+Completions& Completions::instance() {
+  static auto* const completions = new Completions();
+  return *completions;
+}
+
+int Completions::depth() {
+  return current_depth;
+}
+
+void Completions::post(std::function<void()> task) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (stopping_) {
+    new std::function<void()>(std::move(task)); // what it holds may need the GIL to be released
+    return;
+  }
+  tasks_.push_back(std::move(task));
+  if (static_cast<size_t>(idle_) >= tasks_.size()) {
+    wake_.notify_one();
+    return;
+  }
+  ++threads_;
+  std::thread([this] { work(); }).detach();
+}
+
+void Completions::work() {
+  pthread_setname_np(pthread_self(), "ccl-callbacks");
+  is_ours = true;
+  compute_alone();
+  std::unique_lock<std::mutex> guard(mutex_);
+  while (true) {
+    if (tasks_.empty() && !stopping_) {
+      ++idle_;
+      wake_.wait_for(guard, kIdle, [&] { return !tasks_.empty() || stopping_; });
+      --idle_;
+    }
+    if (tasks_.empty() || stopping_) {
+      break;
+    }
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    guard.unlock();
+    task();
+    task = nullptr;
+    guard.lock();
+  }
+  --threads_;
+  quiet_.notify_all();
+}
+
+void Completions::stop() {
+  std::unique_lock<std::mutex> guard(mutex_);
+  stopping_ = true;
+  new std::deque<std::function<void()>>(std::move(tasks_));
+  tasks_.clear();
+  wake_.notify_all();
+  const int own = is_ours ? 1 : 0;
+  quiet_.wait_for(guard, kLastTasks, [&] { return threads_ <= own; });
+}
+
+void OrderedCallbacks::expect(uint64_t sequence) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  waiting_.emplace(sequence, nullptr);
+}
+
+void OrderedCallbacks::ready(uint64_t sequence, std::function<void()> complete) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  waiting_[sequence] = std::move(complete);
+  if (!running_) {
+    start();
+  }
+}
+
+void OrderedCallbacks::start() {
+  if (waiting_.empty() || !waiting_.begin()->second) {
+    return;
+  }
+  running_ = true;
+  ++runners();
+  clock_ = 0;
+  idle_looks_ = 0;
+  {
+    std::lock_guard<std::mutex> guard(running().mutex);
+    running().lanes.insert(shared_from_this());
+  }
+  Completions::instance().post([self = shared_from_this(), turn = ++turn_] { self->run(turn); });
+}
+
+void OrderedCallbacks::run(uint64_t turn) {
+  std::unique_lock<std::mutex> guard(mutex_);
+  if (turn == turn_) {
+    clock_ = own_clock();
+  }
+  while (turn == turn_ && !waiting_.empty() && waiting_.begin()->second) {
+    auto complete = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
+    idle_looks_ = 0;
+    guard.unlock();
+    current_depth = depth_;
+    complete();
+    complete = nullptr;
+    current_depth = 0;
+    guard.lock();
+  }
+  --runners();
+  if (turn == turn_) {
+    running_ = false;
+    std::lock_guard<std::mutex> all(running().mutex);
+    running().lanes.erase(shared_from_this());
+  }
+}
+
+void OrderedCallbacks::relieve() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!running_ || clock_ == 0 || waiting_.empty() || !waiting_.begin()->second) {
+    return;
+  }
+  timespec used{};
+  clock_gettime(clock_, &used);
+  const bool moved = used.tv_sec != used_.tv_sec || used.tv_nsec != used_.tv_nsec;
+  used_ = used;
+  idle_looks_ = moved ? 0 : idle_looks_ + 1;
+  if (idle_looks_ >= kBlockedLooks) {
+    start();
+  }
+}
+
+void OrderedCallbacks::relieve_all() {
+  std::vector<std::shared_ptr<OrderedCallbacks>> lanes;
+  {
+    std::lock_guard<std::mutex> guard(running().mutex);
+    lanes.assign(running().lanes.begin(), running().lanes.end());
+  }
+  for (const auto& lane : lanes) {
+    lane->relieve();
+  }
+}
+
+bool OrderedCallbacks::is_any_running() {
+  return runners().load() > 0;
+}
+
+} // namespace ccl_backend

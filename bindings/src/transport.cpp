@@ -1,0 +1,134 @@
+#include "transport.hpp"
+
+#include "types.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <new>
+#include <sstream>
+
+// oneCCL's own, of the static library: not in its headers. The executor has the queues of operations that its threads,
+// or the threads that ask for completion, work on.
+class ccl_executor {
+ public:
+  explicit ccl_executor(const char* main_address);
+  ~ccl_executor();
+};
+class atl_base_comm {
+ public:
+  static ccl_executor* executor;
+};
+
+namespace ccl_backend {
+namespace {
+
+constexpr const char* kChangedVariable = " changed to be ";
+
+class Capture {
+ public:
+  explicit Capture(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(kept_.rdbuf())) {}
+
+  ~Capture() {
+    stream_.rdbuf(before_);
+    for (std::string line; std::getline(kept_, line);) {
+      if (line.find(kChangedVariable) == std::string::npos) {
+        std::cerr << line << '\n';
+      }
+    }
+  }
+
+ private:
+  std::ostream& stream_;
+  std::stringstream kept_;
+  std::streambuf* before_;
+};
+
+struct Transport {
+  std::mutex mutex; // of `ranks` and `communicators`, which check_reach reads without the engine's lock
+  std::vector<int64_t> ranks; // of the first communicator
+  size_t communicators = 0;
+  std::vector<Remains> given_up;
+};
+
+Transport& transport() {
+  static auto* const transport = new Transport();
+  return *transport;
+}
+
+size_t count_given_up() {
+  size_t count = 0;
+  for (const auto& remains : transport().given_up) {
+    count += remains.communicators.size();
+  }
+  return count;
+}
+
+void count_down(size_t communicators) {
+  std::lock_guard<std::mutex> guard(transport().mutex);
+  transport().communicators -= communicators;
+}
+
+bool uses_shared_memory() {
+  const char* value = std::getenv("CCL_ATL_SHM");
+  return value != nullptr && std::string(value) != "0";
+}
+
+} // namespace
+
+void initialize_library() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const Capture standard_output(std::cout);
+    ccl::init();
+  });
+}
+
+void check_reach(const std::vector<int64_t>& ranks, const std::string& where) {
+  auto& known = transport();
+  std::lock_guard<std::mutex> guard(known.mutex);
+  if (known.communicators == 0 || known.ranks.empty() || !uses_shared_memory()) {
+    return;
+  }
+  const auto is_known = [&](int64_t rank) {
+    return std::find(known.ranks.begin(), known.ranks.end(), rank) != known.ranks.end();
+  };
+  CCL_CHECK(
+      !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), is_known),
+      where, " has ranks that this process's first ccl group had not, which shared memory does not allow: make a ccl "
+      "group of all ranks first, or set CCL_ATL_SHM=0 and FI_PROVIDER=tcp");
+}
+
+void communicator_made(const std::vector<int64_t>& ranks) {
+  auto& known = transport();
+  std::lock_guard<std::mutex> guard(known.mutex);
+  if (known.communicators++ == 0) {
+    known.ranks = ranks;
+  }
+}
+
+bool retire(Remains remains, bool is_idle) {
+  auto& known = transport();
+  const auto count = remains.communicators.size();
+  if (is_idle && known.given_up.empty()) {
+    remains = {};
+    count_down(count);
+    return false;
+  }
+  known.given_up.push_back(std::move(remains));
+  const auto given_up = count_given_up();
+  if (known.communicators != given_up) {
+    return false;
+  }
+  // Nobody uses oneCCL now. Its threads and queues end first, so that nothing touches what goes with the
+  // communicators; the last of those closes the transport, and with it the connections and the shared memory.
+  auto* const executor = atl_base_comm::executor;
+  executor->~ccl_executor();
+  known.given_up.clear();
+  count_down(given_up);
+  new (executor) ccl_executor(nullptr);
+  return true;
+}
+
+} // namespace ccl_backend

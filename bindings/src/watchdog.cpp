@@ -1,0 +1,178 @@
+#include "watchdog.hpp"
+
+#include "completions.hpp"
+#include "engine.hpp"
+#include "errors.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <set>
+
+namespace ccl_backend {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kIdle{500};
+// How often a long wait asks the store whether a peer has given up.
+constexpr std::chrono::seconds kAskStore{1};
+
+} // namespace
+
+void Watchdog::end_all(
+    const std::vector<OperationPtr>& operations, const OperationPtr& first, const std::string& message,
+    const std::string& peers) {
+  for (const auto& operation : operations) {
+    auto text = operation == first
+        ? message
+        : c10::str("ccl: ", operation->what().describe(), " was given up on ", operation->group_->where(), ": ",
+                   operation->group_->reason());
+    if (!peers.empty()) {
+      text = c10::str(text, "; ", peers);
+    }
+    operation->fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, text)));
+  }
+}
+
+Watchdog& Watchdog::instance() {
+  static auto* const watchdog = new Watchdog();
+  return *watchdog;
+}
+
+Watchdog::Watchdog() {
+  std::thread([this] { watch(); }).detach();
+  std::thread([this] { ask_stores(); }).detach();
+}
+
+void Watchdog::add(const OperationPtr& operation) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  // Under the lock, so that a group which fails now finds the operation.
+  operation->group_->require_usable(operation->what().name);
+  in_flight_.push_back(operation);
+  operation->place_ = std::prev(in_flight_.end());
+  operation->is_placed_ = true;
+  if (in_flight_.size() == 1) {
+    wake_.notify_one();
+  }
+}
+
+void Watchdog::remove(const OperationPtr& operation) {
+  OperationPtr kept; // released without the lock
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (operation->is_placed_) {
+    operation->is_placed_ = false;
+    kept = std::move(*operation->place_);
+    in_flight_.erase(operation->place_);
+  }
+}
+
+std::vector<OperationPtr> Watchdog::claim_all(const Group& group) {
+  std::vector<OperationPtr> claimed;
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+    auto& operation = *it;
+    if (operation->group_.get() == &group && operation->claim()) {
+      operation->is_placed_ = false;
+      claimed.push_back(std::move(operation));
+      it = in_flight_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return claimed;
+}
+
+void Watchdog::fail(const OperationPtr& operation, const std::string& reason) {
+  give_up(operation->group_, operation, c10::str("ccl: ", operation->what().describe(), " ", reason));
+}
+
+void Watchdog::give_up(const std::shared_ptr<Group>& group, const OperationPtr& operation, const std::string& message) {
+  group->mark_broken(message);
+  group->tell_failure();
+  auto operations = claim_all(*group);
+  if (operations.empty()) {
+    return;
+  }
+  // To hear what the peers are at may take some seconds.
+  Completions::instance().post([group, operation, message, operations = std::move(operations)] {
+    const auto peers = group->compare_with_peers();
+    if (operation && operation->is_overdue()) {
+      group->print_calls(message);
+    }
+    end_all(operations, operation, message, peers);
+  });
+}
+
+void Watchdog::abort(const std::shared_ptr<Group>& group, const std::string& reason) {
+  group->mark_broken(reason);
+  group->tell_failure();
+  auto operations = claim_all(*group);
+  end_all(operations, OperationPtr(), "", "");
+  // Peers that compare calls want to know what this rank was at.
+  Completions::instance().post([group, operations = std::move(operations)] { group->publish_quietly(); });
+}
+
+bool Watchdog::has(const Group& group) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return std::any_of(
+      in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->group_.get() == &group; });
+}
+
+std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_hopeless() {
+  const auto now = Clock::now();
+  std::vector<std::pair<OperationPtr, std::string>> hopeless;
+  std::set<const Group*> groups;
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& operation : in_flight_) {
+    if (groups.count(operation->group_.get()) != 0) {
+      continue;
+    }
+    const auto reason = operation->why_never(now);
+    if (!reason.empty()) {
+      hopeless.emplace_back(operation, reason);
+      groups.insert(operation->group_.get());
+    }
+  }
+  return hopeless;
+}
+
+void Watchdog::watch() {
+  pthread_setname_np(pthread_self(), "ccl-watchdog");
+  while (!Engine::instance().is_stopping()) {
+    {
+      std::unique_lock<std::mutex> guard(mutex_);
+      const auto limit = OrderedCallbacks::is_any_running() ? kLook : kIdle;
+      wake_.wait_for(guard, limit, [&] { return !in_flight_.empty(); });
+    }
+    for (auto& [operation, reason] : find_hopeless()) {
+      fail(operation, c10::str(reason, ", ", operation->group_->where()));
+      Completions::instance().post([operation = std::move(operation)] {});
+    }
+    OrderedCallbacks::relieve_all();
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+void Watchdog::ask_stores() {
+  pthread_setname_np(pthread_self(), "ccl-store");
+  while (!Engine::instance().is_stopping()) {
+    std::this_thread::sleep_for(kAskStore);
+    std::set<std::shared_ptr<Group>> groups;
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      for (const auto& operation : in_flight_) {
+        if (Clock::now() - operation->started_ >= kAskStore) {
+          groups.insert(operation->group_);
+        }
+      }
+    }
+    for (const auto& group : groups) {
+      const auto reason = group->ask_peers();
+      if (!reason.empty()) {
+        give_up(group, OperationPtr(), c10::str(reason, ", ", group->where()));
+      }
+    }
+  }
+}
+
+} // namespace ccl_backend

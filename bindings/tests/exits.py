@@ -1,0 +1,65 @@
+"""Processes that end in order with a call in flight, again and again: none may crash.
+
+    python exits.py FOLDER [--rounds 200]
+
+Each round: two ranks make a group, start calls that the other one never makes, with and without a callback, and end
+as any script does. They start from one process that has imported torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
+import torch
+import torch.distributed as dist
+from transport import variables
+
+
+def rank_of(folder: Path, number: int, rank: int) -> None:
+    os.environ.update(variables(rank, 2))
+    store = dist.FileStore(str(folder / str(number)), 2)
+    dist.init_process_group("ccl", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    dist.barrier()
+    if rank == number % 2:
+        work = dist.all_reduce(torch.ones(100_000), async_op=True)
+        if number % 3 == 0:
+            work.get_future().then(lambda done: print(done))
+        if number % 5 == 0:  # a thread that is inside of the backend when the process ends
+            threading.Thread(target=work.wait, daemon=True).start()
+    else:
+        dist.irecv(torch.ones(5))
+    if number % 7 == 0:
+        dist.destroy_process_group()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=200)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for number in range(arguments.rounds):
+        children = []
+        for rank in range(2):
+            child = os.fork()
+            if child == 0:
+                rank_of(arguments.folder, number, rank)
+                sys.exit(0)
+            children.append(child)
+        for rank, child in enumerate(children):
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if code != 0:
+                print(f"round {number}: rank {rank} ended with {code}")
+                return 1
+    print(f"{2 * arguments.rounds} processes ended in order")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""One rank that loses its group again and again and goes on without one of the ranks.
+
+    python recovery.py FOLDER [--rounds 50] [--ranks 3]        starts the ranks itself
+
+Each round: all ranks make a group over a new store, train two steps of DDP, one of them aborts while the others wait
+for it in a collective, these notice it within two seconds, make a group without the rank, and train on. Rank 0 prints
+a JSON document: the longest time that a rank needed to notice, and what the process holds after a few rounds and at
+the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from cycles import measure
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from transport import variables
+
+WARM_UP = 10
+NOTICE_SECONDS = 2.0
+
+
+def join(folder: Path, name: str, rank: int, size: int) -> None:
+    store = dist.FileStore(str(folder / name), size)
+    dist.init_process_group("ccl", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+
+
+def steps(net: nn.Module, size: int) -> None:
+    model = DistributedDataParallel(net)
+    for _ in range(2):
+        model(torch.randn(8, 64)).square().mean().backward()
+    number = torch.ones(1000)
+    dist.all_reduce(number)
+    if number.sum().item() != 1000 * size:
+        raise AssertionError(f"the sum is {number.sum().item()}")
+
+
+def has_error() -> bool:
+    group = dist.distributed_c10d._get_default_group()
+    return bool(group._get_backend(torch.device("cpu")).has_error())
+
+
+def round_of(folder: Path, number: int, rank: int, size: int, net: nn.Module) -> float:
+    """Seconds until the abort of one rank was noticed; 0 for that rank itself."""
+    leaver = 1 + number % (size - 1)
+    join(folder, f"{number}-all", rank, size)
+    steps(net, size)
+    dist.barrier()
+    took = 0.0
+    if rank == leaver:
+        work = dist.all_reduce(torch.ones(500_000), async_op=True)  # in flight: the others never call it
+        time.sleep(0.05)
+        dist.distributed_c10d._abort_process_group()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if "aborted" not in str(error):
+                raise
+        else:
+            raise AssertionError("the call of an aborted group ended well")
+    else:
+        time.sleep(0.05)
+        begin = time.monotonic()
+        try:
+            dist.broadcast(torch.ones(10), src=leaver)  # never called there
+        except RuntimeError:
+            took = time.monotonic() - begin
+        else:
+            raise AssertionError("a broadcast without its source ended well")
+        if not has_error():
+            raise AssertionError("the group reports no error")
+        dist.distributed_c10d._abort_process_group()
+        join(folder, f"{number}-rest", rank - (rank > leaver), size - 1)
+        steps(net, size - 1)
+        dist.destroy_process_group()
+    return took
+
+
+def run_rank(folder: Path, rounds: int, rank: int, size: int) -> None:
+    import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
+
+    torch.set_num_threads(1)
+    net = nn.Linear(64, 64)
+    slowest, early = 0.0, {}
+    for number in range(rounds):
+        slowest = max(slowest, round_of(folder, number, rank, size, net))
+        if number + 1 == WARM_UP:
+            time.sleep(4)  # threads that say farewell, or wait for work
+            early = measure()
+    time.sleep(4)
+    if slowest > NOTICE_SECONDS:
+        raise AssertionError(f"rank {rank} noticed an abort after {slowest:.1f} s")
+    if rank == 0:
+        print(json.dumps({"rounds": rounds, "slowest": round(slowest, 2), "early": early, "late": measure()}))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--rank", type=int)
+    arguments = parser.parse_args()
+    if arguments.rank is not None:
+        run_rank(arguments.folder, arguments.rounds, arguments.rank, arguments.ranks)
+        return 0
+    started = []
+    for rank in range(arguments.ranks):
+        environ = {**os.environ, **variables(rank, arguments.ranks), "OMP_NUM_THREADS": "1"}
+        started.append(subprocess.Popen([sys.executable, *sys.argv, f"--rank={rank}"], env=environ))
+    return max(process.wait() for process in started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
