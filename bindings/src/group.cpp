@@ -21,6 +21,7 @@ constexpr Milliseconds kLookAgain{50};
 // completed a large collective that others are still at.
 constexpr std::chrono::seconds kLastWords{2};
 constexpr std::chrono::seconds kLastWordsInOrder{30};
+constexpr std::chrono::seconds kLastWordsOfFailed{1};
 // For the connections of the lifeline, once all ranks are there.
 constexpr std::chrono::seconds kTieLifeline{60};
 constexpr const char* kGaveUp = "ccl/gave-up";
@@ -170,6 +171,9 @@ bool Group::mark_broken(const std::string& reason) {
   }
   reason_ = reason;
   broken_.store(true, std::memory_order_release);
+  if (lifeline_) {
+    lifeline_->fail();
+  }
   return true;
 }
 
@@ -191,17 +195,22 @@ void Group::require_usable(const char* operation) const {
 }
 
 std::string Group::why_never(Clock::time_point started, bool is_message) const {
+  using Kind = Departure::Kind;
   const auto gone = lifeline_ ? lifeline_->departure() : std::nullopt;
-  if (!gone || (gone->is_orderly && is_message)) { // others may still exchange messages
+  if (!gone || (gone->kind == Kind::kLeft && is_message)) { // others may still exchange messages
     return "";
   }
-  const auto last_words = gone->is_orderly ? kLastWordsInOrder : kLastWords;
+  const auto last_words = gone->kind == Kind::kLeft ? kLastWordsInOrder
+      : gone->kind == Kind::kFailed                 ? kLastWordsOfFailed
+                                                    : kLastWords;
   if (Clock::now() < std::max(gone->noticed, started) + last_words) {
     return "";
   }
   const auto rank = options.global_ranks.empty() ? gone->rank : options.global_ranks[gone->rank];
-  return c10::str(
-      "rank ", rank, gone->is_orderly ? " has left the group" : " has ended, or its host cannot be reached any more");
+  const char* const what = gone->kind == Kind::kLeft ? " has left the group"
+      : gone->kind == Kind::kFailed                  ? " has given the group up"
+                                                     : " has ended, or its host cannot be reached any more";
+  return c10::str("rank ", rank, what);
 }
 
 void Group::started(const Started& what) {

@@ -1,18 +1,23 @@
-// TCP connections between two ranks, each step bounded.
+// File descriptors, and TCP connections whose other host may disappear.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
-#include <cstdint>
+#include <functional>
 #include <string>
 
 namespace ccl_backend {
 
-// Owns a file descriptor.
+// Owns a file descriptor. A forked child has none of its parent's: it would keep connections open after the parent's
+// death.
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(other.release()) {}
+  // What `open` returns, with errno as it left it; not open where that is negative. `open` must not block: no fork of
+  // the process comes in between.
+  static Socket make(const std::function<int()>& open);
+  Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&& other) noexcept;
   ~Socket() {
     close();
@@ -25,35 +30,22 @@ class Socket {
     return descriptor_ >= 0;
   }
   void close();
-  int release();
 
  private:
   int descriptor_ = -1;
+  pid_t process_ = 0; // in another one the number may stand for another file
 };
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Where a rank listens, as it tells others: "10.0.0.1 40123 9f3c...". The last is a secret that shows that a
-// connection is meant for this rank and this group.
-class Listener {
- public:
-  // On the address of the interface FI_TCP_IFACE, else on that of the host's name; the port is any, or from
-  // FI_TCP_PORT_LOW_RANGE to FI_TCP_PORT_HIGH_RANGE, like libfabric's. Raises DistBackendError.
-  Listener();
+// Raises DistBackendError with `what` and errno's meaning.
+[[noreturn]] void raise_errno(const std::string& what);
 
-  std::string address() const;
-  // The connection of the rank that was given the address; not open if there is none at the deadline.
-  Socket accept(Deadline deadline) const;
+// Rounded up, for poll.
+int milliseconds_until(Deadline deadline);
 
- private:
-  Socket socket_;
-  std::string host_;
-  uint16_t port_ = 0;
-  std::string secret_;
-};
-
-// Raises DistBackendError at the deadline, or with what the kernel said.
-Socket connect_to(const std::string& address, Deadline deadline);
+// Whether one of poll's events came before the deadline.
+bool is_ready(const Socket& socket, short events, Deadline deadline);
 
 // The kernel reports a connection whose other host does not answer for `limit` as closed.
 void close_when_unreachable(const Socket& socket, std::chrono::seconds limit);

@@ -1,0 +1,236 @@
+#include "ring.hpp"
+
+#include "errors.hpp"
+#include "listener.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace ccl_backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = Departure::Kind;
+
+// After its farewell a rank reads on for this long: closing with data unread would take the farewell back.
+constexpr std::chrono::seconds kFarewell{2};
+// For one connection, to a rank that listens. No more than half of the time that is left: the other end has to be
+// told before it is over.
+constexpr std::chrono::seconds kConnect{20};
+// What a rank says of its connection to the next; anything else is the reason why there is none.
+constexpr const char* kStands = "stands";
+
+std::string address_key(int rank) {
+  return c10::str("ccl/lifeline/address/", rank);
+}
+
+// How the rank's connecting to the next ended.
+std::string connected_key(int rank) {
+  return c10::str("ccl/lifeline/connected/", rank);
+}
+
+} // namespace
+
+Ring::Ring(int rank, int size, std::chrono::seconds unreachable)
+    : rank_(rank),
+      size_(size),
+      unreachable_(unreachable),
+      process_(getpid()),
+      wake_(Socket::make([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
+      neighbours_{Neighbour{(rank + 1) % size}, Neighbour{(rank + size - 1) % size}} {
+  if (!wake_.is_open()) {
+    raise_errno("no event descriptor");
+  }
+}
+
+bool Ring::is_inherited() const {
+  return getpid() != process_;
+}
+
+void Ring::tie(c10d::Store& store, Clock::time_point deadline) {
+  const auto read = [&](const std::string& key, int of) {
+    try {
+      store.wait({key}, std::chrono::milliseconds(std::max(1, milliseconds_until(deadline))));
+    } catch (const std::exception&) {
+      C10_THROW_ERROR(DistBackendError, c10::str("rank ", of, " ended, or was stopped, while the ranks connected"));
+    }
+    return store.get_to_str(key);
+  };
+  const auto warn = [&](const std::string& hindrance) {
+    TORCH_WARN(
+        "ccl: rank ", rank_, " has no connection by which a dead rank is noticed before the timeout: ", hindrance);
+  };
+  auto& [next, previous] = neighbours_;
+  std::optional<Listener> listener;
+  try {
+    try {
+      listener.emplace();
+    } catch (const std::exception& error) {
+      warn(message_of(error));
+    }
+    store.set(address_key(rank_), listener ? listener->address() : "");
+    const auto address = read(address_key(next.rank), next.rank);
+    std::string outcome = kStands;
+    try {
+      TORCH_CHECK(!address.empty(), "it does not listen");
+      const auto now = Clock::now();
+      next.socket = connect_to(address, now + std::min<Clock::duration>(kConnect, (deadline - now) / 2));
+      close_when_unreachable(next.socket, unreachable_);
+    } catch (const std::exception& error) {
+      next.socket.close();
+      outcome = message_of(error);
+      warn(c10::str("to rank ", next.rank, ": ", outcome));
+    }
+    // This rank alone decides: the next one answered before, and cannot know whether that came in time.
+    store.set(connected_key(rank_), outcome);
+    outcome = read(connected_key(previous.rank), previous.rank);
+    if (outcome == kStands && listener) {
+      previous.socket = listener->finish();
+      close_when_unreachable(previous.socket, unreachable_);
+    } else if (listener) {
+      warn(c10::str("from rank ", previous.rank, ": ", outcome));
+    }
+  } catch (...) {
+    if (listener && !previous.socket.is_open()) {
+      previous.socket = listener->finish(); // the other end may have taken it for standing
+    }
+    throw;
+  }
+}
+
+void Ring::send(Neighbour& neighbour, const Departure& departure) {
+  if (!neighbour.socket.is_open() || !neighbour.is_writable) {
+    return;
+  }
+  const auto message = encode(departure);
+  // A neighbour that is gone is not interested, one that does not read has room for thousands. After a part of a
+  // message nothing else makes sense.
+  neighbour.is_writable = ::send(neighbour.socket.descriptor(), message.data(), message.size(),
+                                 MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(message.size());
+}
+
+void Ring::note(const Departure& departure, const Neighbour* from) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const bool is_echo = departure.rank == rank_ && departure.kind != Kind::kLost;
+  if (is_echo || !departures_.add(departure) || has_left_) {
+    return;
+  }
+  for (auto& neighbour : neighbours_) {
+    if (&neighbour != from && neighbour.rank != departure.rank) {
+      send(neighbour, departure);
+    }
+  }
+}
+
+bool Ring::read(Neighbour& neighbour) {
+  char bytes[512];
+  const auto count = recv(neighbour.socket.descriptor(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return true;
+  }
+  if (count <= 0) {
+    if (neighbour.is_readable) {
+      note({neighbour.rank, Kind::kLost, 0, Clock::now()}, &neighbour); // if it has said so, then it is known
+    }
+    return false;
+  }
+  if (!neighbour.is_readable) {
+    return true;
+  }
+  auto& unread = neighbour.unread.append(bytes, static_cast<size_t>(count));
+  for (Message message; unread.size() >= message.size(); unread.erase(0, message.size())) {
+    std::memcpy(message.data(), unread.data(), message.size());
+    const auto departure = decode(message, size_);
+    if (!departure) {
+      // Not closed: the neighbour would take that for this rank's death.
+      neighbour.is_readable = false;
+      TORCH_WARN(
+          "ccl: rank ", rank_, " got a message that makes no sense from rank ", neighbour.rank,
+          " and does not listen to it any more: dead ranks may be noticed at the timeout only");
+      return true;
+    }
+    note(*departure, &neighbour);
+  }
+  return true;
+}
+
+void Ring::listen() {
+  pthread_setname_np(pthread_self(), "ccl-lifeline");
+  std::optional<Clock::time_point> end;
+  while (std::any_of(neighbours_.begin(), neighbours_.end(), [](const auto& one) { return one.socket.is_open(); })) {
+    std::array<pollfd, 3> wanted{};
+    for (size_t i = 0; i < neighbours_.size(); ++i) {
+      wanted[i] = {neighbours_[i].socket.descriptor(), POLLIN, 0}; // poll ignores -1
+    }
+    wanted[2] = {end ? -1 : wake_.descriptor(), POLLIN, 0};
+    if (end && Clock::now() >= *end) {
+      return;
+    }
+    if (poll(wanted.data(), wanted.size(), end ? milliseconds_until(*end) : -1) < 0 && errno != EINTR) {
+      return;
+    }
+    if (wanted[2].revents != 0) {
+      end = Clock::now() + kFarewell;
+    }
+    for (size_t i = 0; i < neighbours_.size(); ++i) {
+      if (wanted[i].revents != 0 && !read(neighbours_[i])) {
+        std::lock_guard<std::mutex> guard(mutex_);
+        neighbours_[i].socket.close();
+      }
+    }
+  }
+}
+
+void Ring::fail() noexcept {
+  if (is_inherited()) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (has_failed_ || has_left_) {
+    return;
+  }
+  has_failed_ = true;
+  for (auto& neighbour : neighbours_) {
+    send(neighbour, {rank_, Kind::kFailed, sequence_, {}});
+  }
+}
+
+void Ring::leave() noexcept {
+  if (is_inherited()) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (has_left_) {
+    return;
+  }
+  has_left_ = true;
+  for (auto& neighbour : neighbours_) {
+    if (!has_failed_) { // that it has is known, and says more
+      send(neighbour, {rank_, Kind::kLeft, sequence_, {}});
+    }
+    if (neighbour.socket.is_open()) {
+      shutdown(neighbour.socket.descriptor(), SHUT_WR);
+    }
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_.descriptor(), &one, sizeof(one));
+}
+
+std::optional<Departure> Ring::find(Kind kind) const {
+  if (is_inherited()) {
+    return std::nullopt;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  return departures_.find(kind);
+}
+
+} // namespace ccl_backend
