@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.containers import RunInImage
+from tests import containers
 
 # What is noticed at once is raised two seconds later; the rest is for a busy machine.
 SOON = 8.0
@@ -20,8 +20,8 @@ from datetime import timedelta
 import torch, torch.distributed as dist
 import oneccl_bindings_for_pytorch as package
 
-case, rank = sys.argv[1], dist.get_rank()
-said = {"rank": rank}
+rank = dist.get_rank()
+said = {}
 
 class Watched(dist.Store):
     def __init__(self, store):
@@ -42,8 +42,6 @@ class Watched(dist.Store):
     def add(self, key, value): return self.store.add(key, value)
     def delete_key(self, key): return self.store.delete_key(key)
 
-on_address = on_connected = lambda *_: None
-on_read = lambda value: value
 create = package.create
 package.create = lambda store, **options: create(store=Watched(store), **options)
 
@@ -126,41 +124,61 @@ def options():
         except OSError:
             pass
 
-if case == "attack":
-    clients = []
+def case_attack():
+    global on_address
     on_address = attack
     group = make()
     dist.barrier()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     use(group, 0)
-elif case == "frozen":
+
+def case_frozen():
+    global on_address, on_read
     if rank == 1:
         on_address = freeze
     else:
         on_read = lambda value: (time.sleep(1), value)[1]
     use(make(16), 4)
-elif case == "refused":
+
+def case_refused():
+    global on_read
     if rank == 0:
         on_read = lambda value: f"127.0.0.1 1 {parse(value)[1]}".encode()
     use(make(), 4)
-elif case.startswith("forged"):
-    forged = []
+
+def forge(message):
+    global on_read
     if rank == 0:
         on_read = proxied
     group = make()
     dist.barrier()
     if rank == 0:
-        forged[0].sendall({"forged rank": struct.pack("<BIQ", 0, 1000, 0), "forged kind": b"\xff" * 13}[case] * 3)
+        forged[-1].sendall(message * 3)
     use(group, 4)
-elif case == "fork":
-    before = sockets()
+
+def case_rank():
+    forge(struct.pack("<BIQ", 0, 1000, 0))
+
+def case_kind():
+    forge(b"\xff" * 13)
+
+def case_fork():
+    global on_connected
     on_connected = fork
+    before.update(sockets())
     use(make(), 0)
-elif case == "options":
-    group = make()
-    said["options"] = sorted(set(options()))
-elif case == "abort":
+
+def case_seconds():
+    for value in ("2", "4", "3600", "1", "3601", "4.5", "ten", ""):
+        os.environ["CPU_TRAIN_STACK_UNREACHABLE_SECONDS"] = value
+        try:
+            group = make()
+            said[value] = sorted(set(options()))
+        except ValueError as error:
+            said[value] = str(error)
+
+def case_abort():
     group = make()
     dist.barrier()
     if rank == 2:
@@ -169,94 +187,113 @@ elif case == "abort":
     else:
         use(group, 0)
     dist.barrier()  # of another group: all are alive
-print(json.dumps(said) + "\n", end="", flush=True)
+
+clients, forged, before = [], [], set()
+for case in sys.argv[1:]:
+    on_address = on_connected = lambda *_: None
+    on_read = lambda value: value
+    said = {"case": case, "rank": rank}
+    globals()[f"case_{case}"]()
+    print(json.dumps(said) + "\n", end="", flush=True)
 os._exit(0)
 """
 
-
-@pytest.fixture
-def run_case(run_in_image: RunInImage, tmp_path: Path) -> Any:
-    """What each rank said, and standard error. Without an agent, which would end all when one is killed."""
-    tmp_path.chmod(0o755)
-    (tmp_path / "script.py").write_text(SCRIPT)
-
-    def run(case: str, ranks: int = 2, **env: str) -> tuple[dict[int, dict[str, Any]], str]:
-        each = f"RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /scripts/script.py '{case}'"
-        start = f"for rank in $(seq 0 {ranks - 1}); do {each} & done; wait"
-        place = {"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}", "OMP_NUM_THREADS": "1"}
-        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-        mounts = ("--volume", f"{tmp_path}:/scripts:ro", "--shm-size", "1g")
-        every = {**place, **master, **env}
-        done = run_in_image("sh", "-c", start, env=every, docker_args=mounts, timeout=150)
-        said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        return {one["rank"]: one for one in said}, done.stdout + done.stderr
-
-    return run
+Said = dict[str, dict[int, dict[str, Any]]]
 
 
-def warnings(output: str, rank: int) -> list[str]:
+def run_cases(image: str, folder: Path, cases: str, ranks: int = 2) -> tuple[Said, str]:
+    """What the ranks said in each case, and all output. No agent ends the ranks when one is killed."""
+    folder.chmod(0o755)
+    (folder / "script.py").write_text(SCRIPT)
+    each = f"RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /scripts/script.py {cases}"
+    start = f"for rank in $(seq 0 {ranks - 1}); do {each} & done; wait"
+    place = {"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}", "OMP_NUM_THREADS": "1"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    mounts = ("--volume", f"{folder}:/scripts:ro", "--shm-size", "1g")
+    done = containers.run(image, "sh", "-c", start, env={**place, **master}, docker_args=mounts, timeout=200)
+    said: Said = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            one = json.loads(line)
+            said.setdefault(one["case"], {})[one["rank"]] = one
+    return said, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def survived(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Said, str]:
+    """The cases that nobody dies of."""
+    return run_cases(image, tmp_path_factory.mktemp("lifeline"), "refused rank kind fork seconds")
+
+
+def warnings(output: str, rank: int, reason: str) -> list[str]:
     text = f"ccl: rank {rank} has no connection by which a dead rank is noticed"
-    return [line for line in output.splitlines() if text in line]
+    return [line for line in output.splitlines() if text in line and reason in line]
 
 
-def test_a_thousand_strangers_cost_neither_time_nor_the_lifeline(run_case: Any) -> None:
-    said, output = run_case("attack")
-    assert said[0]["seconds"] < SOON, said
-    assert "rank 1 has ended" in said[0]["error"], output
-    assert said[0]["used"] < SOON, said
-    assert not warnings(output, 0), output
+def test_a_thousand_strangers_cost_neither_time_nor_the_lifeline(image: str, tmp_path: Path) -> None:
+    said, output = run_cases(image, tmp_path, "attack")
+    assert said["attack"][0]["seconds"] < SOON, output
+    assert "rank 1 has ended" in said["attack"][0]["error"], output
+    assert said["attack"][0]["used"] < SOON, output
+    assert not warnings(output, 0, ""), output
 
 
-@pytest.mark.parametrize(("case", "reason"), [("frozen", "no answer in time"), ("refused", "refused")])
-def test_both_ends_say_that_there_is_no_connection_and_nobody_is_dead(
-    run_case: Any, case: str, reason: str
-) -> None:
-    said, output = run_case(case)
+def test_a_frozen_rank_is_neither_waited_for_nor_taken_for_dead(image: str, tmp_path: Path) -> None:
+    said, output = run_cases(image, tmp_path, "frozen")
+    check_both_warned_and_worked(said["frozen"], output, "no answer in time")
+
+
+def test_both_ends_report_a_connection_that_was_refused(survived: tuple[Said, str]) -> None:
+    said, output = survived
+    check_both_warned_and_worked(said["refused"], output, "refused")
+
+
+def check_both_warned_and_worked(said: dict[int, dict[str, Any]], output: str, reason: str) -> None:
     for rank in (0, 1):
-        (line,) = warnings(output, rank)
-        assert reason in line
+        assert len(warnings(output, rank, reason)) == 1, output
         assert said[rank].get("sum") == 2, output
     assert said[0]["used"] > 3, "the call was too short to tell"
 
 
-@pytest.mark.parametrize("case", ["forged rank", "forged kind"])
-def test_a_message_that_makes_no_sense_is_ignored_with_one_warning(run_case: Any, case: str) -> None:
-    said, output = run_case(case)
-    assert [said[rank].get("sum") for rank in (0, 1)] == [2, 2], output
-    assert said[0]["used"] > 3, "the call was too short to tell"
-    assert output.count("ccl: rank 1 got a message that makes no sense from rank 0") == 1, output
+@pytest.mark.parametrize("forged", ["rank", "kind"])
+def test_a_message_that_makes_no_sense_is_ignored(survived: tuple[Said, str], forged: str) -> None:
+    said, output = survived
+    assert [said[forged][rank].get("sum") for rank in (0, 1)] == [2, 2], output
+    assert said[forged][0]["used"] > 3, "the call was too short to tell"
+    # One in each of the two groups, however many such messages came.
+    assert output.count("ccl: rank 1 got a message that makes no sense from rank 0") == 2, output
 
 
-def test_all_ranks_hear_that_one_gave_up_while_all_are_alive(run_case: Any) -> None:
-    said, output = run_case("abort", 4)
-    assert sorted(said) == [0, 1, 2, 3], output
+def test_all_ranks_hear_that_one_gave_up_while_all_are_alive(image: str, tmp_path: Path) -> None:
+    said, output = run_cases(image, tmp_path, "abort", ranks=4)
+    assert sorted(said["abort"]) == [0, 1, 2, 3], output
     for rank in (0, 1, 3):
-        assert "rank 2 has given the group up" in said[rank]["error"]
-        assert said[rank]["used"] < SOON
+        assert "rank 2 has given the group up" in said["abort"][rank]["error"]
+        assert said["abort"][rank]["used"] < SOON
 
 
-def test_a_child_forked_while_the_ranks_connect_keeps_no_connection(run_case: Any) -> None:
-    said, output = run_case("fork")
+def test_a_child_forked_while_the_ranks_connect_keeps_no_connection(survived: tuple[Said, str]) -> None:
+    said, output = survived
     for rank in (0, 1):
-        assert said[rank]["made"] >= 2, output
-        assert said[rank]["inherited"] == 0
-        assert said[rank]["sum"] == 2
+        assert said["fork"][rank]["made"] >= 2, output
+        assert said["fork"][rank]["inherited"] == 0
+        assert said["fork"][rank]["sum"] == 2
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("2", [2000, 1, 1, 1]), ("4", [4000, 1, 1, 3]), ("3600", [3_600_000, 1440, 720, 3])]
 )
-def test_after_how_long_a_host_is_unreachable_can_be_chosen(
-    run_case: Any, value: str, expected: list[int]
+def test_when_a_host_counts_as_unreachable_can_be_chosen(
+    survived: tuple[Said, str], value: str, expected: list[int]
 ) -> None:
-    said, output = run_case("options", CPU_TRAIN_STACK_UNREACHABLE_SECONDS=value)
+    said, output = survived
     for rank in (0, 1):
-        assert expected in said[rank]["options"], output
+        assert expected in said["seconds"][rank][value], output
 
 
 @pytest.mark.parametrize("value", ["1", "3601", "4.5", "ten", ""])
-def test_a_wrong_number_of_seconds_is_one_line(run_case: Any, value: str) -> None:
-    said, output = run_case("options", CPU_TRAIN_STACK_UNREACHABLE_SECONDS=value)
-    assert not said
-    found = f"ValueError: ccl: CPU_TRAIN_STACK_UNREACHABLE_SECONDS is '{value}'"
-    assert output.count(f"{found}, expected whole seconds from 2 to 3600") == 2, output
+def test_a_wrong_number_of_seconds_is_one_line(survived: tuple[Said, str], value: str) -> None:
+    said, output = survived
+    found = f"ccl: CPU_TRAIN_STACK_UNREACHABLE_SECONDS is '{value}'"
+    for rank in (0, 1):
+        assert said["seconds"][rank][value] == f"{found}, expected whole seconds from 2 to 3600", output
