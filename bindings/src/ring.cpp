@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iostream>
 
 namespace ccl_backend {
 namespace {
@@ -153,9 +154,10 @@ bool Ring::read(Neighbour& neighbour) {
     if (!departure) {
       // Not closed: the neighbour would take that for this rank's death.
       neighbour.is_readable = false;
-      TORCH_WARN(
+      // torch's own warnings reach Python from its threads only.
+      std::cerr << c10::str(
           "ccl: rank ", rank_, " got a message that makes no sense from rank ", neighbour.rank,
-          " and does not listen to it any more: dead ranks may be noticed at the timeout only");
+          " and does not listen to it any more: dead ranks may be noticed at the timeout only\n");
       return true;
     }
     note(*departure, &neighbour);

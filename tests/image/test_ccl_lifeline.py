@@ -104,8 +104,13 @@ def proxied(value):
     return f"127.0.0.1 {listener.getsockname()[1]} {secret}".encode()
 
 def sockets():
-    names = {fd: os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
-    return {(fd, name) for fd, name in names.items() if "socket:" in name or "eventfd" in name}
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+        except OSError:  # closed meanwhile
+            pass
+    return {(fd, name) for fd, name in found if "socket:" in name or "eventfd" in name}
 
 def fork():
     said["made"] = len(sockets() - before)
