@@ -96,7 +96,12 @@ Group::Group(GroupOptions given)
     const auto limit = std::min(Clock::now() + kTieLifeline, deadline);
     lifeline_ = std::make_shared<Lifeline>(*options.store, options.rank, options.size, limit);
   }
-  lanes_[0].communicator = connect(options.store, deadline);
+  try {
+    lanes_[0].communicator = connect(options.store, deadline);
+  } catch (...) {
+    tell_failure(); // else the others would take it for an orderly end
+    throw;
+  }
   mailbox_ = std::make_unique<Mailbox>(*lanes_[0].communicator, options.size);
 }
 
