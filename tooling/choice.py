@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import image_lock, images, locks, variants
+from tooling import image_lock, images, variants
 from tooling.engine import Engine
 from tooling.errors import UsageError
 from tooling.images import Image
@@ -61,6 +61,4 @@ def image(choice: Choice, engine: Engine, say: Say) -> Image:
     pin = choice.row
     if pin is None:
         return image_lock.fetch(image_lock.read(Path(str(choice.image_lock))), engine, say)
-    if pin.own and not locks.path_of(pin).is_file():
-        locks.write(pin, say)
     return images.build(pin, say)

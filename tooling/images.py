@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import base, locks, wheels
+from tooling import advisories, base, locks, wheels
 from tooling.base import Base
 from tooling.errors import UsageError
 from tooling.paths import CACHE, IMAGES, ROOT
@@ -38,6 +38,7 @@ REVISION_LABEL = "org.opencontainers.image.revision"
 DIRTY = "-dirty"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
 CCL_LABEL = f"{LABEL}.ccl"
+ADVISORIES_LABEL = f"{LABEL}.advisories"
 
 Say = Callable[[str], None]
 
@@ -57,9 +58,13 @@ def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
     """Makes the pin's image unless it is there already. The engine must run (tooling.engine.ensure).
 
     An image stays what it is over commits that change nothing in it. With `of_this_commit` its labels name the one
-    that is checked out.
+    that is checked out. What is known against the pin's versions is one line each, before anything is looked for.
     """
     started = time.monotonic()
+    for advisory in pin.advisories:
+        say(f"{pin.name}: warning: {advisory}")
+    if pin.own and not locks.path_of(pin).is_file():
+        locks.write(pin, say)
     lock = locks.read(pin)
     ground = base.ensure(pin, say)
     inputs = inputs_sha256(pin, ground)
@@ -110,6 +115,7 @@ def build_argv(
         "CCL": pin.ccl,
         "PYTHON": pin.python,
         "PIN": pin.name,
+        "ADVISORIES": advisories.document(pin.advisories),
     }
     # The builder that is part of the engine, called as the context: only it sees the engine's own images.
     argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", pin.image]
@@ -148,6 +154,7 @@ def labels(pin: Pin, ground: Base, versions: Mapping[str, str], inputs: str) -> 
         f"{LABEL}.python": pin.python,
         f"{LABEL}.torch-source": pin.torch_source,
         CCL_LABEL: pin.ccl,
+        **({ADVISORIES_LABEL: " ".join(advisory.id for advisory in pin.advisories)} if pin.advisories else {}),
         f"{LABEL}.oneccl": pin.oneccl,
         f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
         INPUTS_LABEL: inputs,
@@ -172,6 +179,7 @@ def inputs_sha256(pin: Pin, ground: Base) -> str:
         *pin.build_requirements,
         ground.digest,
         project_version(),
+        advisories.document(pin.advisories),
     ]
     total.update("\n".join(facts).encode())
     recipe = [

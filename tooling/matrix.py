@@ -44,7 +44,8 @@ def row(pin: Pin) -> dict[str, Any]:
         "proved_on": proof.date or None,
         "torch_source": str(proof.torch_source) if proof.command else None,
         "eol": pin.debian.eol,
-        "notes": list(pin.notes),
+        "notes": [str(advisory) for advisory in pin.advisories],
+        "advisories": [advisory.id for advisory in pin.advisories],
         "without_intel": _without_intel(pin),
     }
 
@@ -76,7 +77,7 @@ def show(matrix: Matrix, as_json: bool) -> None:
         if proved := cells["without_intel"]:
             console.print(f"{cells['pin']}: {_in_words(proved)}", highlight=False)
     for note, names in _notes(rows).items():
-        console.print(f"{', '.join(names)}: {note}", highlight=False)
+        console.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True)
 
 
 def _in_words(proved: Mapping[str, str]) -> str:

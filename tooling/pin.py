@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from tooling.advisories import Advisory
+
 INTEL_BINDINGS = "oneccl-bind-pt"
 PYTORCH_CPU = "+cpu"
 DEFAULT_TORCH_SUFFIX = "-default-torch"
@@ -83,6 +85,7 @@ class Pin:
     `oneccl`: the version of oneCCL that is inside the ccl backend.
     `sources`: for packages that the host's indexes may lack.
     `own`: a user's own combination, which has no row.
+    `known_advisories`: what is known against any version; `advisories` is what applies to these.
     """
 
     name: str
@@ -96,8 +99,8 @@ class Pin:
     sources: Mapping[str, Source]
     base: str = ""
     torch_source: TorchSource = TorchSource.ROW
-    notes: tuple[str, ...] = ()
     own: bool = False
+    known_advisories: tuple[Advisory, ...] = ()
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -108,6 +111,11 @@ class Pin:
     def build_requirements(self) -> tuple[str, ...]:
         """The same for `build_packages`."""
         return _requirements(self.build_packages)
+
+    @property
+    def advisories(self) -> tuple[Advisory, ...]:
+        """What is known against the versions in `packages`."""
+        return tuple(advisory for advisory in self.known_advisories if advisory.applies_to(self.packages))
 
     @property
     def image(self) -> str:
@@ -157,7 +165,6 @@ class Pin:
             self,
             packages=MappingProxyType(packages),
             build_packages=MappingProxyType(build_packages),
-            notes=(),
             own=True,
         )
         return replace(changed, name=f"{self.name}-own-{changed.facts_sha256[:8]}")

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from packaging.version import Version
-
 from tooling import toml_checks as check
+from tooling.advisories import Advisory, Range
 from tooling.errors import UsageError
 from tooling.paths import IMAGES
 from tooling.pin import DEBIAN_RELEASES, INTEL_BINDINGS, Ccl, Pin, Source
@@ -65,20 +64,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _BASE = re.compile(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}")
 _APT_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+")
 _SENTENCE = re.compile(r"\S.*\S")
+_ADVISORY = re.compile(r"CVE-[0-9]{4}-[0-9]{4,}|GHSA(-[0-9a-z]{4}){3}|[\w.-]+/[\w.-]+#[0-9]+")
 EXACT_VERSION = "an exact version such as 2.13.0+cpu"
-
-
-@dataclass(frozen=True)
-class Advisory:
-    """Something known against versions of a package: all of them, or those below `below`."""
-
-    package: str
-    below: str | None
-    note: str
-
-    def applies_to(self, packages: Mapping[str, str]) -> bool:
-        version = packages.get(self.package)
-        return version is not None and (self.below is None or Version(version) < Version(self.below))
 
 
 @dataclass(frozen=True)
@@ -131,19 +118,31 @@ def _sources(where: str, key: str, value: Any, is_page: bool) -> dict[str, Sourc
     return {name: Source(url, is_page) for name, url in urls.items()}
 
 
-def _advisories(where: str, value: Any) -> list[Advisory]:
+def _advisories(where: str, value: Any) -> tuple[Advisory, ...]:
     if not isinstance(value, list):
         raise UsageError(f"{where}: advisories is {type(value).__name__}, expected a list of tables")
     made = []
     for number, row in enumerate(value, start=1):
         place = f"{where}, advisory {number}"
-        check.keys(place, check.table(where, f"advisory {number}", row), ("package", "note"), ("below",))
-        check.choice(place, "package", row["package"], (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES))
-        check.text(place, "note", row["note"], _SENTENCE, "a sentence")
-        if "below" in row:
-            check.text(place, "below", row["below"], VERSION, EXACT_VERSION)
-        made.append(Advisory(row["package"], row.get("below"), row["note"]))
-    return made
+        check.keys(place, check.table(where, f"advisory {number}", row), ("id", "affected", "summary"))
+        check.text(place, "id", row["id"], _ADVISORY, "CVE-YEAR-NUMBER, GHSA-… or OWNER/REPOSITORY#NUMBER")
+        check.text(place, "summary", row["summary"], _SENTENCE, "a sentence")
+        made.append(Advisory(row["id"], row["summary"], _ranges(place, row["affected"])))
+    return tuple(made)
+
+
+def _ranges(where: str, value: Any) -> tuple[Range, ...]:
+    ranges = []
+    for package, bounds in check.table(where, "affected", value).items():
+        place = f"{where}, affected {package}"
+        check.choice(where, "affected", package, (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES))
+        check.keys(place, check.table(where, f"affected {package}", bounds), (), ("introduced", "fixed"))
+        for key, version in bounds.items():
+            check.text(place, key, version, VERSION, EXACT_VERSION)
+        ranges.append(Range(package, bounds.get("introduced"), bounds.get("fixed")))
+    if not ranges:
+        raise UsageError(f"{where}: affected is empty, expected a range of versions for a package")
+    return tuple(ranges)
 
 
 def _refused(where: str, value: Any, pins: tuple[str, ...]) -> dict[str, str]:
@@ -157,7 +156,7 @@ def _refused(where: str, value: Any, pins: tuple[str, ...]) -> dict[str, str]:
     return refused
 
 
-def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories: list[Advisory]) -> Pin:
+def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories: tuple[Advisory, ...]) -> Pin:
     row = check.table(where, name, row)
     check.keys(where, row, PIN_KEYS, OPTIONAL_PIN_KEYS)
     check.choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
@@ -188,7 +187,7 @@ def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories
         build_packages=build_packages,
         sources=MappingProxyType({package: sources[source] for package, source in chosen.items()}),
         base=row.get("base", ""),
-        notes=tuple(advisory.note for advisory in advisories if advisory.applies_to(packages)),
+        known_advisories=advisories,
     )
 
 

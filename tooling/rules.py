@@ -15,7 +15,7 @@ from tooling.pin import INTEL_BINDINGS, PYTORCH_CPU, Ccl, Pin
 IPEX = "intel-extension-for-pytorch"
 
 # torch's release -> Intel's bindings for it. Each is compiled against exactly that torch: with another one it ends
-# in an undefined symbol. Source: the releases of intel/torch-ccl; 2.7 was the last.
+# in an undefined symbol. Source: the releases of intel/torch-ccl; v2.7.0+cpu is the last tag for the CPU.
 BINDINGS_OF_TORCH = {
     "1.10.0": "1.10.0",
     "1.11.0": "1.11.0",

@@ -19,6 +19,7 @@ from functools import partial
 
 from entrypoints import affinity, ccl, environment, plan, preload, topology
 from entrypoints.doctor import (
+    advisories,
     checks,
     clock,
     collectives,
@@ -87,7 +88,8 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     yield from checks.attempt("plan", lambda: _plan(place, ranks, environ))
     yield from checks.attempt(shm.NAME, partial(shm.examine, ranks))
     yield from checks.attempt("open files", limits.examine)
-    yield from checks.attempt("versions", versions.examine)
+    yield from checks.attempt(versions.NAME, versions.examine)
+    yield from checks.attempt(advisories.NAME, advisories.examine)
     master = meeting.wanted_master(options.master_addr, options.master_port, place, environ)
     yield from checks.attempt("network", partial(meeting.examine, master, environ))
     if options.quick:

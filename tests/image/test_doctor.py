@@ -6,11 +6,13 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests import containers
 from tests.containers import RunInImage
+from tooling import advisories, variants
 
 # What the machine that runs the tests may lack.
 OF_THE_MACHINE = {"plan", "memory", "open files", "NUMA", "bf16"}
@@ -44,8 +46,22 @@ def test_a_sound_container_has_nothing_broken(run_in_image: RunInImage) -> None:
     assert (found.code, found.broken) == (0, {})
     assert set(found.statuses) >= {
         *("launcher", "CPU", "CPUs", "CPU quota", "NUMA", "memory", "plan", "/dev/shm", "open files", "versions"),
+        "advisories",
         *("interface", "preload tcmalloc", "preload Intel OpenMP", "bf16", "allreduce gloo", "allreduce ccl"),
     }
+
+
+def test_what_was_known_against_the_versions_is_a_warning_each(run_in_image: RunInImage, tmp_path: Path) -> None:
+    """The file of an old row's build in the image of today's, which is there already."""
+    known = variants.choose("2.8", torch_source="default").advisories
+    file = tmp_path / "advisories.json"
+    file.write_text(advisories.document(known), encoding="utf-8")
+    mount = ("--volume", f"{file}:/opt/cpu-train-stack/advisories.json:ro")
+    done = run_in_image("doctor", "--quick", "--json", docker_args=mount, timeout=60)
+    found = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "advisories"]
+    assert done.returncode == 0
+    assert [check["detail"] for check in found] == [str(advisory) for advisory in known]
+    assert {check["status"] for check in found} == {"warning"}
 
 
 def test_each_thing_that_is_broken_is_said_and_nothing_else(run_in_image: RunInImage) -> None:

@@ -142,6 +142,7 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
         "CCL": "bindings",
         "PYTHON": "3.11",
         "PIN": "2.13",
+        "ADVISORIES": "[]",
     }
     assert dict(word.split("=", 1) for word in words_after(argv, "--label")) == made
     assert "s3cret" not in " ".join(argv)

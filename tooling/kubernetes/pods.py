@@ -130,7 +130,10 @@ def launch(request: Request) -> list[str]:
 
 
 def operators_ranks(request: Request) -> int:
-    """The number of ranks that the operator is told: never its own "auto", one for each CPU of the host."""
+    """The number of ranks that the operator is told: never its own "auto", a rank for each CPU.
+
+    Trainer counts the CPUs that the pod requests; training-operator leaves it to torchrun, which ignores limits.
+    """
     return request.ranks_per_node or 1
 
 

@@ -1,0 +1,189 @@
+"""What is known against versions: which are affected, in which words, and where it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from entrypoints.doctor import advisories as in_the_image
+from entrypoints.doctor.checks import Status
+from tooling import advisories, base, builds, engine, images, locks, matrix, pins, variants
+from tooling.advisories import Advisory, Range
+from tooling.base import Base
+from tooling.pin import Pin
+
+GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
+OLD = variants.choose("2.8", torch_source="default")  # a row that has a lock
+
+
+@pytest.mark.parametrize(
+    ("version", "introduced", "fixed", "holds"),
+    [
+        pytest.param("2.9.1+cpu", None, "2.10.0", True, id="below"),
+        pytest.param("2.10.0+cpu", None, "2.10.0", False, id="fixed"),
+        pytest.param("5.0.0rc2", None, "5.0.0rc3", True, id="candidate-before"),
+        pytest.param("5.0.0rc3", None, "5.0.0rc3", False, id="candidate"),
+        pytest.param("4.53.3", "4.54.0", "5.3.0", False, id="before-it-was-introduced"),
+        pytest.param("4.54.0", "4.54.0", "5.3.0", True, id="introduced"),
+        pytest.param("5.2.0", "4.54.0", "5.3.0", True, id="last"),
+        pytest.param("0.1", None, None, True, id="every-version"),
+    ],
+)
+def test_a_range_goes_from_introduced_to_before_fixed(
+    version: str, introduced: str | None, fixed: str | None, holds: bool
+) -> None:
+    assert Range("some", introduced, fixed).holds(version) is holds
+
+
+@pytest.mark.parametrize(
+    ("packages", "applies"),
+    [
+        ({"transformers": "4.46.3", "torch": "2.4.0+cpu"}, True),
+        ({"transformers": "4.46.3", "torch": "2.6.0+cpu"}, False),
+        ({"transformers": "5.0.0", "torch": "2.4.0+cpu"}, False),
+        ({"transformers": "4.46.3"}, False),
+    ],
+)
+def test_an_advisory_applies_where_all_its_ranges_hold(packages: Mapping[str, str], applies: bool) -> None:
+    both = Advisory("CVE-1-1", "it", (Range("transformers", None, "5.0.0rc3"), Range("torch", None, "2.6.0")))
+    assert both.applies_to(packages) is applies
+    assert str(both) == "CVE-1-1: it (transformers below 5.0.0rc3 with torch below 2.6.0)"
+    assert both.fix == "use transformers 5.0.0rc3 or later or torch 2.6.0 or later"
+
+
+def test_what_is_not_fixed_is_left_out() -> None:
+    archived = Advisory("some/where#1", "archived", (Range("some", None, None),))
+    assert str(archived) == "some/where#1: archived (every version of some)"
+    assert archived.fix == "use a pin without some"
+
+
+def rows_of(identifier: str) -> list[str]:
+    return [
+        name
+        for name, pin in pins.load().pins.items()
+        if identifier in [advisory.id for advisory in pin.advisories]
+    ]
+
+
+def test_the_rows_derive_their_advisories_from_their_versions() -> None:
+    """Sources: the CVE records; torch-ccl's issue 80 and IPEX's 867."""
+    assert pins.load().pin().advisories == pins.load().pin("2.15").advisories == ()
+    old = ["2.4", "2.1", "2.0", "1.13", "1.12", "1.10"]
+    assert rows_of("CVE-2026-24747") == ["2.8", "2.7", *old]
+    assert rows_of("CVE-2026-1839") == rows_of("CVE-2025-32434") == rows_of("CVE-2024-11393") == old
+    assert rows_of("CVE-2026-4372") == rows_of("CVE-2026-5241") == ["2.8"]
+    assert rows_of("CVE-2023-7018") == ["2.1", "2.0", "1.13", "1.12", "1.10"]
+    assert rows_of("CVE-2023-47248") == ["1.13", "1.12", "1.10"]
+    assert rows_of("intel/torch-ccl#80") == ["2.7", *old]
+    assert rows_of("intel/intel-extension-for-pytorch#867") == ["2.8", "2.7", *old]
+
+
+def own(assignment: str) -> set[str]:
+    return {advisory.id for advisory in variants.choose(assignments=[assignment]).advisories}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("transformers=4.57.0", {"CVE-2026-4372", "CVE-2026-5241"}),
+        ("transformers=5.2.0", {"CVE-2026-4372", "CVE-2026-5241"}),
+        ("transformers=5.3.0", {"CVE-2026-5241"}),
+        ("transformers=5.5.0", set()),
+        ("torch=2.9.1", {"CVE-2026-24747"}),
+        ("torch=2.10.0", set()),
+    ],
+)
+def test_a_users_own_versions_have_their_own_advisories(assignment: str, expected: set[str]) -> None:
+    assert own(assignment) == expected
+
+
+def test_versions_that_are_fixed_take_a_rows_advisories_away() -> None:
+    row = pins.load().pin("2.8")
+    fixed = row.with_versions({"torch": "2.13.0+cpu", "transformers": "5.23.0"})
+    assert [advisory.id for advisory in fixed.advisories] == ["intel/intel-extension-for-pytorch#867"]
+
+
+def test_without_intels_bindings_their_end_is_no_matter() -> None:
+    ids = [advisory.id for advisory in pins.load().pin("2.7").with_default_torch().advisories]
+    assert "intel/torch-ccl#80" not in ids
+    assert "CVE-2026-24747" in ids
+
+
+def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    matrix.show(pins.load(), as_json=False)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "CVE-2026-24747" in line]
+    assert line.startswith("2.8, 2.7, 2.4, 2.1, 2.0, 1.13, 1.12, 1.10: CVE-2026-24747: ")
+    assert line.endswith("(torch below 2.10.0)")
+    assert matrix.row(pins.load().pin("2.4"))["advisories"][1:3] == ["intel/torch-ccl#80", "CVE-2026-24747"]
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every image is up to date."""
+    monkeypatch.setattr(engine, "ensure", lambda _: None)
+    monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
+    monkeypatch.setattr(images, "inputs_sha256", lambda *_: "sum")
+    monkeypatch.setattr(images, "inspect", lambda _: ("sha256:1", {images.INPUTS_LABEL: "sum"}, 1))
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound_row() -> None:
+    said: list[str] = []
+    builds.one("2.8", (), "default", said.append)
+    assert said[:-1] == [f"2.8-default-torch: warning: {advisory}" for advisory in OLD.advisories]
+    assert len(said) == len(OLD.advisories) + 1 == 5
+    said.clear()
+    builds.one("2.13", (), "row", said.append)
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_the_line_is_printed_before_versions_are_resolved_that_may_not_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(locks, "path_of", lambda _: Path("/nonexistent"))
+    monkeypatch.setattr(locks, "write", lambda pin, _: said.append(f"resolving {pin.name}"))
+    monkeypatch.setattr(locks, "read", lambda _: {})
+    builds.one(None, ["transformers=4.57.0"], "row", said.append)
+    assert "CVE-2026-4372" in said[1]
+    assert "resolving 2.13-own-" in said[2]
+
+
+def test_the_image_is_labelled_with_its_advisories() -> None:
+    made = images.labels(OLD, GROUND, {}, "sum")
+    assert made["cpu-train-stack.advisories"].split() == [advisory.id for advisory in OLD.advisories]
+    assert "cpu-train-stack.advisories" not in images.labels(pins.load().pin(), GROUND, {}, "sum")
+
+
+def test_a_new_advisory_is_another_image_and_one_of_other_versions_is_not() -> None:
+    def image_with(fixed: str) -> Pin:
+        return replace(OLD, known_advisories=(Advisory("CVE-2026-1", "it", (Range("torch", None, fixed),)),))
+
+    sums = [images.inputs_sha256(image_with(fixed), GROUND) for fixed in ("2.8.1", "2.8.0", "2.7.0")]
+    assert sums[0] != sums[1] == sums[2]
+
+
+def test_the_build_tells_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = images.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
+    [told] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
+    file = tmp_path / "advisories.json"
+    file.write_text(told + "\n", encoding="utf-8")
+    monkeypatch.setattr(in_the_image, "FILE", file)
+    found = in_the_image.examine()
+    assert [check.detail for check in found] == [str(advisory) for advisory in OLD.advisories]
+    assert {check.status for check in found} == {Status.WARNING}
+    assert all(check.mend.startswith("use ") for check in found)
+    file.write_text(advisories.document(()), encoding="utf-8")
+    [sound] = in_the_image.examine()
+    assert sound.status is Status.OK
+
+
+def test_an_image_of_another_build_cannot_say_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_the_image, "FILE", tmp_path / "advisories.json")
+    [check] = in_the_image.examine()
+    assert check.status is Status.WARNING
+    assert check.mend
