@@ -5,8 +5,8 @@ plug-ins, on one node and on two) and sbatch of Slurm 22.05, Flux 0.88, torchrun
 stack's launch; environments/ has one file for each and its README the commands. The functions that take a rank put
 it, and the sizes, into a recording.
 
-From documentation, never recorded: MVAPICH2 (the names are in its source), PALS (in its pals.h), jsrun (in the
-LSF environment of PyTorch Lightning and in Open MPI's tests), Kubeflow's training operator, and `plain`, which is
+From documentation, never recorded: MVAPICH2 (the names are in its source), PALS (in its pals.h), jsrun (in
+programs that read them, PyTorch Lightning among them), Kubeflow's training operator, and `plain`, which is
 a user's own script.
 """
 
