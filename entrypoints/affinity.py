@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from entrypoints import communication, openmp, share
 from entrypoints.cpus import format_cpu_list
+from entrypoints.digits import whole_number
 from entrypoints.environment import DistributedEnvironment, variables
 from entrypoints.environment import warnings as environment_warnings
 from entrypoints.errors import UsageError
@@ -146,12 +147,13 @@ def _dataloader_workers(part: Share, cpus: int, threads: int, environ: Mapping[s
     workers = max(0, min(_MOST_DATALOADER_WORKERS, spare))
     own = environ.get(DATALOADER_WORKERS, "")
     if own:
-        if not own.isdigit():
+        value = whole_number(own)
+        if value is None:
             raise UsageError(
                 f"{DATALOADER_WORKERS} is {own!r}, expected a number of processes: correct or unset it"
             )
         notes.reasons.append(f"{DATALOADER_WORKERS}={own} is the user's own")
-        return int(own)
+        return value
     if workers:
         where = f"beside {count(threads, 'thread')} on {count(cpus, 'CPU')}"
         notes.reasons.append(f"{count(workers, 'process', 'processes')} to load data: there is room {where}")

@@ -23,6 +23,7 @@ _LAUNCHERS = {
     "mpispawn",
     "mpiexec.hydra",
     "slurmstepd",
+    "flux-shell",
 }
 # torchrun's agent, by the name of its script or of its interpreter.
 _AGENT = re.compile(r"torchrun|python[\d.]*|pt_main_thread")

@@ -86,7 +86,7 @@ def variables(worker_cpus: tuple[int, ...], local_world_size: int, environ: Mapp
 
 def _wanted(environ: Mapping[str, str], share: Share) -> int:
     own = environ.get("CCL_WORKER_COUNT", "")
-    if own and not re.fullmatch(r"[1-9]\d{0,2}", own):
+    if own and not re.fullmatch(r"[1-9][0-9]{0,2}", own):
         raise UsageError(
             f"CCL_WORKER_COUNT is {own!r}, expected a number of threads from 1 on: correct or unset it"
         )

@@ -15,8 +15,9 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
+from entrypoints.digits import whole_number
 from entrypoints.errors import UsageError
-from entrypoints.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher
+from entrypoints.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
 from entrypoints.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
@@ -90,21 +91,23 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
     """The rank that `environ` describes: a single one where no launcher's variables are set. Pure.
 
     Raises UsageError, one line, for an incomplete set, for numbers that cannot be true, for sets that
-    contradict each other, for a rank of PMIx alone, and for a missing MASTER_ADDR where the ranks are on
-    several nodes.
+    contradict each other, for the mark of a launcher that tells no place, and for a missing MASTER_ADDR where
+    the ranks are on several nodes.
     """
     started = [launcher for launcher in LAUNCHERS if launcher.started(environ)]
     complete = [launcher for launcher in started if not launcher.missing(environ)]
     if not started:
-        _refuse_pmix_alone(environ)
+        refusal = unplaced(environ)
+        if refusal:
+            raise UsageError(refusal)
         return DistributedEnvironment(
             master_addr=_master_addr(environ, None, 1), master_port=_master_port(environ)
         )
     if not complete:
-        raise UsageError(_incomplete(_nearest(started, environ), environ))
+        raise UsageError(_nearest(started, environ).incomplete(environ))
     chosen = complete[0]
     if chosen is PLAIN and TORCHRUN in started:  # torchrun's set contains the plain one
-        raise UsageError(_incomplete(TORCHRUN, environ))
+        raise UsageError(TORCHRUN.incomplete(environ))
     placement = _placement(chosen, environ)
     environment = DistributedEnvironment(
         rank=placement.rank,
@@ -146,22 +149,13 @@ def export(environment: DistributedEnvironment, environ: MutableMapping[str, str
 
 def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) -> list[str]:
     """What looks like a job that was meant to have more ranks than this one."""
-    tasks = environ.get("SLURM_NTASKS", "1")
-    if environment.launcher == "single" and tasks.isdigit() and int(tasks) > 1:
+    tasks = whole_number(environ.get("SLURM_NTASKS", ""))
+    if environment.launcher == "single" and tasks is not None and tasks > 1:
         return [
             f"Slurm allotted {tasks} tasks, but this process is not one of them and runs alone: "
             "start it with srun to use them all"
         ]
     return []
-
-
-def _refuse_pmix_alone(environ: Mapping[str, str]) -> None:
-    # PRRTE's own prterun sets no number of ranks: taken for single ones, its ranks would train side by side.
-    if environ.get("PMIX_RANK"):
-        raise UsageError(
-            f"found PMIX_RANK={environ['PMIX_RANK']}, but no launcher's set beside it that says how many ranks "
-            "there are: start with mpirun (not prterun), or unset PMIX_RANK to run a single rank"
-        )
 
 
 def _nearest(started: Sequence[Launcher], environ: Mapping[str, str]) -> Launcher:
@@ -170,22 +164,14 @@ def _nearest(started: Sequence[Launcher], environ: Mapping[str, str]) -> Launche
     return min(whole, key=lambda launcher: len(launcher.missing(environ)))
 
 
-def _incomplete(launcher: Launcher, environ: Mapping[str, str]) -> str:
-    missing = launcher.missing(environ)
-    found = " ".join(f"{name}={environ[name]}" for name in launcher.variables if environ.get(name))
-    found = found or " ".join(f"{name}={environ[name]}" for name in launcher.marks if environ.get(name))
-    mend = "unset these variables to run a single rank, or set the missing ones"
-    if launcher is PLAIN:
-        mend += " (one rank a node is LOCAL_RANK=0 LOCAL_WORLD_SIZE=1)"
-    return f"found {found}, but {' '.join(missing)} of {launcher.name}'s set is missing: {mend}"
-
-
 def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
     rank, world_size, local_rank = (
         _integer(name, environ) for name in (launcher.rank, launcher.world_size, launcher.local_rank)
     )
     if launcher is SLURM:
         return _slurm_placement(environ, rank, world_size, local_rank)
+    if not launcher.local_world_size:
+        return _even_placement(launcher, environ, rank, world_size, local_rank)
     local_world_size = _integer(launcher.local_world_size, environ)
     if launcher.node_rank:
         node_rank, nodes = _integer(launcher.node_rank, environ), _integer(launcher.nodes, environ)
@@ -199,12 +185,28 @@ def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
     DistributedEnvironment(rank, world_size, local_rank, local_world_size, launcher=launcher.name)
     if world_size % local_world_size or rank % local_world_size != local_rank:
         raise UsageError(
-            f"{launcher.name} placed rank {rank} of {world_size} as local rank {local_rank} of {local_world_size}"
-            ", expected blocks of consecutive ranks with the same number on every node: "
-            "start the same number of ranks on each node (-ppn, --map-by slot)"
+            launcher.uneven(f"rank {rank} of {world_size} as local rank {local_rank} of {local_world_size}")
         )
     nodes = world_size // local_world_size
     return _Placement(rank, world_size, local_rank, local_world_size, rank // local_world_size, nodes)
+
+
+def _even_placement(
+    launcher: Launcher, environ: Mapping[str, str], rank: int, world_size: int, local_rank: int
+) -> _Placement:
+    """By the number of nodes alone, with the same number of ranks on each.
+
+    A rank cannot see that others are placed in another way, but it is true where no rank refuses: on a node with
+    more than its part some local rank is not the rank's remainder, and then no node has less. The group waits for
+    all ranks.
+    """
+    nodes = _integer(launcher.nodes, environ)
+    size = world_size // nodes if nodes else 0
+    if size == 0 or world_size % nodes or rank % size != local_rank:
+        raise UsageError(
+            launcher.uneven(f"rank {rank} of {world_size} on {nodes} nodes as local rank {local_rank}")
+        )
+    return _Placement(rank, world_size, local_rank, size, rank // size, nodes)
 
 
 def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, local_rank: int) -> _Placement:
@@ -221,9 +223,10 @@ def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, loc
 
 
 def _integer(name: str, environ: Mapping[str, str]) -> int:
-    if not re.fullmatch(r"\d{1,9}", environ[name]):
+    value = whole_number(environ[name])
+    if value is None or len(environ[name]) > 9:
         raise UsageError(f"{name} is {environ[name]!r}, expected an integer from 0 on: correct it or unset it")
-    return int(environ[name])
+    return value
 
 
 def _master_port(environ: Mapping[str, str]) -> int:
@@ -265,9 +268,7 @@ def _refuse_incomplete_contradiction(
 ) -> None:
     for name, value in ((inner.rank, environment.rank), (inner.world_size, environment.world_size)):
         if environ.get(name) and environ[name] != str(value):
-            raise UsageError(
-                f"{_incomplete(inner, environ)}; it also contradicts {chosen.name}, which says {value}"
-            )
+            raise UsageError(f"{inner.incomplete(environ)}; it also contradicts {chosen.name}, which says {value}")
 
 
 def _refuse_contradictions(environment: DistributedEnvironment, environ: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from entrypoints.digits import whole_number
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT
 from entrypoints.errors import UsageError
 from entrypoints.options import Parser, positive_seconds
@@ -135,7 +136,8 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 def _number(flag: str, text: str, low: int, high: int | None = None) -> int:
-    if not text.isdigit() or int(text) < low or (high is not None and int(text) > high):
+    value = whole_number(text)
+    if value is None or value < low or (high is not None and value > high):
         expected = f"an integer from {low}" + ("" if high is None else f" to {high}")
         raise UsageError(f"launch: {flag} is {text!r}, expected {expected}")
-    return int(text)
+    return value

@@ -33,7 +33,7 @@ def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str
             "(to force 1, start the ranks with this stack's launch)"
         )
         return None
-    if own and not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", own):
+    if own and not re.fullmatch(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*", own):
         raise UsageError(
             f"OMP_NUM_THREADS is {own!r}, expected a number of threads from 1 on: correct or unset it"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from entrypoints.digits import whole_number
 from entrypoints.errors import UsageError
 
 # Of each collective.
@@ -40,13 +41,15 @@ def positive_seconds(text: str) -> float:
 
 def positive_integer(text: str) -> int:
     """A count, 1 or more."""
-    if not text.isdigit() or int(text) < 1:
+    value = whole_number(text)
+    if not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
-    return int(text)
+    return value
 
 
 def port_number(text: str) -> int:
     """A TCP port that no privilege is needed for."""
-    if not text.isdigit() or not 1024 <= int(text) <= 65535:
+    value = whole_number(text)
+    if value is None or not 1024 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1024 to 65535")
-    return int(text)
+    return value

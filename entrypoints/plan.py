@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from entrypoints import affinity, ccl, environment, preload, topology
 from entrypoints.cpus import format_cpu_list
+from entrypoints.digits import whole_number
 from entrypoints.environment import DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.host import Topology
@@ -68,13 +69,15 @@ def what_if(
     """A rank of a job that does not run. Raises UsageError for numbers that cannot be."""
     if local_world_size is None:
         raise UsageError("plan: --local-rank and --world-size need --local-world-size: the ranks on this node")
-    index = local_rank or "0"
-    if not index.isdigit() or int(index) >= local_world_size:
-        raise UsageError(f"plan: --local-rank is {index!r}, expected an integer from 0 to {local_world_size - 1}")
+    index = whole_number(local_rank or "0")
+    if index is None or index >= local_world_size:
+        raise UsageError(
+            f"plan: --local-rank is {local_rank!r}, expected an integer from 0 to {local_world_size - 1}"
+        )
     return DistributedEnvironment(
-        rank=int(index),
+        rank=index,
         world_size=world_size or local_world_size,
-        local_rank=int(index),
+        local_rank=index,
         local_world_size=local_world_size,
         master_addr=place.master_addr,
         master_port=place.master_port,

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping
 
+from entrypoints.digits import whole_number
 from entrypoints.errors import UsageError
 
 # sbatch's and salloc's own steps are numbered from here up: shells, not tasks that srun started.
@@ -16,7 +17,7 @@ def tasks_per_node(text: str) -> list[int]:
     """Slurm's short form of the tasks on each node: "2(x2),1" is [2, 2, 1]."""
     counts: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
         if not match:
             raise UsageError(
                 f"SLURM_STEP_TASKS_PER_NODE is {text!r}, expected the form 2(x2),1: start it with srun"
@@ -27,7 +28,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 def expand_nodelist(text: str) -> list[str]:
     """Slurm's short form of host names: "node[01-03,07],big" is node01 node02 node03 node07 big."""
-    name = r"(?:[^,\[\]\s]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
+    name = r"(?:[^,\[\]\s]|\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\])+"
     if not re.fullmatch(f"{name}(?:,{name})*", text):
         raise UsageError(
             f"SLURM_STEP_NODELIST is {text!r}, expected the form node[01-03,07]: set MASTER_ADDR instead"
@@ -51,5 +52,5 @@ def _expand_range(part: str) -> list[str]:
 
 def in_step(environ: Mapping[str, str]) -> bool:
     """Whether srun started this: an sbatch script has SLURM_PROCID and SLURM_NTASKS, but no step of its own."""
-    step = environ.get("SLURM_STEP_ID", "")
-    return not step.isdigit() or int(step) < _SPECIAL_STEPS
+    step = whole_number(environ.get("SLURM_STEP_ID", ""))
+    return step is None or step < _SPECIAL_STEPS

@@ -25,7 +25,7 @@ MOST_CALLS = 500
 FEWEST_REPETITIONS = 7
 MOST_REPETITIONS = 41
 
-_SIZE = re.compile(r"([1-9]\d{0,9})([KMG]?)")
+_SIZE = re.compile(r"([1-9][0-9]{0,9})([KMG]?)")
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,8 @@ def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str])
 def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check]:
     """This process's place; a single rank where its variables contradict each other."""
     try:
-        place = environment.detect(environ)
+        # In a pod of Kubeflow the doctor is a guest (kubectl exec), not the job that launch has to start.
+        place = environment.detect({**environ, "PET_NNODES": ""})
     except UsageError as error:
         return DistributedEnvironment(), checks.refusal("launcher", error)
     if place.launcher == "single":

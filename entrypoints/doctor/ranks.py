@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints import rank
-from entrypoints.launchers import LAUNCHERS
+from entrypoints.launchers import LAUNCHERS, MARKS
 
 MARK = "cpu-train-stack-doctor "
 # What starts or steers ranks elsewhere: the doctor's own are alone in this container.
 _OTHERS = re.compile(
-    r"(PET|TORCHELASTIC|SLURM|PMI|PMIX|OMPI|MPI|MV2|HYDRA|I_MPI|GLOO)_.*|MASTER_(ADDR|PORT)|GROUP_.*|ROLE_.*"
+    r"(PET|TORCHELASTIC|SLURM|FLUX|PMI|PMIX|PALS|OMPI|MPI|MV2|HYDRA|I_MPI|GLOO|ACCELERATE)_.*"
+    r"|MASTER_(ADDR|PORT)|GROUP_.*|ROLE_.*|.*_RANK(ID)?"
 )
 _VARIABLES = {name for launcher in LAUNCHERS for name in (*launcher.variables, *launcher.marks)}
+_VARIABLES |= {mark.variable for mark in MARKS}
 
 
 @dataclass(frozen=True)

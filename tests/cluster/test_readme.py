@@ -46,7 +46,7 @@ EXPECTED = {
 BEGINNINGS = {
     "./inv plan-cluster": ["node-hours", "Worth it: 8 nodes"],
     "./inv manifest pytorchjob": ["kind: PyTorchJob"],
-    "./inv manifest trainjob": ["kind: TrainJob", "kind: ClusterTrainingRuntime"],
+    "./inv manifest trainjob": ["kind: TrainJob", "kind: TrainingRuntime"],
     "./inv manifest mpijob": ["kind: MPIJob"],
 }
 

@@ -1,11 +1,13 @@
 """Environments as the launchers set them, complete with what else they leave: what the detection is tested on.
 
-Recorded: Intel MPI 2021.18, MPICH 4.0 and 4.2, Open MPI 4.1 and 5.0, PRRTE 3.0, srun (with and without pmi2, on
-one node and on two) and sbatch of Slurm 22.05, torchrun 2.13 and this stack's launch; environments/ has one file
-for each and its README the commands. The functions that take a rank put it, and the sizes, into a recording.
+Recorded: Intel MPI 2021.18, MPICH 4.0 and 4.2, Open MPI 4.1 and 5.0, PRRTE 3.0, srun (with each of its MPI
+plug-ins, on one node and on two) and sbatch of Slurm 22.05, Flux 0.88, torchrun 2.13, accelerate 1.15 and this
+stack's launch; environments/ has one file for each and its README the commands. The functions that take a rank put
+it, and the sizes, into a recording.
 
-From documentation, never recorded: MVAPICH2 (the names are in its source), Kubeflow's training operator,
-and `plain`, which is a user's own script.
+From documentation, never recorded: MVAPICH2 (the names are in its source), PALS (in its pals.h), jsrun (in
+programs that read them, PyTorch Lightning among them), Kubeflow's training operator, and `plain`, which is
+a user's own script.
 """
 
 from __future__ import annotations
@@ -89,6 +91,56 @@ def intel_mpi(rank: int, world_size: int, local_world_size: int) -> dict[str, st
 
 def mpich(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
     return _hydra("mpich-4.2", rank, world_size, local_world_size)
+
+
+def pals(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+    """Cray's mpiexec with Cray's PMI."""
+    local_rank = str(rank % local_world_size)
+    return {
+        **pals_with_pmix(rank, local_world_size),
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(world_size),
+        "PMI_LOCAL_RANK": local_rank,
+        "PMI_LOCAL_SIZE": str(local_world_size),
+        "PMI_UNIVERSE_SIZE": str(world_size),
+    }
+
+
+def pals_with_pmix(rank: int, local_world_size: int) -> dict[str, str]:
+    """mpiexec --pmi=pmix, Aurora's default: nothing says how many ranks there are. Without PMIx' own variables."""
+    return {
+        **SHELL,
+        "PALS_APID": "6b6a3c1e-0000-0000-0000-000000000000",
+        "PALS_DEPTH": "1",
+        "PALS_LOCAL_RANKID": str(rank % local_world_size),
+        "PALS_LOCAL_SIZE": str(local_world_size),
+        "PALS_NODEID": str(rank // local_world_size),
+        "PALS_RANKID": str(rank),
+    }
+
+
+def jsrun(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+    return {
+        **SHELL,
+        "LSB_JOBID": "1234",
+        "JSM_NAMESPACE_RANK": str(rank),
+        "JSM_NAMESPACE_SIZE": str(world_size),
+        "JSM_NAMESPACE_LOCAL_RANK": str(rank % local_world_size),
+        "JSM_NAMESPACE_LOCAL_SIZE": str(local_world_size),
+        "PMIX_RANK": str(rank),
+    }
+
+
+def flux(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+    return {
+        **recording("flux-0.88"),
+        "FLUX_TASK_RANK": str(rank),
+        "FLUX_TASK_LOCAL_ID": str(rank % local_world_size),
+        "FLUX_JOB_SIZE": str(world_size),
+        "FLUX_JOB_NNODES": str(world_size // local_world_size),
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(world_size),
+    }
 
 
 def _allotted(nodes: int) -> dict[str, str]:

@@ -336,7 +336,7 @@ def test_nested_thread_counts_are_kept_as_the_user_wrote_them() -> None:
     assert made.environment["OMP_NUM_THREADS"] == "4,2"
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "many", "2,", "1.5"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "2,", "1.5", "1٣"])
 def test_threads_that_are_no_number_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match=f"OMP_NUM_THREADS is '{value}'"):
         make(place(), cores(4), {"OMP_NUM_THREADS": value})
@@ -471,7 +471,13 @@ def test_compute_keeps_off_the_cpus_that_the_user_gives_to_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    "environ", [{"CCL_WORKER_COUNT": "0"}, {"CCL_WORKER_COUNT": "two"}, {"CCL_WORKER_AFFINITY": "first"}]
+    "environ",
+    [
+        {"CCL_WORKER_COUNT": "0"},
+        {"CCL_WORKER_COUNT": "two"},
+        {"CCL_WORKER_COUNT": "1٣"},
+        {"CCL_WORKER_AFFINITY": "first"},
+    ],
 )
 def test_workers_that_cannot_be_read_are_refused(environ: dict[str, str]) -> None:
     ((name, value),) = environ.items()
@@ -494,8 +500,9 @@ def test_the_users_number_of_data_loading_processes_stays() -> None:
     name = "CPU_TRAIN_STACK_DATALOADER_WORKERS"
     made = make(place(), cores(8, threads=2), {name: "5"})
     assert (made.dataloader_workers, made.environment[name]) == (5, "5")
-    with pytest.raises(UsageError, match=f"{name} is 'many'"):
-        make(place(), cores(8), {name: "many"})
+    for value in ("many", "²", "٣"):
+        with pytest.raises(UsageError, match=f"{name} is '{value}'"):
+            make(place(), cores(8), {name: value})
 
 
 def test_the_preloads_follow_the_users_own() -> None:

@@ -112,6 +112,7 @@ def test_names_are_chosen_in_their_own_order() -> None:
         (Options(job="bert"), "--job 'bert', expected some of distilbert-qa, "),
         (Options(recipe="theirs"), "--recipe 'theirs', expected some of guide-fp32, "),
         (Options(ranks="1,x"), "--ranks '1,x', expected numbers with commas"),
+        (Options(ranks="²"), "--ranks '²', expected numbers with commas"),
         (Options(ranks="0"), "--ranks '0', expected numbers"),
         (Options(repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 repetition or more"),
         (Options(seconds=0), "--repeats 3 --seconds 0"),

@@ -277,8 +277,27 @@ def test_an_allreduce_is_judged_by_what_its_ranks_report(outcome: Outcome, statu
     assert bool(check.mend) is (status is not Status.OK)
 
 
+@pytest.mark.parametrize(
+    ("environ", "status", "said"),
+    [
+        ({"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d"}, Status.OK, "a single rank"),
+        ({"ALPS_APP_PE": "1"}, Status.ERROR, "found ALPS_APP_PE=1"),
+    ],
+    ids=["a pod", "a launcher that tells no place"],
+)
+def test_the_doctor_is_a_guest_in_a_pod_but_no_single_rank_of_a_launcher(
+    environ: dict[str, str], status: Status, said: str
+) -> None:
+    check = next(main.examine(main.parse([]), environ))
+    assert (check.name, check.status) == ("launcher", status)
+    assert said in check.detail
+
+
 def test_ranks_of_the_doctor_inherit_no_launcher() -> None:
     own = {"PATH": "/bin", "RANK": "3", "MASTER_ADDR": "node-0", "PET_NNODES": "2", "SLURM_PROCID": "1"}
+    own |= {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "PALS_RANKID": "1", "PALS_NODEID": "1", "PMIX_RANK": "1"}
+    own |= {"JSM_NAMESPACE_RANK": "1", "LSF_PM_TASKID": "1", "PBS_TASKNUM": "2", "HOROVOD_RANK": "1"}
+    own |= {"ACCELERATE_MIXED_PRECISION": "no", "ALPS_APP_PE": "1"}
     own |= {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4", "CCL_ATL_SHM": "0", "I_MPI_PIN": "0"}
     assert ranks.environ(own) == {"PATH": "/bin", "OMP_NUM_THREADS": "4", "CCL_ATL_SHM": "0"}
 

@@ -22,6 +22,9 @@ MPI: dict[str, Callable[[int, int, int], dict[str, str]]] = {
     "MVAPICH2": recorded.mvapich2,
     "Intel MPI": recorded.intel_mpi,
     "MPICH": recorded.mpich,
+    "PALS": recorded.pals,
+    "Flux": recorded.flux,
+    "jsrun": recorded.jsrun,
 }
 EVERY_MPI = pytest.mark.parametrize("launcher", MPI.values(), ids=MPI)
 
@@ -76,6 +79,9 @@ def test_an_mpi_job_on_two_nodes_without_master_addr_is_refused(
         (recorded.open_mpi_4(1, 4, 4), "Open MPI"),
         (recorded.mvapich2(1, 4, 4), "MVAPICH2"),
         (recorded.intel_mpi(1, 4, 4), "hydra"),
+        (recorded.pals(1, 4, 4), "PALS"),
+        (recorded.flux(1, 4, 4), "Flux"),
+        (recorded.jsrun(1, 4, 4), "jsrun"),
         (recorded.srun(1, "4", [4], "node01"), "Slurm"),
         (recorded.plain(1, 4, 1, 4), "environment"),
     ],
@@ -169,6 +175,12 @@ COMPLETE = {
         "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE",
     ),
     "hydra": (recorded.intel_mpi(1, 4, 4), "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS"),
+    "PALS": (recorded.pals(1, 4, 4), "PALS_RANKID PMI_SIZE PALS_LOCAL_RANKID PALS_LOCAL_SIZE PMI_RANK"),
+    "Flux": (recorded.flux(1, 4, 4), "FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID FLUX_JOB_NNODES"),
+    "jsrun": (
+        recorded.jsrun(1, 4, 4),
+        "JSM_NAMESPACE_RANK JSM_NAMESPACE_SIZE JSM_NAMESPACE_LOCAL_RANK JSM_NAMESPACE_LOCAL_SIZE",
+    ),
     "Slurm": (
         recorded.srun(1, "4", [4], "node01"),
         "SLURM_PROCID SLURM_LOCALID SLURM_NODEID "
@@ -221,6 +233,96 @@ def test_an_incomplete_inner_set_that_contradicts_the_step_is_refused(extra: dic
     assert "contradicts Slurm" in refused({**recorded.srun(1, "2", [2], "node01"), **extra})
 
 
+# Marks of launchers that tell no place
+
+MARKED = {
+    "prterun": {"PMIX_RANK": "0"},
+    "aprun": {"ALPS_APP_PE": "0"},
+    "blaunch": {"LSF_PM_TASKID": "1"},
+    "pbsdsh of OpenPBS": {"PBS_TASKNUM": "80000001", "PBS_NODENUM": "1"},
+    "pbsdsh of Torque": {"PBS_TASKNUM": "1", "PBS_NODENUM": "1"},
+    "pbsdsh on the first node": {"PBS_TASKNUM": "00000002", "PBS_NODENUM": "0"},
+    "the operator": {"PET_NNODES": "4:4", "PET_RDZV_ENDPOINT": "bert-worker-0:23456"},
+    "a TrainJob's operator": {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "1"},
+    "accelerate launch": {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "node-0"},
+    "Slurm, its step lost": {"SLURM_PROCID": "1"},
+    "a launcher that nobody knows": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
+    "another": {"PMI_LOCAL_RANK": "1"},
+}
+
+
+@pytest.mark.parametrize("marks", MARKED.values(), ids=MARKED)
+def test_a_process_with_a_launchers_mark_is_never_taken_for_a_single_rank(marks: dict[str, str]) -> None:
+    line = refused({**recorded.SHELL, **marks})
+    assert "does not say how many ranks there are and where" in line
+    assert "to run a single rank" in line
+
+
+@pytest.mark.parametrize("marks", MARKED.values(), ids=MARKED)
+def test_a_complete_set_beside_a_mark_is_the_ranks_place(marks: dict[str, str]) -> None:
+    own = recorded.plain(1, 2, 0, 1)
+    assert place(detect({**recorded.SHELL, **ADDRESS, **marks, **own})) == (1, 2, 0, 1, 1)
+
+
+ALONE = {
+    "a PBS script": {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_JOBID": "17.node-0"},
+    "a pod for one node": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto"},
+    "an elastic one": {"PET_NNODES": "1:1"},
+    "accelerate launch --cpu": {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"},
+    "a Flux batch script": {"FLUX_URI": "local:///run/flux/local", "FLUX_ENCLOSING_ID": "f21gva2j"},
+    "an LSF script": {"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "4"},
+    "an array's task": {"SLURM_ARRAY_TASK_ID": "3", "PBS_ARRAY_INDEX": "3", "SGE_TASK_ID": "3"},
+    "a script's own": {"NODE_RANK": "1", "PET_NODE_RANK": "0", "PAGE_RANK": "on"},
+}
+
+
+@pytest.mark.parametrize("environ", ALONE.values(), ids=ALONE)
+def test_a_script_or_a_job_of_one_process_is_a_single_rank(environ: dict[str, str]) -> None:
+    assert detect({**recorded.SHELL, **environ}).launcher == "single"
+
+
+def test_pals_with_pmix_is_told_how_to_start() -> None:
+    line = refused({**recorded.pals_with_pmix(1, 4), "PMIX_RANK": "1"})
+    assert "PMI_SIZE PMI_RANK of PALS's set is missing" in line
+    assert "--pmi=pmix" in line
+
+
+@pytest.mark.parametrize("extra", [{"PMI_RANK": "3"}, {"PMI_RANK": "0"}])
+def test_the_two_ranks_of_pals_have_to_be_the_same(extra: dict[str, str]) -> None:
+    assert "contradicts PALS, which says 1" in refused({**recorded.pals(1, 4, 4), **extra})
+
+
+def test_jsruns_set_beside_spectrum_mpis_is_the_same_place() -> None:
+    environ = {**recorded.jsrun(3, 4, 2), **recorded.open_mpi_4(3, 4, 2), **ADDRESS}
+    assert place(detect(environ)) == (3, 4, 1, 2, 1)
+    assert "jsrun says rank 1 of 4" in refused({**environ, **recorded.jsrun(1, 4, 2)})
+
+
+def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None:
+    environ = {**recorded.jsrun(0, 2, 1), **recorded.flux(3, 4, 2), **ADDRESS}
+    assert detect(environ).launcher == "Flux"
+
+
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), data=st.data())
+def test_fluxs_ranks_are_all_placed_truly_or_one_refuses(counts: list[int], data: st.DataObject) -> None:
+    """Whatever the task map: ranks are dealt to nodes at will, local ones in the order of their ranks."""
+    nodes = [node for node, count in enumerate(counts) for _ in range(count)]
+    dealt = data.draw(st.permutations(nodes))
+    size, used = len(dealt), len(set(dealt))
+    if not size:
+        return
+    placed, true = [], []
+    for rank, node in enumerate(dealt):
+        local_rank = dealt[:rank].count(node)
+        true.append((rank, size, local_rank, dealt.count(node)))
+        environ = {**recorded.flux(rank, size, 1), "FLUX_TASK_LOCAL_ID": str(local_rank), **ADDRESS}
+        try:
+            placed.append(place(detect({**environ, "FLUX_JOB_NNODES": str(used)}))[:4])
+        except UsageError:
+            return
+    assert placed == true
+
+
 # Contradictions inside one launcher
 
 
@@ -238,6 +340,12 @@ def test_an_incomplete_inner_set_that_contradicts_the_step_is_refused(extra: dic
         ({**recorded.open_mpi_4(5, 8, 4), "OMPI_COMM_WORLD_SIZE": "4"}, "rank is 5", "0 to 3"),
         ({**recorded.mvapich2(1, 4, 4), "MV2_COMM_WORLD_LOCAL_RANK": "4"}, "local_rank is 4", "0 to 3"),
         ({**recorded.intel_mpi(1, 4, 2), "MPI_LOCALRANKID": "0"}, "local rank 0 of 2", "-ppn"),
+        ({**recorded.pals(1, 4, 2), "PALS_LOCAL_RANKID": "0"}, "local rank 0 of 2", "--ppn"),
+        ({**recorded.jsrun(1, 4, 2), "JSM_NAMESPACE_LOCAL_RANK": "0"}, "local rank 0 of 2", "packed"),
+        ({**recorded.flux(1, 4, 2), "FLUX_JOB_NNODES": "3"}, "on 3 nodes", "--tasks-per-node"),
+        ({**recorded.flux(1, 4, 2), "FLUX_JOB_NNODES": "5"}, "on 5 nodes", "--tasks-per-node"),
+        ({**recorded.flux(1, 4, 2), "FLUX_JOB_NNODES": "0"}, "on 0 nodes", "--tasks-per-node"),
+        ({**recorded.flux(1, 4, 4), "FLUX_TASK_RANK": "5"}, "rank is 5", "0 to 3"),
         ({**recorded.torchrun(1, 4, 2), "GROUP_RANK": "2"}, "GROUP_RANK=2", "node rank < nodes"),
         ({**recorded.torchrun(1, 4, 2), "GROUP_WORLD_SIZE": "9"}, "GROUP_WORLD_SIZE=9", "nodes <= ranks"),
         ({**recorded.torchrun(0, 4, 2), "GROUP_RANK": "1"}, "node_rank is 1", "expected 0"),
@@ -270,7 +378,7 @@ def test_numbers_that_cannot_be_true_are_refused(environ: dict[str, str], found:
     assert expected in line
 
 
-@pytest.mark.parametrize("value", ["one", "-1", "1.0", " 1", "1 ", "0x1", "¹", "1" * 12], ids=repr)
+@pytest.mark.parametrize("value", ["one", "-1", "1.0", " 1", "1 ", "0x1", "¹", "٣", "1" * 12], ids=repr)
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"])
 def test_what_is_not_a_plain_integer_is_refused_by_name(name: str, value: str) -> None:
     line = refused({**recorded.plain(0, 1, 0, 1), name: value})
@@ -426,7 +534,18 @@ def test_node_lists_expand(text: str, hosts: list[str]) -> None:
     assert expand_nodelist(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["node[1-", "node[a-b]", "", ",", "node[1-2"])
+@pytest.mark.parametrize("text", ["٣", "2(x٣)", "²", ""])
+def test_other_digits_are_no_number_of_tasks(text: str) -> None:
+    with pytest.raises(UsageError, match="SLURM_STEP_TASKS_PER_NODE"):
+        tasks_per_node(text)
+
+
+@pytest.mark.parametrize("step", ["²", "٣"])
+def test_a_step_in_other_digits_is_no_shell_step(step: str) -> None:
+    assert detect({**recorded.srun(1, "2", [2], "node01"), "SLURM_STEP_ID": step}).launcher == "Slurm"
+
+
+@pytest.mark.parametrize("text", ["node[٣]", "node[1-", "node[a-b]", "", ",", "node[1-2"])
 def test_broken_node_lists_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="SLURM_STEP_NODELIST"):
         expand_nodelist(text)

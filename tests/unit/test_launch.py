@@ -79,8 +79,9 @@ def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[s
         ({"PET_RDZV_BACKEND": "etcd"}, "'etcd', expected static or c10d"),
         ({"PET_NNODES": "1:2"}, "is a range, expected one number"),
         ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts is '-1'"),
+        ({"PET_MAX_RESTARTS": "²"}, "--max-restarts is '²'"),
     ],
-    ids=["no endpoint", "port", "backend", "range", "restarts"],
+    ids=["no endpoint", "port", "backend", "range", "restarts", "other digits"],
 )
 def test_an_elastic_policy_that_cannot_be_is_one_line(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):

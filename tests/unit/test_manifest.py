@@ -96,7 +96,7 @@ def test_a_pytorchjob_loses_nothing_in_the_operators_model() -> None:
 def test_a_trainjob_and_its_runtime_lose_nothing_in_the_trainers_models() -> None:
     runtime, job = documents("trainjob")
     assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
-    assert trainer_models.TrainerV1alpha1ClusterTrainingRuntime.from_dict(runtime).to_dict() == runtime
+    assert trainer_models.TrainerV1alpha1TrainingRuntime.from_dict(runtime).to_dict() == runtime
     job["spec"]["trainer"]["numProcsPerNode"] = 1
     assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() != job
 
@@ -140,12 +140,36 @@ def test_the_webhooks_rules_hold() -> None:
     assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
     assert "replicas" not in replicated  # has to be 1
     assert type(train["spec"]["trainer"]["numProcPerNode"]) is int
-    assert train["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
-    assert "namespace" not in runtime["metadata"]
+    reference = train["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
     (mpi,) = documents("mpijob")
     assert replicas(mpi)["Launcher"]["replicas"] == 1
     assert mpi["spec"]["slotsPerWorker"] == 1
     assert {one["restartPolicy"] for one in replicas(mpi).values()} <= {"Never", "OnFailure"}
+
+
+def test_jobs_of_one_name_in_two_namespaces_share_no_runtime() -> None:
+    for namespace in ("ml", "research"):
+        runtime, train = documents("trainjob", namespace=namespace)
+        assert runtime["kind"] == "TrainingRuntime"  # of a namespace, unlike a ClusterTrainingRuntime
+        assert runtime["metadata"]["namespace"] == train["metadata"]["namespace"] == namespace
+        assert runtime["metadata"]["name"] == train["metadata"]["name"] == "bert"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_claim_the_pods_write_to_their_own_volume(kind: str) -> None:
+    for template in templates(kind, pvc="", command=("bench", "collectives")):
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert "claim" not in {one["name"] for one in (*spec["volumes"], *container["volumeMounts"])}
+        assert all("persistentVolumeClaim" not in one for one in spec["volumes"])
+        values = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert values.get("HF_HOME", "/tmp/huggingface") == "/tmp/huggingface"
+        kubernetes_validate.validate(
+            {"apiVersion": "v1", "kind": "PodTemplate", "template": template},
+            kubernetes_validate.latest_version(),
+            strict=True,
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.test_manifest import OPTIONS
 from tooling.errors import UsageError
 from tooling.kubernetes import request as requests
+from tooling.kubernetes.request import Options
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,11 @@ from tooling.kubernetes import request as requests
         ({"command": ("train", "/pvc/bert.yaml", "--bf16")}, []),
         ({"command": ("train", "/pvc/bert.yaml", "--output_dir", "/tmp/x")}, ["--output_dir is '/tmp/x'"]),
         ({"command": ("run", "x.py")}, []),
+        (
+            {"pvc": "", "command": ("train", "--output_dir", "/tmp/x")},
+            ["without --pvc the weights and checkpoints go with the pods"],
+        ),
+        ({"pvc": "", "command": ("run", "x.py")}, []),
     ],
 )
 def test_what_the_user_would_regret_is_a_warning(changes: dict[str, Any], expected: list[str]) -> None:
@@ -49,7 +55,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"image": ""}, "which image?"),
     ({"image_lock": "image.lock.json"}, "which image?"),
     ({"nodes": 0}, "--nodes is 0"),
-    ({"cpus": 0}, "--cpus is 0"),
+    ({"cpus": 0}, "--cpus is missing"),
     ({"memory": ""}, "--memory is missing"),
     ({"memory": "128GB"}, "--memory is '128GB', expected a quantity such as 128Gi"),
     ({"memory": "0Gi"}, "--memory is '0Gi'"),
@@ -59,7 +65,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"max_restarts": -1}, "--max-restarts is -1"),
     ({"ranks_per_node": "two"}, "--ranks-per-node is 'two'"),
     ({"ranks_per_node": "0"}, "--ranks-per-node is '0'"),
-    ({"pvc": ""}, "--pvc is missing"),
+    ({"ranks_per_node": "²"}, "--ranks-per-node is '²'"),
+    ({"memory": "\N{ARABIC-INDIC DIGIT THREE}Gi"}, "expected a quantity such as 128Gi"),
+    ({"pvc": ""}, "'/pvc/output/bert' is a place in the claim, but --pvc is missing"),
     ({"pvc": "My_Claim"}, "--pvc is 'My_Claim'"),
     ({"pull_secret": "a/b"}, "--pull-secret is 'a/b'"),
     ({"node_selector": ("node-type",)}, "--node-selector is 'node-type', expected KEY=VALUE"),
@@ -83,6 +91,35 @@ def test_a_bad_option_is_one_line(changes: dict[str, Any], expected: str) -> Non
     with pytest.raises(UsageError, match=re.escape(expected)) as caught:
         requests.parse("pytorchjob", replace(OPTIONS, **changes))
     assert "\n" not in str(caught.value)
+
+
+def test_all_that_is_missing_is_in_one_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        requests.parse("trainjob", Options(command=()))
+    line = str(caught.value)
+    assert "\n" not in line
+    for said in ("which image?", "--cpus is missing", "--memory is missing", "no command"):
+        assert said in line
+    assert "--pvc" not in line
+
+
+def test_all_that_is_wrong_is_in_one_line() -> None:
+    wrong = [changes for changes, _ in BAD if not changes.keys() & {"image_lock", "command", "pvc"}]
+    several = {name: value for changes in wrong for name, value in changes.items()}
+    with pytest.raises(UsageError) as caught:
+        requests.parse("pytorchjob", replace(OPTIONS, **several))
+    line = str(caught.value)
+    assert "\n" not in line
+    for name in several.keys() - {"image"}:
+        assert f"--{name.replace('_', '-')}" in line
+    assert "which image?" in line
+
+
+def test_each_word_of_a_repeated_option_is_looked_at() -> None:
+    with pytest.raises(UsageError) as caught:
+        requests.parse("pytorchjob", replace(OPTIONS, env=("A-B=1", "NAME", "C=2", "RANK=3")))
+    for said in ("'A-B' is no variable's name", "--env 'NAME'", "--env RANK"):
+        assert said in str(caught.value)
 
 
 def test_a_hostfile_needs_a_number_of_slots() -> None:

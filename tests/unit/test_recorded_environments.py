@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from entrypoints import environment
 from entrypoints.environment import detect
 from entrypoints.errors import UsageError
+from entrypoints.launchers import LAUNCHERS
 from tests.unit.launcher_environments import RECORDINGS, recording
 
 # Launcher, rank, world_size, local_rank, local_world_size, node_rank, master_addr.
 PLACES = {
+    "accelerate-mpirun-1.15": ("hydra", 1, 2, 1, 2, 0, "127.0.0.1"),
+    "flux-0.88": ("Flux", 1, 2, 1, 2, 0, "127.0.0.1"),
     "intel-mpi-2021.18": ("hydra", 1, 4, 1, 4, 0, "127.0.0.1"),
     "launch-2.13": ("torchrun", 1, 2, 1, 2, 0, "127.0.0.1"),
     "mpich-4.0": ("hydra", 1, 4, 1, 4, 0, "127.0.0.1"),
@@ -18,14 +23,24 @@ PLACES = {
     "open-mpi-4.1": ("Open MPI", 1, 4, 1, 4, 0, "127.0.0.1"),
     "open-mpi-5.0": ("Open MPI", 1, 4, 1, 4, 0, "127.0.0.1"),
     "srun-22.05": ("Slurm", 1, 4, 1, 4, 0, "127.0.0.1"),
+    "srun-cray-shasta-22.05": ("Slurm", 1, 4, 1, 4, 0, "127.0.0.1"),
     "srun-cyclic-22.05": ("Slurm", 1, 3, 0, 1, 1, "node-0"),
     "srun-pmi2-22.05": ("Slurm", 1, 4, 1, 4, 0, "127.0.0.1"),
+    "srun-pmix-22.05": ("Slurm", 1, 4, 1, 4, 0, "127.0.0.1"),
     "srun-two-nodes-22.05": ("Slurm", 3, 4, 1, 2, 1, "node-0"),
     "torchrun-2.13": ("torchrun", 1, 2, 1, 2, 0, "node-0"),
 }
 # These are no rank by themselves: each has a test of its own.
-OTHERS = {"mpich-4.0-in-sbatch-22.05", "prrte-3.0", "sbatch-22.05"}
+OTHERS = {
+    "accelerate-1.15",
+    "flux-cyclic-0.88",
+    "flux-two-nodes-0.88",
+    "mpich-4.0-in-sbatch-22.05",
+    "prrte-3.0",
+    "sbatch-22.05",
+}
 REQUIRED = {
+    "Flux": "FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID FLUX_JOB_NNODES",
     "hydra": "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS",
     "Open MPI": "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
     "Slurm": "SLURM_PROCID SLURM_LOCALID SLURM_NODEID "
@@ -88,11 +103,48 @@ def test_without_its_mark_torchruns_rank_keeps_its_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["srun-22.05", "srun-cyclic-22.05", "srun-two-nodes-22.05"])
-def test_without_its_step_a_slurm_task_is_one_rank_with_a_warning(name: str) -> None:
-    environ = without(name, "SLURM_STEP_ID")
-    found = detect(environ)
-    assert (found.launcher, found.world_size) == ("single", 1)
-    assert any("srun" in warning for warning in environment.warnings(found, environ))
+def test_without_its_step_a_slurm_task_is_no_single_rank(name: str) -> None:
+    with pytest.raises(UsageError, match=r"found SLURM_PROCID=[13], but srun does not say how many ranks"):
+        detect(without(name, "SLURM_STEP_ID"))
+
+
+@pytest.mark.parametrize(("name", "place"), PLACES.items(), ids=PLACES)
+@given(st.data())
+def test_a_part_of_a_launchers_variables_never_makes_another_rank(
+    name: str, place: tuple[str, int, int, int, int, int, str], data: st.DataObject
+) -> None:
+    whole = recording(name)
+    names = {one for launcher in LAUNCHERS for one in (*launcher.variables, *launcher.marks)} & whole.keys()
+    left = data.draw(st.sets(st.sampled_from(sorted(names))))
+    environ = {one: value for one, value in whole.items() if one in left or one not in names}
+    try:
+        found = detect(environ)
+    except UsageError:
+        return
+    if found.launcher == "single":
+        assert not left & {launcher.rank for launcher in LAUNCHERS}
+    else:
+        assert (found.rank, found.world_size, found.local_rank, found.local_world_size) == place[1:5]
+
+
+def test_flux_on_two_nodes_needs_an_address_and_gives_each_the_same_number() -> None:
+    environ = recording("flux-two-nodes-0.88")
+    with pytest.raises(UsageError, match=r"MASTER_ADDR is not set, but by Flux the ranks are on 2 nodes"):
+        detect(environ)
+    found = detect({**environ, "MASTER_ADDR": "node-0"})
+    assert (found.launcher, found.rank, found.world_size) == ("Flux", 3, 4)
+    assert (found.local_rank, found.local_world_size, found.node_rank) == (1, 2, 1)
+
+
+def test_fluxs_cyclic_ranks_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"rank 1 of 4 on 2 nodes as local rank 0.*--taskmap block"):
+        detect({**recording("flux-cyclic-0.88"), "MASTER_ADDR": "node-0"})
+
+
+def test_a_process_of_accelerates_own_launcher_for_several_machines_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"found MASTER_ADDR=node-0, but accelerate launch .*--mpirun_hostfile"):
+        detect(recording("accelerate-1.15"))
+    assert detect(without("accelerate-1.15", "MASTER_ADDR")).launcher == "single"
 
 
 def test_an_sbatch_script_is_one_rank_with_a_warning() -> None:

@@ -117,6 +117,11 @@ def test_open_mpi_4_is_known_by_each_of_its_names(tmp_path: Path, name: str) -> 
     assert ancestors.read(status(tmp_path, "0", **{name: "0-3"})).launcher == frozenset(range(4))
 
 
+def test_fluxs_shell_is_the_launcher_of_tasks_that_it_has_bound(tmp_path: Path) -> None:
+    root = status(tmp_path, "0", sh="0", **{"flux-shell": "0-3", "flux-broker-0": "0-7"})
+    assert ancestors.read(root).launcher == frozenset(range(4))
+
+
 def test_without_a_launcher_above_there_is_no_mask_of_it(tmp_path: Path) -> None:
     found = ancestors.read(status(tmp_path, "0", bash="0-7", tini="0-7"))
     assert (found.agent, found.launcher) == (None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def plan(options: Options) -> Plan:
             "expected 1 repetition or more, and seconds or steps"
         )
     words = options.ranks.split(",")
-    if not all(word.strip().isdigit() and int(word) for word in words):
+    if not all(re.fullmatch("[1-9][0-9]*", word.strip()) for word in words):
         raise UsageError(f"bench: --ranks {options.ranks!r}, expected numbers with commas between them: 1,2")
     names = recipes.chosen(options.recipe, tuple(recipes.BY_NAME), tuple(recipes.BY_NAME), "--recipe")
     chosen = recipes.chosen(options.job, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job")

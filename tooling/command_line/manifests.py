@@ -73,7 +73,7 @@ def _manifest(kind: str, what: str) -> Task[Callable[..., None]]:
             "memory": "of each pod, as request and limit: 128Gi, for example; /dev/shm counts",
             "node-cpus": "hardware threads of a node (default twice --cpus): for the size of /dev/shm",
             "node-memory": "of a node: a warning if --memory leaves nothing of it",
-            "pvc": "the PersistentVolumeClaim for models, data and output, mounted at /pvc",
+            "pvc": "the PersistentVolumeClaim for models, data and output, mounted at /pvc; default none",
             "node-selector": "KEY=VALUE that a node's labels must have; may be repeated",
             "env": "NAME=VALUE for every rank; may be repeated",
             "secret-env": "NAME=SECRET/KEY: a variable for every rank from a secret; may be repeated",

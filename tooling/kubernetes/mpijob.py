@@ -5,7 +5,7 @@ from __future__ import annotations
 from entrypoints import ssh
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
-from tooling.kubernetes.request import Request
+from tooling.kubernetes.request import TMP, Request
 
 # mpirun and its watch only start ranks and listen to them.
 LAUNCHER_CPUS, LAUNCHER_MEMORY = "1", "1Gi"
@@ -25,7 +25,7 @@ def documents(request: Request) -> list[Document]:
         resources=pods.resources(request),
         readinessProbe={"tcpSocket": {"port": ssh.PORT}, "periodSeconds": 2},
         # The ranks' own come from the launcher: what sshd starts does not inherit them.
-        env=[{"name": "HOME", "value": pods.TMP}],
+        env=[{"name": "HOME", "value": TMP}],
     )
     handed_on = [f"--env={name}" for name in pods.environment(request)]
     launcher = pods.container(request, "launcher", ["mpi-launch", *handed_on, "--", *request.command])

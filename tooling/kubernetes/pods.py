@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tooling.kubernetes.request import CLAIM, HF_HOME, Request
+from tooling.kubernetes.request import CLAIM, TMP, Request
 
 Document = dict[str, Any]
 
 # The image's user; the group that a claim is made to belong to.
 UID = 1000
-TMP = "/tmp"  # noqa: S108 - the pod's own
 # SIGTERM to SIGKILL: the image's launchers end their ranks within 5 s.
 GRACE_SECONDS = 30
 # From the first pod's start to the last's: nothing schedules them together, and each node pulls the image.
@@ -20,10 +19,10 @@ _MEBIBYTE = 1 << 20
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
-def metadata(request: Request, name: str = "", namespaced: bool = True) -> Document:
+def metadata(request: Request) -> Document:
     """An object's name and labels; its namespace is kubectl's own where none was given."""
-    namespace = {"namespace": request.namespace} if request.namespace and namespaced else {}
-    return {"name": name or request.name, **namespace, "labels": dict(LABELS)}
+    namespace = {"namespace": request.namespace} if request.namespace else {}
+    return {"name": request.name, **namespace, "labels": dict(LABELS)}
 
 
 def limits(cpu: str, memory: str) -> Document:
@@ -41,7 +40,7 @@ def environment(request: Request) -> dict[str, Any]:
     own = {
         "CPU_TRAIN_STACK_IMAGE": request.image,
         "CPU_TRAIN_STACK_JOB": request.job,
-        "HF_HOME": HF_HOME,
+        "HF_HOME": f"{CLAIM if request.pvc else TMP}/huggingface",
         "HOME": TMP,
     }
     plain = {name: {"value": escape(value)} for name, value in {**own, **request.env}.items()}
@@ -75,12 +74,11 @@ def container(request: Request, name: str, args: Sequence[str]) -> Document:
 
 
 def training_container(request: Request, name: str, args: Sequence[str], **fields: object) -> Document:
-    """A container that has ranks, with the claim and /dev/shm, and more `fields`."""
+    """A container that has ranks, with /dev/shm, the claim where there is one, and more `fields`."""
     made = {**container(request, name, args), **fields}
-    made["volumeMounts"] += [
-        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
-        {"name": "claim", "mountPath": CLAIM},
-    ]
+    made["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
+    if request.pvc:
+        made["volumeMounts"].append({"name": "claim", "mountPath": CLAIM})
     return made
 
 
@@ -111,10 +109,9 @@ def pod(request: Request, container: Document) -> Document:
 def training_pod(request: Request, container: Document) -> Document:
     """The pod around a container that has ranks."""
     made = pod(request, container)
-    made["volumes"] += [
-        memory_volume("shm", request.shm_bytes),
-        {"name": "claim", "persistentVolumeClaim": {"claimName": request.pvc}},
-    ]
+    made["volumes"].append(memory_volume("shm", request.shm_bytes))
+    if request.pvc:
+        made["volumes"].append({"name": "claim", "persistentVolumeClaim": {"claimName": request.pvc}})
     return made
 
 

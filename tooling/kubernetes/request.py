@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from tooling import compose, image_lock
 from tooling.errors import UsageError
@@ -13,11 +15,14 @@ from tooling.kubernetes import syntax
 
 # Where the claim is mounted. Its folders are made by what writes to them: a job's user may, a subPath is root's.
 CLAIM = "/pvc"
-HF_HOME = f"{CLAIM}/huggingface"
+# A volume of each pod's own; the rest of its files are read-only.
+TMP = "/tmp"  # noqa: S108
 DEFAULT_NAME = "train"
 # Ranks of a node whose number its NUMA nodes decide: for the size of /dev/shm, which hardly depends on it.
 MANY_RANKS = 8
 _MEBIBYTE = 1 << 20
+_IN_CLAIM = re.compile(rf"(^|[=:,]){CLAIM}(/|$)")
+_T = TypeVar("_T")
 _SHM_STEP = 64 * _MEBIBYTE
 _LAUNCHERS = ("launch", "mpi-launch", "mpirun", "torchrun")
 # Set by the operators and by the image's launchers.
@@ -53,6 +58,7 @@ class Options:
 class Request:
     """A job: `nodes` pods of `cpus` CPUs and `memory_bytes` each. Everything in it is valid.
 
+    `pvc` is empty where nothing is to outlast the pods.
     `ranks_per_node` None: one for each NUMA node that a pod finds, within its quota. `secret_env` maps a variable
     to a secret and the key in it. `node_cpus`: hardware threads of a node, 0 where they are not known.
     """
@@ -97,39 +103,51 @@ class Request:
 
 
 def parse(kind: str, options: Options) -> Request:
-    """The request. Raises UsageError, one line, for the first option that cannot be."""
-    for flag, value in (("--nodes", options.nodes), ("--cpus", options.cpus)):
-        if value < 1:
-            raise UsageError(f"{flag} is {value}, expected 1 or more")
-    for flag, value in (("--max-restarts", options.max_restarts), ("--node-cpus", options.node_cpus)):
-        if value < 0:
-            raise UsageError(f"{flag} is {value}, expected 0 or more")
-    for flag, text, what in (("--memory", options.memory, "128Gi"), ("--pvc", options.pvc, "the claim's name")):
-        if not text:
-            raise UsageError(f"{flag} is missing, expected {what}")
+    """The request. Raises UsageError, one line with all that cannot be."""
+    mistakes: list[str] = []
+
+    def checked(otherwise: _T, check: Callable[..., _T], *arguments: object) -> _T:
+        try:
+            return check(*arguments)
+        except UsageError as error:
+            mistakes.append(str(error))
+            return otherwise
+
+    def optional(check: Callable[[str, str], str], flag: str, text: str) -> str:
+        return checked("", check, flag, text) if text else ""
+
+    for flag, value, least in (
+        ("--nodes", options.nodes, 1),
+        ("--cpus", options.cpus, 1),
+        ("--max-restarts", options.max_restarts, 0),
+        ("--node-cpus", options.node_cpus, 0),
+    ):
+        checked(None, _at_least, flag, value, least)
+    pod_suffix = POD_SUFFIXES[kind].format(last=options.nodes - 1)
+    no_words: tuple[str, ...] = ()
     request = Request(
         kind=kind,
-        name=syntax.job_name(options.name, POD_SUFFIXES[kind].format(last=options.nodes - 1)),
-        namespace=syntax.namespace(options.namespace) if options.namespace else "",
-        image=_image(options),
+        name=checked("", syntax.job_name, options.name, pod_suffix),
+        namespace=checked("", syntax.namespace, options.namespace) if options.namespace else "",
+        image=checked("", _image, options),
         nodes=options.nodes,
         cpus=options.cpus,
-        memory=options.memory,
-        ranks_per_node=_ranks(kind, options.ranks_per_node),
-        pvc=syntax.resource_name("--pvc", options.pvc),
-        command=_command(options.command),
-        node_selector=dict(syntax.label("--node-selector", word) for word in options.node_selector),
-        env=dict(_assignment("--env", word) for word in options.env),
-        secret_env={
-            name: syntax.secret_key("--secret-env", value)
-            for name, value in (_assignment("--secret-env", word) for word in options.secret_env)
-        },
-        pull_secret=syntax.resource_name("--pull-secret", options.pull_secret) if options.pull_secret else "",
+        memory=checked("", _memory, "--memory", options.memory),
+        ranks_per_node=checked(None, _ranks, kind, options.ranks_per_node),
+        pvc=optional(syntax.resource_name, "--pvc", options.pvc),
+        command=checked(no_words, _command, options),
+        node_selector=dict(checked(("", ""), syntax.label, "--node-selector", it) for it in options.node_selector),
+        env=dict(checked(("", ""), _assignment, "--env", it) for it in options.env),
+        secret_env=dict(checked(("", ("", "")), _secret, it) for it in options.secret_env),
+        pull_secret=optional(syntax.resource_name, "--pull-secret", options.pull_secret),
         max_restarts=options.max_restarts,
         node_cpus=options.node_cpus,
-        node_memory=options.node_memory,
+        node_memory=optional(_memory, "--node-memory", options.node_memory),
     )
-    _check_sizes(request)
+    if not mistakes:
+        checked(None, _check_sizes, request)
+    if mistakes:
+        raise UsageError("; ".join(mistakes))
     return request
 
 
@@ -152,7 +170,18 @@ def warnings(request: Request) -> list[str]:
             "the ranks need too: more --memory, or the node's hardware threads as --node-cpus if they are fewer"
         )
     output = _output(request.command)
-    if request.command[0] == "train" and output is not None and not output.startswith(f"{CLAIM}/"):
+    if request.command[0] != "train" or output is None:
+        return found
+    if not request.pvc:
+        found.append(
+            "without --pvc the weights and checkpoints go with the pods: a restart begins anew"
+            + (
+                ""
+                if output.startswith(f"{TMP}/")
+                else f"; --output_dir is {output!r}, but only {TMP} can be written"
+            )
+        )
+    elif not output.startswith(f"{CLAIM}/"):
         found.append(
             f"--output_dir is {output!r}, expected a folder below {CLAIM}, where the claim is: "
             "what is written elsewhere goes with the pods"
@@ -166,8 +195,17 @@ def _check_sizes(request: Request) -> None:
             f"--memory is {request.memory}, but shared memory may take {request.shm_bytes // _MEBIBYTE} MiB of it "
             "(16 MiB for each hardware thread of the node): give more, or --node-cpus if they are fewer"
         )
-    if request.node_memory:
-        syntax.memory("--node-memory", request.node_memory)
+
+
+def _at_least(flag: str, value: int, least: int) -> None:
+    if value < least:
+        found = "missing" if flag == "--cpus" and value == 0 else value
+        raise UsageError(f"{flag} is {found}, expected {least} or more")
+
+
+def _memory(flag: str, text: str) -> str:
+    syntax.memory(flag, text)
+    return text
 
 
 def _image(options: Options) -> str:
@@ -181,19 +219,23 @@ def _ranks(kind: str, text: str) -> int | None:
         raise UsageError("--ranks-per-node auto: a hostfile has a number of slots, expected one, 2 for example")
     if text in ("", "auto"):
         return 1 if kind == "mpijob" else None
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch("[1-9][0-9]{0,3}", text):
         raise UsageError(f"--ranks-per-node is {text!r}, expected 1 or more, or auto: one for each NUMA node")
     return int(text)
 
 
-def _command(words: Sequence[str]) -> tuple[str, ...]:
+def _command(options: Options) -> tuple[str, ...]:
+    words = options.command
     if not words:
         raise UsageError("no command: write it after --, for example -- train --output_dir /pvc/output/first …")
     if words[0] in _LAUNCHERS:
         raise UsageError(
             f"the command begins with {words[0]}, expected train, run or bench: the manifest starts the ranks"
         )
-    return tuple(words)
+    there = [word for word in (*words, *options.env) if _IN_CLAIM.search(word)]
+    if there and not options.pvc:
+        raise UsageError(f"{there[0]!r} is a place in the claim, but --pvc is missing, expected the claim's name")
+    return words
 
 
 def _assignment(flag: str, word: str) -> tuple[str, str]:
@@ -203,6 +245,11 @@ def _assignment(flag: str, word: str) -> tuple[str, str]:
     if name in _PLACE or name.startswith("PET_"):
         raise UsageError(f"{flag} {name}: the operator and the image's launcher set it, leave it out")
     return syntax.variable(flag, name), value
+
+
+def _secret(word: str) -> tuple[str, tuple[str, str]]:
+    name, value = _assignment("--secret-env", word)
+    return name, syntax.secret_key("--secret-env", value)
 
 
 def _output(command: Sequence[str]) -> str | None:

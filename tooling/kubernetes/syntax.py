@@ -14,7 +14,7 @@ _DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_QUANTITY = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[KMGT]i|[kMGT])")
+_QUANTITY = re.compile(r"(?P<number>[1-9][0-9]*)(?P<unit>[KMGT]i|[kMGT])")
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -80,7 +80,9 @@ def memory(flag: str, text: str) -> int:
     """A quantity of memory in bytes."""
     match = _QUANTITY.fullmatch(text)
     if not match:
-        raise UsageError(f"{flag} is {text!r}, expected a quantity such as 128Gi or 64000M")
+        raise UsageError(
+            f"{flag} is {repr(text) if text else 'missing'}, expected a quantity such as 128Gi or 64000M"
+        )
     return int(match["number"]) * _UNITS[match["unit"]]
 
 

@@ -1,4 +1,4 @@
-"""A TrainJob and the ClusterTrainingRuntime that it refers to (Kubeflow Trainer 2.3)."""
+"""A TrainJob and the TrainingRuntime that it refers to (Kubeflow Trainer 2.3)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from tooling.kubernetes.pods import Document
 from tooling.kubernetes.request import Request
 
 API = "trainer.kubeflow.org/v1alpha1"
+RUNTIME = "TrainingRuntime"
 # The operator looks for a container of this name, in a job that has this label.
 CONTAINER = "node"
 ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
@@ -18,12 +19,11 @@ def documents(request: Request) -> list[Document]:
     When a pod fails, all start again together, at most `max_restarts` times: without an elastic meeting the others
     could not go on.
     """
-    name = f"{request.namespace}-{request.name}" if request.namespace else request.name
     template = pods.training_pod(request, pods.training_container(request, CONTAINER, []))
     runtime = {
         "apiVersion": API,
-        "kind": "ClusterTrainingRuntime",
-        "metadata": pods.metadata(request, name, namespaced=False),
+        "kind": RUNTIME,  # of the job's namespace: a cluster's would be shared by all jobs of its name
+        "metadata": pods.metadata(request),
         "spec": {
             "mlPolicy": {"numNodes": request.nodes, "torch": {}},
             "template": {
@@ -50,7 +50,7 @@ def documents(request: Request) -> list[Document]:
         "kind": "TrainJob",
         "metadata": pods.metadata(request),
         "spec": {
-            "runtimeRef": {"apiGroup": API.partition("/")[0], "kind": "ClusterTrainingRuntime", "name": name},
+            "runtimeRef": {"apiGroup": API.partition("/")[0], "kind": RUNTIME, "name": request.name},
             "trainer": {
                 "numNodes": request.nodes,
                 "numProcPerNode": pods.operators_ranks(request),
