@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from entrypoints.affinity import DATALOADER_WORKERS
@@ -101,6 +101,12 @@ class Parsed:
     training: dict[str, Any]
     given: frozenset[str]
     notes: list[str]
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The values of the flags that were given, by their names."""
+        values = {**asdict(self.task), **self.training}
+        return {name: values[name] for name in sorted(self.given & values.keys())}
 
     @property
     def fsdp(self) -> bool:

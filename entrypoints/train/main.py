@@ -101,13 +101,12 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
-    if any(replicas.gather(output.restarted(os.environ, folder))):  # torchrun's nodes count their own restarts
-        resume, overwrite = "true", False
+    jobs = replicas.gather(output.job_name(os.environ, parsed.flags))  # each node's agent has a name of its own
     # Rank 0 decides where to begin; the others must see the same checkpoint.
-    choice = _agreed(lambda: output.choose_start(folder, resume, overwrite) if rank == 0 else None)
+    choice = _agreed(lambda: output.choose_start(folder, resume, overwrite, jobs) if rank == 0 else None)
     start = replicas.gather(choice)[0]
     if start.checkpoint is not None:
-        _agreed(lambda: output.choose_start(folder, str(start.checkpoint), overwrite=False))
+        _agreed(lambda: output.check_checkpoint(start.checkpoint))
 
     def read() -> job.Rows:
         model.check_folder(str(task_arguments.model_name_or_path))
@@ -130,8 +129,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         _agreed(lambda: output.check_same_model(start.checkpoint, config, is_adapter))
     # Checkpoints hold the random states of every rank, each written by its own.
     writes = rank == 0 or arguments.save_strategy != "no"
-    name = os.environ.get(output.JOB, "") if rank == 0 else ""
-    _agreed(lambda: output.prepare(folder, overwrite and rank == 0, name) if writes else None)
+    _agreed(lambda: output.prepare(folder, start if rank == 0 else None, jobs) if writes else None)
     notes = [*start.notes, *rows.notes, *made.notes]
     if start.checkpoint is None:
         notes += loaded.notes
