@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from entrypoints import ccl, network, shared_memory
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints.errors import USAGE_EXIT_CODE, MeetingError, UsageError
 from entrypoints.launchers import TORCHRUN
 from entrypoints.options import DEFAULT_TIMEOUT_SECONDS
 from entrypoints.restarts import AGENTS_MEETING
@@ -85,7 +85,7 @@ def initialize(
             backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
         )
     except RuntimeError as error:  # torch raises it, or a subclass, for all that goes wrong between ranks
-        raise UsageError(explain(error, environment, join_seconds)) from error
+        raise MeetingError(explain(error, environment, join_seconds)) from error
     yield
     if dist.is_initialized():  # the user's script may have done it
         dist.destroy_process_group()
@@ -133,7 +133,7 @@ def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Sto
         store.wait(names, timedelta(seconds=join_seconds))
     except RuntimeError as error:
         missing = [str(rank) for rank, name in enumerate(names) if not store.check([name])]
-        raise UsageError(
+        raise MeetingError(
             f"rank {', '.join(missing)} of {environment.world_size} did not join within {join_seconds:g} s: "
             "see why it did not start, or start all ranks within that time"
         ) from error
