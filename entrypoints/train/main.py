@@ -88,7 +88,7 @@ def _agreed(check: Callable[[], T]) -> T:
 def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
     from transformers import set_seed
 
-    from entrypoints.train import adapters, data, job, model, output, replicas, run, tasks
+    from entrypoints.train import adapters, data, hub, job, model, output, replicas, run, tasks
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
@@ -127,6 +127,8 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     if start.checkpoint is not None:
         config, is_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
         _agreed(lambda: output.check_same_model(start.checkpoint, config, is_adapter))
+    if arguments.push_to_hub:
+        _agreed(lambda: hub.check(arguments) if rank == 0 else None)
     # Checkpoints hold the random states of every rank, each written by its own.
     writes = rank == 0 or arguments.save_strategy != "no"
     _agreed(lambda: output.prepare(folder, start if rank == 0 else None, jobs) if writes else None)

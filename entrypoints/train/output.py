@@ -174,10 +174,13 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
                 if start.replaces and path.resolve() != kept:
                     shutil.rmtree(path)
             # Not before: if this job ends here, its next start has to replace what is left.
-            probe.write_text("".join(f"{job}\n" for job in sorted({*jobs} - {""})), encoding="utf-8")
-            probe.replace(folder / _SIGNATURE)
-        else:
-            probe.unlink()
+            names = sorted({*jobs} - {""})
+            if names:
+                probe.write_text("\n".join(names), encoding="utf-8")
+                probe.replace(folder / _SIGNATURE)
+            else:
+                (folder / _SIGNATURE).unlink(missing_ok=True)
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(folder, error) from error
 

@@ -147,6 +147,19 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         if self.args.should_save:
             staging.publish(output, name)
             staging.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(output / name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Not from where the checkpoint is written: it moves, and would be pushed with the output folder."""
+        if not self._saving:
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
+        """With the number of rows where compute_metrics, which counts them, was not called."""
+        found = super().evaluation_loop(*arguments, **options)
+        found.metrics.setdefault(f"{options.get('metric_key_prefix', 'eval')}_samples", found.num_samples)
+        return found
 
     def _forget_staging(self, output: Path, name: str) -> None:
         """The state names the best checkpoint's folder: by the name that it is about to get."""
