@@ -63,8 +63,7 @@ def _free_port() -> int:
 
 def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
-    # After a failure the ranks of c10d's nodes would meet in one store under different numbers of restarts: nodes
-    # that only join again do not count theirs. Without sharing, each meeting has a store of its own.
+    # A store that the agents share would be that of the first meeting, and end with its node.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -79,7 +78,6 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
                 logger.setLevel(logging.CRITICAL + 1)
     # There is no option for it.
     api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, lambda found: _describe(found, options)[1])
-    os.environ[restarts.AGENTS_MEETING] = options.backend
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         config = agent_options.config(
             folder,

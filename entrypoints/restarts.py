@@ -11,9 +11,6 @@ from entrypoints.errors import USAGE_EXIT_CODE
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-# Set by `launch` for its ranks: how the agents met, "static" or "c10d".
-AGENTS_MEETING = "CPU_TRAIN_STACK_MEETING"
-
 Failures = Mapping[int, "ProcessFailure"]
 
 

@@ -122,6 +122,7 @@ def test_a_job_whose_ranks_are_killed_begins_as_asked_until_it_has_a_checkpoint_
     run, old = output_folder / "run", output_folder / "old"
     copy(earlier, run, "checkpoint-60")
     copy(earlier, old, "checkpoint-50")
+    # The checkpoint's run saved every 50 steps, this one is to save every 40.
     flags = {"overwrite_output_dir": True, "resume_from_checkpoint": "/output/old/checkpoint-50", "save_steps": 40}
     moments = ["", "/output/run/_job", "/output/run/checkpoint-120"]
     done = kill_at(moments, (*LAUNCH, "train", *line("/output/run", **{**SAVING, **flags})))
