@@ -173,9 +173,16 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             super()._push_from_checkpoint(checkpoint_folder)
 
     def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
-        """With the number of rows where compute_metrics, which counts them, was not called."""
-        found = super().evaluation_loop(*arguments, **options)
-        found.metrics.setdefault(f"{options.get('metric_key_prefix', 'eval')}_samples", found.num_samples)
+        """--prediction_loss_only leaves the loss and the rows. Without predictions Trainer would weigh a short
+        last batch as a whole one, and count no rows."""
+        only, self.args.prediction_loss_only = self.args.prediction_loss_only, False
+        try:
+            found = super().evaluation_loop(*arguments, **options)
+        finally:
+            self.args.prediction_loss_only = only
+        if only:
+            for name in [name for name in found.metrics if not name.endswith(("_loss", "_samples"))]:
+                del found.metrics[name]
         return found
 
     def _determine_best_metric(self, *arguments: Any, **options: Any) -> Any:

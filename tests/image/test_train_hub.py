@@ -57,7 +57,7 @@ def test_a_checkpoint_is_pushed_whole_and_the_model_without_what_is_being_writte
     assert (output / "pushed" / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_an_evaluation_without_predictions_counts_its_rows(pushes: Any) -> None:
+def test_an_evaluation_of_the_loss_alone_counts_its_rows(pushes: Any) -> None:
     runs, _, output = pushes
     assert "(13 rows)" in runs["pushed"]["stderr"]
     assert "(0 rows)" not in runs["pushed"]["stderr"]
