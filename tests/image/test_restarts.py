@@ -16,9 +16,17 @@ from tests.image.test_train import line, mounts, result, reviews
 # Runs the commands, which ` -- ` separates, and kills when a folder or file of the list is there; "" is there at
 # once. It kills a rank of the first command; for "agent PATH" the last command with its rank, and runs it again.
 KILL_AT = """
-import os, pathlib, signal, subprocess, sys, time
+import os, pathlib, signal, socket, subprocess, sys, time
 moments, *commands = (part.split("|") for part in sys.argv[1].split(" -- "))
-jobs = [subprocess.Popen(command, start_new_session=True) for command in commands]
+def start(command):
+    return subprocess.Popen(command, start_new_session=True)
+def listens():
+    with socket.socket() as probe:
+        return probe.connect_ex(("node-0", 29777)) == 0
+jobs = [start(commands[0])]
+while commands[1:] and not listens():  # the first node is where the others meet
+    time.sleep(0.1)
+jobs += map(start, commands[1:])
 def ranks():
     found = set()
     for folder in pathlib.Path("/proc").iterdir():
@@ -37,11 +45,11 @@ for moment in moments:
         time.sleep(0.02)
     gone = ranks()
     if kind == "agent":
-        lost = {pid for pid in gone if os.getsid(pid) == jobs[-1].pid}
-        for pid in (jobs[-1].pid, *lost):
+        parents = {pid: pathlib.Path(f"/proc/{pid}/status").read_text() for pid in gone}
+        for pid in (jobs[-1].pid, *(pid for pid in gone if f"PPid:\\t{jobs[-1].pid}\\n" in parents[pid])):
             os.kill(pid, signal.SIGKILL)
         jobs[-1].wait()
-        jobs[-1] = subprocess.Popen(commands[-1], start_new_session=True)
+        jobs[-1] = start(commands[-1])
     else:
         os.kill(max(gone), signal.SIGKILL)
 sys.exit(max(job.wait() for job in jobs))
@@ -74,7 +82,8 @@ def kill_at(image: str, data: Path, output_folder: Path) -> Any:
     def run(moments: list[str], *commands: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         words = " -- ".join("|".join(command) for command in (moments, *commands))
         argv = ("python", "-c", KILL_AT, words)
-        return containers.run(image, *argv, docker_args=mounts(data, output_folder), timeout=240)
+        folders = ["--hostname=node-0", *mounts(data, output_folder)]
+        return containers.run(image, *argv, docker_args=folders, timeout=240)
 
     return run
 
@@ -151,8 +160,9 @@ def test_torchruns_own_restart_goes_on_from_the_last_checkpoint(kill_at: Any, ou
 
 def test_nodes_that_lose_one_of_them_go_on_with_another_in_its_place(kill_at: Any, output_folder: Path) -> None:
     """Two agents, of one rank each; the one that comes later has never heard of the job."""
-    meeting = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29777", "--max-restarts=3")
-    node = (*LAUNCH[:2], *meeting, "--nproc-per-node=1", "--", "train", *line("/output/run", **SAVING))
+    meeting = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node-0:29777", "--max-restarts=3")
+    flags = line("/output/run", **SAVING, backend="gloo")
+    node = (*LAUNCH[:2], *meeting, "--nproc-per-node=1", "--", "train", *flags)
     done = kill_at(["agent /output/run/checkpoint-50"], node, node)
     assert done.returncode == 0, done.stderr
     document = result(output_folder / "run")
