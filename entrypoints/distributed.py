@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Callable
+from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
 from entrypoints import ccl, network, shared_memory
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints.errors import USAGE_EXIT_CODE, MeetingError, UsageError
 from entrypoints.launchers import TORCHRUN
 from entrypoints.options import DEFAULT_TIMEOUT_SECONDS
-from entrypoints.restarts import AGENTS_MEETING
 
+T = TypeVar("T")
 # An image without the ccl backend has torch's own.
 DEFAULT_BACKEND = ccl.default_backend()
 # How long ranks wait for each other at the start. A collective may take longer than that, a start may not.
 JOIN_SECONDS = 300.0
+_POLL_SECONDS = 0.02
+# Keys of the store in which ranks ask rank 0 for the name of their start, and are answered.
+_TICKETS, _ANSWER = "cpu-train-stack/tickets", "cpu-train-stack/answer/{}"
 
 
 def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) -> None:
@@ -85,7 +90,7 @@ def initialize(
             backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
         )
     except RuntimeError as error:  # torch raises it, or a subclass, for all that goes wrong between ranks
-        raise UsageError(explain(error, environment, join_seconds)) from error
+        raise MeetingError(explain(error, environment, join_seconds)) from error
     yield
     if dist.is_initialized():  # the user's script may have done it
         dist.destroy_process_group()
@@ -112,6 +117,18 @@ def agree(error: str | None) -> None:
     raise SystemExit(USAGE_EXIT_CODE)
 
 
+def agreed(check: Callable[[], T]) -> T:
+    """What `check` returns, on every rank. A collective: if it raises UsageError on any, all end by `agree`."""
+    value: T | None = None
+    error: str | None = None
+    try:
+        value = check()
+    except UsageError as found:
+        error = str(found)
+    agree(error)
+    return value  # type: ignore[return-value]  # agree raised if check did not return
+
+
 def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Store:
     """A store that every rank has reached."""
     if environment.world_size == 1:
@@ -123,21 +140,49 @@ def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Sto
         timeout=timedelta(seconds=join_seconds),
     )
     store, _, _ = next(rendezvous)
-    if os.environ.get(AGENTS_MEETING) == "static":
-        # Its agents keep their store over a restart, and with it what the ranks before wrote there.
-        store = dist.PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     # The backend's own connecting is bounded by the collective timeout: let all ranks be there first.
-    names = [f"cpu-train-stack/joined/{rank}" for rank in range(environment.world_size)]
-    store.set(names[environment.rank], "")
+    return dist.PrefixStore("cpu-train-stack", _join(store, environment, join_seconds))
+
+
+def _join(store: dist.Store, environment: DistributedEnvironment, join_seconds: float) -> dist.Store:
+    """What of the store is these ranks' alone, when all of them are there. Raises MeetingError.
+
+    torchrun's agents may keep their store over a restart, and with it what the ranks before wrote there, and not
+    all of them count the same restarts. So rank 0 names the start, and tells the name to those that ask for it.
+    """
+    end = time.monotonic() + join_seconds
+    name = uuid.uuid4().hex
+    if environment.rank:
+        answer = _ANSWER.format(store.add(_TICKETS, 1))  # no other rank has had this number, nor will
+        _wait(store, {0: answer}, environment, join_seconds, end)
+        name = store.get(answer).decode()
+    started = dist.PrefixStore(name, store)
+    names = {rank: f"cpu-train-stack/joined/{rank}" for rank in range(environment.world_size)}
+    started.set(names[environment.rank], "")
+    answered = 0
+    while environment.rank == 0 and not started.check([*names.values()]) and time.monotonic() < end:
+        asked = store.add(_TICKETS, 0)
+        for ticket in range(answered + 1, asked + 1):
+            store.set(_ANSWER.format(ticket), name)
+        answered = asked
+        time.sleep(_POLL_SECONDS)
+    _wait(started, names, environment, join_seconds, end)
+    return started
+
+
+def _wait(
+    store: dist.Store, names: dict[int, str], environment: DistributedEnvironment, seconds: float, end: float
+) -> None:
+    """Until the key of every rank is there, or time.monotonic() is `end`. Raises MeetingError."""
+    left = timedelta(seconds=max(_POLL_SECONDS, end - time.monotonic()))
     try:
-        store.wait(names, timedelta(seconds=join_seconds))
+        store.wait([*names.values()], left)
     except RuntimeError as error:
-        missing = [str(rank) for rank, name in enumerate(names) if not store.check([name])]
-        raise UsageError(
-            f"rank {', '.join(missing)} of {environment.world_size} did not join within {join_seconds:g} s: "
+        missing = [str(rank) for rank, name in names.items() if not store.check([name])]
+        raise MeetingError(
+            f"rank {', '.join(missing)} of {environment.world_size} did not join within {seconds:g} s: "
             "see why it did not start, or start all ranks within that time"
         ) from error
-    return dist.PrefixStore("cpu-train-stack", store)
 
 
 def explain(error: Exception, environment: DistributedEnvironment, join_seconds: float) -> str:

@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from entrypoints.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints.errors import USAGE_EXIT_CODE, MeetingError, UsageError
 
 _ATEXIT_SECONDS = 10.0
 
@@ -32,8 +32,12 @@ def record(error: BaseException) -> None:
         "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "timestamp": str(int(time.time())),
     }
-    # "told": the user has read why already.
-    document = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}, "told": told}
+    # "told": the user has read why already. "again": another start may succeed.
+    document = {
+        "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details},
+        "told": told,
+        "again": not told or isinstance(error, MeetingError),
+    }
     try:
         Path(name).write_text(json.dumps(document))
     except OSError as problem:

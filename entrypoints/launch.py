@@ -63,13 +63,12 @@ def _free_port() -> int:
 
 def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
-    # After a failure the ranks of c10d's nodes would meet in one store under different numbers of restarts: nodes
-    # that only join again do not count theirs. Without sharing, each meeting has a store of its own.
+    # A store that the agents share would be that of the first meeting, and end with its node.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.launcher import api
 
     from entrypoints.distributed import explain
 
@@ -77,9 +76,8 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
-    if options.max_restarts:
-        restarts.tell(_node_name(options), options.max_restarts)
-    os.environ[restarts.AGENTS_MEETING] = options.backend
+    # There is no option for it.
+    api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, lambda found: _describe(found, options)[1])
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         config = agent_options.config(
             folder,
@@ -97,7 +95,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         first, *rest = rank.python("entrypoints", list(options.command))
         processes.tell_of_stopped_ranks(_node_name(options))
         try:
-            elastic_launch(config, first)(*rest)
+            api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
             return _report(error.failures, options)
         except SignalException as error:
@@ -130,13 +128,18 @@ def _node_name(options: Launch) -> object:
 
 
 def _report(failures: Mapping[int, ProcessFailure], options: Launch) -> int:
+    code, line = _describe(failures, options)
+    if not first_failure(failures)[1].error_file_data.get("told"):
+        print(line, file=sys.stderr, flush=True)
+    return code
+
+
+def _describe(failures: Mapping[int, ProcessFailure], options: Launch) -> tuple[int, str]:
+    """The exit code of the failure that caused the others, and which rank it was and how it ended."""
     global_rank, failure = first_failure(failures)
     out_of_memory = failure.exitcode == -signal.SIGKILL and memory_events.out_of_memory_kills() > 0
     code, what = how_it_ended(failure.exitcode, out_of_memory)
-    if not failure.error_file_data.get("told"):
-        place = f"local {failure.local_rank}, node {_node_name(options)}"
-        print(f"rank {global_rank} ({place}) {what}", file=sys.stderr, flush=True)
-    return code
+    return code, f"rank {global_rank} (local {failure.local_rank}, node {_node_name(options)}) {what}"
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:

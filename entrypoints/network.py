@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.errors import MeetingError, UsageError
 from entrypoints.host import Interface, Route
 
 _SIOCGIFADDR = 0x8915
@@ -30,7 +30,7 @@ def is_loopback(address: str) -> bool:
 def resolve(host: str, deadline_seconds: float = 0.0) -> str:
     """The address of `host`, IPv4 before IPv6, tried again until the deadline: a cluster's DNS may lag.
 
-    Raises UsageError where the name does not resolve in that time.
+    Raises MeetingError where the name does not resolve in that time.
     """
     end = time.monotonic() + deadline_seconds
     while True:
@@ -38,7 +38,7 @@ def resolve(host: str, deadline_seconds: float = 0.0) -> str:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as error:
             if time.monotonic() + _RETRY_SECONDS > end:
-                raise UsageError(
+                raise MeetingError(
                     f"MASTER_ADDR {host!r} does not resolve on {socket.gethostname()} ({error}), expected a name "
                     "or address that every node can resolve: correct it, or see the cluster's DNS and /etc/hosts"
                 ) from error
@@ -65,13 +65,13 @@ def wait_for_port(host: str, port: int, deadline_seconds: float) -> None:
 
 
 def source_address(address: str) -> str:
-    """This host's own address on the route to `address`. Nothing is sent. Raises UsageError without a route."""
+    """This host's own address on the route to `address`. Nothing is sent. Raises MeetingError without a route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
         except OSError as error:
-            raise UsageError(
+            raise MeetingError(
                 f"no route to MASTER_ADDR {address} from {socket.gethostname()} ({error}): "
                 "connect the nodes by a network, or set MASTER_ADDR to an address on the one they share"
             ) from error

@@ -1,45 +1,44 @@
-"""What `launch --max-restarts K` says of each restart. torchrun's agent tells it to its log only."""
+"""What `launch --max-restarts K` does when a rank fails: it says so, and restarts only what may end otherwise."""
 
 from __future__ import annotations
 
-import logging
-import signal
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
-from entrypoints import memory_events
-from entrypoints.failure import how_it_ended
+from entrypoints.errors import USAGE_EXIT_CODE
 
-# Set by `launch` for its ranks: how the agents met, "static" or "c10d".
-AGENTS_MEETING = "CPU_TRAIN_STACK_MEETING"
-# Where the agent names the first rank of its node that failed: exit code, local rank, pid, program.
-_LOGGER = "torch.distributed.elastic.multiprocessing.api"
-_FAILED = "failed (exitcode: "
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-
-class Restarts(logging.Handler):
-    """Prints a line for each failure that is followed by a restart; the last one is for who started the agent."""
-
-    def __init__(self, node: object, max_restarts: int) -> None:
-        super().__init__()
-        self._node = node
-        self._max_restarts = max_restarts
-        self._done = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not str(record.msg).startswith(_FAILED) or self._done == self._max_restarts:
-            return
-        self._done += 1
-        exit_code, local_rank = (int(str(value)) for value in tuple(record.args or ())[:2])
-        out_of_memory = exit_code == -signal.SIGKILL and memory_events.out_of_memory_kills() > 0
-        _, what = how_it_ended(exit_code, out_of_memory)
-        line = f"a rank (local {local_rank}, node {self._node}) {what}"
-        print(f"{line}: restart {self._done} of {self._max_restarts}", file=sys.stderr, flush=True)
+Failures = Mapping[int, "ProcessFailure"]
 
 
-def tell(node: object, max_restarts: int) -> None:
-    """From now on. Leaves what the agent's own log shows as it is."""
-    logger = logging.getLogger(_LOGGER)
-    if not logger.isEnabledFor(logging.ERROR):
-        logger.setLevel(logging.ERROR)
-        logger.propagate = False
-    logger.addHandler(Restarts(node, max_restarts))
+def agent(base: Any, describe: Callable[[Failures], str]) -> Any:
+    """torchrun's agent `base` (LocalElasticAgent, or one like it), which prints a line for each restart, as
+    `describe` says what failed, and makes none after bad usage."""
+
+    class Agent(base):  # type: ignore[misc]  # torch is untyped on the host
+        _remaining_restarts: int
+
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            result = super()._monitor_workers(worker_group)
+            if result.is_failed() and self._remaining_restarts > 0:
+                if is_final(result.failures):
+                    self._remaining_restarts = 0
+                else:
+                    most = worker_group.spec.max_restarts
+                    number = most - self._remaining_restarts + 1
+                    line = f"{describe(result.failures)}: restart {number} of {most}"
+                    print(line, file=sys.stderr, flush=True)
+            return result
+
+    return Agent
+
+
+def is_final(failures: Failures) -> bool:
+    """Whether a rank has refused its command line or its input: it would do so again."""
+    return any(
+        failure.exitcode == USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
+        for failure in failures.values()
+    )

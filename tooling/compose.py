@@ -16,8 +16,8 @@ from tooling.paths import COMPOSE
 
 PROJECT_PREFIX = "cts-"
 MASTER_PORT = 29500
-# How often the whole cluster was started again, for its ranks.
-RESTARTS = "CPU_TRAIN_STACK_RESTARTS"
+# What the job is called for its ranks, each time that it is started.
+JOB = "CPU_TRAIN_STACK_JOB"
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
@@ -44,6 +44,7 @@ class ClusterSpec:
     `environment` maps a variable to its value, or to None to hand on the caller's own value unseen.
     `launcher` is one of LAUNCHERS. `offline` cuts the nodes' network off from everything but each other.
     `memory` limits each node's memory, in Docker's form ("4g"), `cpus` its processor time, in cores.
+    `restarted`: it takes the place of a cluster of the same name that failed.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ClusterSpec:
     launcher: str = LAUNCHERS[0]
     memory: str | None = None
     cpus: float | None = None
+    restarted: bool = False
 
     def __post_init__(self) -> None:
         if self.launcher not in LAUNCHERS:
@@ -69,11 +71,6 @@ class ClusterSpec:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
         if not self.command:
             raise UsageError("no command: write it after --, for example ./inv up -- train --help")
-
-    @property
-    def restarted(self) -> bool:
-        """Whether it takes the place of a cluster of the same name that failed."""
-        return RESTARTS in self.environment
 
     def with_environment(self, **variables: str) -> ClusterSpec:
         """The same cluster with more variables; the user's own values of them stay."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from invoke.exceptions import Exit
@@ -72,12 +73,13 @@ def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_rest
 
     Bad usage would fail again, and a cluster that was taken down is not wanted any more.
     """
+    spec = spec.with_environment(**{compose.JOB: f"up/{uuid.uuid4().hex}"})
     outcome = run(spec)
     for restart in range(1, max_restarts + 1):
         if outcome.exit_code in (0, USAGE_EXIT_CODE) or outcome.taken_down:
             break
         say(f"restart {restart} of {max_restarts}")
-        outcome = run(spec.with_environment(**{compose.RESTARTS: str(restart)}))
+        outcome = run(replace(spec, restarted=True))
     return outcome
 
 

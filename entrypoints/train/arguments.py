@@ -11,12 +11,12 @@ import argparse
 import json
 import os
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from entrypoints.affinity import DATALOADER_WORKERS
 from entrypoints.errors import UsageError
-from entrypoints.train import compiling, config_files, flags, ipex, sharding
+from entrypoints.train import compiling, config_files, flags, ipex, sharding, unsupported
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "logging_steps": 10,  # a CPU step takes a second, not milliseconds
     "save_total_limit": 2,  # the last checkpoint and one to fall back on
     "eval_strategy": "epoch",
+    "log_level_replica": "passive",  # or ranks above 0 would warn of what rank 0 does not
     "report_to": "none",
 }
 
@@ -101,6 +102,12 @@ class Parsed:
     training: dict[str, Any]
     given: frozenset[str]
     notes: list[str]
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The values of the flags that were given, by their names."""
+        values = {**asdict(self.task), **self.training}
+        return {name: values[name] for name in sorted(self.given & values.keys())}
 
     @property
     def fsdp(self) -> bool:
@@ -197,6 +204,7 @@ def _check(task: TaskArguments, training: dict[str, Any]) -> None:
             raise UsageError("--do_eval needs data: write --validation_file FILE or --dataset_name NAME")
     if not training["do_train"] and not training["do_eval"]:
         raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+    unsupported.check(training)
     positive = {
         "max_seq_length": task.max_seq_length,
         "max_train_samples": task.max_train_samples,
@@ -259,12 +267,14 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     values.pop("ddp_backend")
     values.pop("fsdp", None)  # Trainer would take it for accelerate's, which does nothing on CPUs
     try:
-        return TrainingArguments(**values)
+        made = TrainingArguments(**values)
     except json.JSONDecodeError as error:
         raise UsageError(f"a flag's value is broken JSON: {error.msg} in '{error.doc}'") from error
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, TypeError, OSError) as error:
         # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
         raise UsageError(re.sub(r"\b\w+Strategy\.", "", " ".join(str(error).split()))) from error
+    unsupported.check_made(made)
+    return made
 
 
 def _check_reports(names: Any) -> None:

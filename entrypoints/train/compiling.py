@@ -13,9 +13,16 @@ from entrypoints.errors import UsageError
 
 def check(values: dict[str, Any]) -> None:
     """Raises UsageError if the flags ask for a compilation that cannot be done. `values`: TrainingArguments'."""
-    backend = values.get("torch_compile_backend")
-    if not (values.get("torch_compile") or backend or values.get("torch_compile_mode")):
+    backend, mode = values.get("torch_compile_backend"), values.get("torch_compile_mode")
+    if not (values.get("torch_compile") or backend or mode):
         return
+    from accelerate.utils import DynamoBackend
+    from torch import _inductor
+
+    backends = [kind.value.lower() for kind in DynamoBackend if kind.value != "NO"]
+    for name, value, known in (("backend", backend, backends), ("mode", mode, [*_inductor.list_mode_options()])):
+        if value and value.lower() not in known:
+            raise UsageError(f"--torch_compile_{name} {value} is not known, expected one of: {', '.join(known)}")
     if (backend or "inductor") != "inductor":
         return
     compiler = os.environ.get("CXX") or "g++"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from entrypoints import packages, topology
 from entrypoints.adapt.adaptation import release
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from entrypoints.banner import Announce
     from entrypoints.environment import DistributedEnvironment
 
-T = TypeVar("T")
 PRINT_CONFIG = "--print-config"
 # The first with `eval_strategy` and with callbacks that have a state of their own.
 OLDEST_TRANSFORMERS = "4.41.0"
@@ -71,43 +70,29 @@ def check_release(version: str | None) -> None:
         )
 
 
-def _agreed(check: Callable[[], T]) -> T:
-    """Runs a check on every rank. If it fails on any, it raises UsageError on all of them."""
-    from entrypoints import distributed
-
-    value: T | None = None
-    error: str | None = None
-    try:
-        value = check()
-    except UsageError as found:
-        error = str(found)
-    distributed.agree(error)
-    return value  # type: ignore[return-value]  # agree raised if check did not return
-
-
 def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
     from transformers import set_seed
 
-    from entrypoints.train import adapters, data, job, model, output, replicas, run, tasks
+    from entrypoints.distributed import agreed
+    from entrypoints.train import adapters, data, hub, job, model, optimization, output, replicas, run, tasks
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
     for line in parsed.notes:
         console.note(line, rank)
-    arguments = _agreed(lambda: training_arguments(parsed))
+    arguments = agreed(lambda: training_arguments(parsed))
     if arguments.bf16:
         warning = console.bf16_warning(replicas.gather(topology.read().bf16))
         if warning is not None:
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
-    if any(replicas.gather(output.restarted(os.environ, folder))):  # torchrun's nodes count their own restarts
-        resume, overwrite = "true", False
+    jobs = replicas.gather(output.job_name(os.environ, parsed.flags))  # each node's agent has a name of its own
     # Rank 0 decides where to begin; the others must see the same checkpoint.
-    choice = _agreed(lambda: output.choose_start(folder, resume, overwrite) if rank == 0 else None)
+    choice = agreed(lambda: output.choose_start(folder, resume, overwrite, jobs) if rank == 0 else None)
     start = replicas.gather(choice)[0]
     if start.checkpoint is not None:
-        _agreed(lambda: output.choose_start(folder, str(start.checkpoint), overwrite=False))
+        agreed(lambda: output.check_checkpoint(start.checkpoint))
 
     def read() -> job.Rows:
         model.check_folder(str(task_arguments.model_name_or_path))
@@ -115,23 +100,26 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         splits = data.load(task_arguments, arguments.do_train, arguments.do_eval)
         return tasks.check_rows(data.task_of(task_arguments, splits), task_arguments, splits)
 
-    rows = _agreed(read)
+    rows = agreed(read)
     fingerprints = replicas.gather(rows.fingerprint())
-    _agreed(lambda: _refuse_different_data(fingerprints, rank))
+    agreed(lambda: _refuse_different_data(fingerprints, rank))
     set_seed(arguments.seed)  # before the model is made: its head is random, and evaluation alone never syncs it
     shards = environment.world_size if parsed.fsdp else 1
-    loaded = _agreed(lambda: model.load(rows.task, task_arguments, rows.labels, shards, start.checkpoint))
-    made = _agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
+    loaded = agreed(lambda: model.load(rows.task, task_arguments, rows.labels, shards, start.checkpoint))
+    made = agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
     if made.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
         # A score for every word of the vocabulary at every token is more than what training keeps of a row.
         arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size
     if start.checkpoint is not None:
         config, is_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
-        _agreed(lambda: output.check_same_model(start.checkpoint, config, is_adapter))
+        agreed(lambda: output.check_same_model(start.checkpoint, config, is_adapter))
+    if made.train is not None:
+        agreed(lambda: optimization.check(arguments, loaded.model))
+    if arguments.push_to_hub:
+        agreed(lambda: hub.check(arguments) if rank == 0 else None)
     # Checkpoints hold the random states of every rank, each written by its own.
     writes = rank == 0 or arguments.save_strategy != "no"
-    name = os.environ.get(output.JOB, "") if rank == 0 else ""
-    _agreed(lambda: output.prepare(folder, overwrite and rank == 0, name) if writes else None)
+    agreed(lambda: output.prepare(folder, start if rank == 0 else None, jobs) if writes else None)
     notes = [*start.notes, *rows.notes, *made.notes]
     if start.checkpoint is None:
         notes += loaded.notes

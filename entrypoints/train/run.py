@@ -14,8 +14,10 @@ import psutil
 import torch.distributed as dist
 
 from entrypoints import packages
+from entrypoints.distributed import agreed
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.train import adapters, ddp, output, replicas, results, sharding
+from entrypoints.errors import UsageError
+from entrypoints.train import adapters, ddp, hub, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
@@ -44,25 +46,18 @@ class Plan:
 
 
 def run(plan: Plan, environment: DistributedEnvironment) -> int:
-    """Returns 0, or 1 with a line on stderr if the ranks ended with different weights."""
+    """Returns 0, or 1 with a line on stderr if the ranks ended with different weights or a push failed."""
     arguments, job, model = plan.training, plan.job, plan.loaded.model
     if job.train is not None and environment.world_size > 1 and not sharding.is_sharded(model):
         ddp.tune(arguments, model, job.collate([job.train[0]]))
-    trainer = CpuTrainer(
-        exchange=plan.task.ddp_comm_hook,
-        model=model,
-        args=arguments,
-        train_dataset=job.train,
-        eval_dataset=job.validation,
-        data_collator=job.collate,
-        processing_class=plan.loaded.tokenizer,
-        compute_metrics=job.compute_metrics,
-        **_token_options(job, arguments),
-    )
+    trainer = agreed(lambda: _trainer(plan))
+    code = 0
     began = time.time()
     if job.train is not None:
         trainer.train_from(plan.checkpoint)
-        trainer.save_model()
+        trainer.save_model(_internal_call=True)  # which pushes nothing
+        if arguments.push_to_hub:
+            code = hub.push(trainer)
         if environment.rank == 0:
             output.share_weights(Path(arguments.output_dir))
     trained = time.time()
@@ -96,7 +91,26 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
             document["merged"] = str(merged)
         path = results.write(Path(arguments.output_dir), document)
         print(f"done: {_summary(document)}; {path}", file=sys.stderr, flush=True)
-    return 0
+    return code
+
+
+def _trainer(plan: Plan) -> CpuTrainer:
+    """Raises UsageError for what Trainer refuses."""
+    arguments, job = plan.training, plan.job
+    try:
+        return CpuTrainer(
+            exchange=plan.task.ddp_comm_hook,
+            model=plan.loaded.model,
+            args=arguments,
+            train_dataset=job.train,
+            eval_dataset=job.validation,
+            data_collator=job.collate,
+            processing_class=plan.loaded.tokenizer,
+            compute_metrics=job.compute_metrics,
+            **_token_options(job, arguments),
+        )
+    except (ImportError, ValueError) as error:
+        raise UsageError(" ".join(str(error).split())) from error
 
 
 def _token_options(job: Job, arguments: TrainingArguments) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from entrypoints.train import checkpoints
 
 # Beside the checkpoints, so that the rename stays within one file system; named like none of them.
 NAME = ".unfinished"
+_REPLACED = ".replaced"
 # A disk with less room than this is what stopped a checkpoint, whatever the library that wrote it says.
 _FULL_BYTES = 1 << 20
 
@@ -22,16 +24,29 @@ def folder(output: Path) -> Path:
 
 def clear(output: Path) -> None:
     """Takes away what an earlier process left half written."""
+    restore(output)
     shutil.rmtree(folder(output), ignore_errors=True)
 
 
+def restore(output: Path) -> None:
+    """Gives back its name to a checkpoint whose process ended while another one took its place."""
+    for kept in folder(output).glob(f"*{_REPLACED}"):
+        final = output / kept.name[: -len(_REPLACED)]
+        if not final.exists():
+            with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                kept.rename(final)
+
+
 def publish(output: Path, name: str) -> None:
-    """Makes the finished checkpoint `name` visible. It survives a loss of power from here on."""
+    """Makes the finished checkpoint `name` visible. It survives a loss of power from here on.
+
+    Another one of this name is deleted only afterwards: it may be the only one there is.
+    """
     written, final = folder(output) / name, output / name
     for path in [*written.rglob("*"), written]:
         _synchronize(path)
     if final.exists():  # this step was saved before: by an evaluation at the same step, or before a restart
-        shutil.rmtree(final)
+        final.rename(folder(output) / f"{name}{_REPLACED}")
     written.rename(final)
     _synchronize(output)
     clear(output)

@@ -14,6 +14,8 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from entrypoints.distributed import agreed
+from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, ddp, ipex, sharding, staging
 from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses
@@ -27,6 +29,13 @@ class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         torch.manual_seed(args.seed + args.process_index)
+
+
+class StepsAsAsked(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+    """A checkpoint brings along how often its run was to log, evaluate and save."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on the host
@@ -48,7 +57,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         self.tokens = Count()  # of this rank, since the process began
         self._saving = False
         self.remove_callback(PrinterCallback)
-        for callback in (OwnNoise(), self.losses, Progress(self.speed, self.args.world_size)):
+        for callback in (OwnNoise(), StepsAsAsked(), self.losses, Progress(self.speed, self.args.world_size)):
             self.add_callback(callback)
 
     def create_optimizer(self, *arguments: Any) -> Any:
@@ -79,6 +88,14 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         if self._groups_rows():
             return torch.utils.data.SequentialSampler(eval_dataset)
         return super()._get_eval_sampler(eval_dataset)
+
+    def get_eval_dataloader(self, *arguments: Any) -> Any:
+        """Of every row: --dataloader_drop_last is meant for training, but Trainer takes it for both."""
+        drops, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            return super().get_eval_dataloader(*arguments)
+        finally:
+            self.args.dataloader_drop_last = drops
 
     def _groups_rows(self) -> bool:
         strategy = getattr(self.args, "train_sampling_strategy", None)
@@ -147,6 +164,38 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         if self.args.should_save:
             staging.publish(output, name)
             staging.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(output / name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Not from where the checkpoint is written: it moves, and would be pushed with the output folder."""
+        if not self._saving:
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
+        """--prediction_loss_only leaves the loss and the rows. Without predictions Trainer would weigh a short
+        last batch as a whole one, and count no rows."""
+        only, self.args.prediction_loss_only = self.args.prediction_loss_only, False
+        try:
+            found = super().evaluation_loop(*arguments, **options)
+        finally:
+            self.args.prediction_loss_only = only
+        if only:
+            for name in [name for name in found.metrics if not name.endswith(("_loss", "_samples"))]:
+                del found.metrics[name]
+        return found
+
+    def _determine_best_metric(self, *arguments: Any, **options: Any) -> Any:
+        """Trainer looks at --metric_for_best_model after the first evaluation only."""
+        determine = super()._determine_best_metric
+
+        def checked() -> Any:
+            try:
+                return determine(*arguments, **options)
+            except KeyError as error:
+                raise UsageError(" ".join(str(error.args[0]).split())) from error
+
+        return agreed(checked)
 
     def _forget_staging(self, output: Path, name: str) -> None:
         """The state names the best checkpoint's folder: by the name that it is about to get."""

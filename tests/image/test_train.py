@@ -43,18 +43,6 @@ def squad() -> dict[str, Any]:
     return {"data": [{"title": "places", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
 
 
-# Runs the command that follows, and kills one of its ranks when a folder is there.
-KILL_A_RANK_AT = """
-import os, pathlib, signal, subprocess, sys, time
-job = subprocess.Popen(sys.argv[2:])
-while not pathlib.Path(sys.argv[1]).exists() and job.poll() is None:
-    time.sleep(0.02)
-found = [int(folder.name) for folder in pathlib.Path("/proc").iterdir() if folder.name.isdigit()
-         and int(folder.name) != os.getpid() and b"entrypoints.worker" in (folder / "cmdline").read_bytes()]
-os.kill(max(found), signal.SIGKILL)
-sys.exit(job.wait())
-"""
-
 # The same 22 rows in the same order, whoever computes them: 8 rows a step, plain gradients, no noise.
 PARITY = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "eval_strategy": "no"}
 
@@ -273,22 +261,6 @@ def test_fewer_rows_than_ranks_are_trained_on_and_evaluated_exactly(two_ranks: A
     assert found["metric_before"] in (0.0, 1.0)
     assert found["bf16"] is True
     assert (output_folder / "run" / "checkpoint-2" / "rng_state_1.pth").is_file()
-
-
-def test_torchruns_own_restart_goes_on_from_the_last_checkpoint(
-    image: str, data: Path, output_folder: Path
-) -> None:
-    flags = line("/output/run", num_train_epochs=None, max_steps=200, save_strategy="steps", save_steps=20)
-    job = ("entrypoint", "launch", "--nproc-per-node=2", "--max-restarts=1", "--", "train", *flags)
-    argv = ("python", "-c", KILL_A_RANK_AT, "/output/run/checkpoint-20", *job)
-    done = containers.run(image, *argv, docker_args=mounts(data, output_folder), timeout=240)
-    assert done.returncode == 0, done.stderr
-    found = result(output_folder / "run")
-    assert found["steps"] == 200
-    resumed = int(Path(found["resumed_from"]).name.rpartition("-")[2])
-    assert 20 <= resumed < 200
-    assert "was killed by SIGKILL: restart 1 of 1" in done.stderr
-    assert f"from step {resumed}," in done.stderr
 
 
 def test_questions_over_long_contexts_are_answered_by_two_ranks(two_ranks: Any, output_folder: Path) -> None:

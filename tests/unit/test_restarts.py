@@ -1,23 +1,81 @@
-"""What `launch --max-restarts` says of restarts, from what torchrun's agent logs."""
+"""What `launch --max-restarts` restarts and says of it, with torchrun's agent played."""
 
 from __future__ import annotations
 
-import logging
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from entrypoints.restarts import Restarts
+from entrypoints import failure, restarts
+from entrypoints.errors import MeetingError, UsageError
 
-FAILED = "failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s"
+
+@dataclass
+class Failure:
+    """As torch.distributed.elastic's ProcessFailure."""
+
+    exitcode: int
+    error_file_data: dict[str, Any] = field(default_factory=dict)
+
+
+class Agent:
+    """What is used of LocalElasticAgent; its ranks end as `ends` says."""
+
+    def __init__(self, max_restarts: int, ends: list[dict[int, Failure]]) -> None:
+        self._remaining_restarts = max_restarts
+        self._group = SimpleNamespace(spec=SimpleNamespace(max_restarts=max_restarts))
+        self._ends = iter(ends)
+        self.starts = 0
+
+    def _monitor_workers(self, _group: object) -> Any:
+        failures = next(self._ends)
+        return SimpleNamespace(failures=failures, is_failed=lambda: bool(failures))
+
+    def run(self) -> None:
+        self.starts += 1
+        while self._monitor_workers(self._group).is_failed() and self._remaining_restarts > 0:
+            self._remaining_restarts -= 1
+            self.starts += 1
+
+
+def run(max_restarts: int, *ends: dict[int, Failure]) -> int:
+    """How often the ranks were started."""
+    described = restarts.agent(Agent, lambda found: f"rank {min(found)} exited with code {found[0].exitcode}")
+    agent = described(max_restarts, list(ends))
+    agent.run()
+    return int(agent.starts)
 
 
 def test_each_failure_before_the_last_is_told_with_its_rank_and_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.Logger("agent")
-    logger.addHandler(Restarts("node-3", max_restarts=2))
-    logger.error("something else: %s", 1)
-    for exit_code, local_rank in ((-9, 1), (7, 0), (-9, 0)):
-        logger.error(FAILED, exit_code, local_rank, 1234, "python")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("a rank (local 1, node node-3) was killed by SIGKILL")
-    assert lines[0].endswith(": restart 1 of 2")
-    assert lines[1:] == ["a rank (local 0, node node-3) exited with code 7: restart 2 of 2"]
+    assert run(2, *({0: Failure(code)} for code in (-9, 7, -9))) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "rank 0 exited with code -9: restart 1 of 2",
+        "rank 0 exited with code 7: restart 2 of 2",
+    ]
+
+
+def recorded(error: BaseException, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a rank leaves for its agent of an error, as the agent reads it."""
+    file = folder / f"{type(error).__name__}.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    failure.record(error)
+    document: dict[str, Any] = json.loads(file.read_text())
+    return document
+
+
+def test_bad_usage_is_not_restarted_but_ranks_that_have_not_met_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage, exited, unmet = (
+        Failure(2, recorded(error, tmp_path, monkeypatch))
+        for error in (UsageError("no such file"), SystemExit(2), MeetingError("rank 1 did not join"))
+    )
+    for final in ({0: usage}, {0: exited, 1: exited}, {0: Failure(1), 1: usage}, {0: Failure(2)}):
+        assert run(3, final) == 1
+    assert run(3, {0: Failure(-9)}, {0: usage}) == 2
+    assert capsys.readouterr().err == "rank 0 exited with code -9: restart 1 of 3\n"
+    assert run(3, {0: unmet}, {}) == 2

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -44,9 +47,44 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> 
     assert checkpoints.last_whole(tmp_path) == (tmp_path / "checkpoint-10", [])
 
 
+# Publishes a checkpoint, and is killed before its Nth change of a folder. Ends by itself where there are fewer.
+KILLED = """
+import os, pathlib, signal, sys
+from entrypoints.train import staging
+output, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+def kill(event, _):
+    global left
+    if event in ("os.rename", "os.remove", "os.rmdir"):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+staging.publish(output, "checkpoint-10")
+staging.rotate(output, 1, None)
+"""
+
+
+def test_a_kill_at_any_moment_of_publishing_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """With save_total_limit 1, a step that is saved again is the only checkpoint."""
+    code, moment = -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        folder = tmp_path / str(moment)
+        write_checkpoint(folder / "checkpoint-10")
+        write_checkpoint(staging.folder(folder) / "checkpoint-10")
+        argv = [sys.executable, "-c", KILLED, str(folder), str(moment)]
+        code = subprocess.run(argv, check=False, timeout=60).returncode
+        start = output.choose_start(folder, "true", overwrite=False)
+        assert start.checkpoint == folder / "checkpoint-10", (moment, names(folder))
+        output.prepare(folder, start)
+        assert names(folder) == ["checkpoint-10"]
+        moment += 1
+    assert code == 0
+    assert moment > 3
+
+
 def test_what_an_earlier_process_left_half_written_is_taken_away_at_the_next_start(tmp_path: Path) -> None:
     write_checkpoint(staging.folder(tmp_path) / "checkpoint-10", whole=False)
-    output.prepare(tmp_path, overwrite=False)
+    output.prepare(tmp_path)
     assert names(tmp_path) == []
 
 
@@ -93,18 +131,3 @@ def test_a_full_disk_is_told_with_the_rank_its_node_and_where_to_go_on(
 
 def test_another_failure_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
     assert staging.failed(tmp_path, 20, RuntimeError("something else")) is None
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, False),
-        ({"TORCHELASTIC_RESTART_COUNT": "0"}, False),
-        ({"TORCHELASTIC_RESTART_COUNT": "1"}, True),
-        ({"CPU_TRAIN_STACK_RESTARTS": "2", "TORCHELASTIC_RESTART_COUNT": "0"}, True),
-    ],
-)
-def test_a_run_that_a_launcher_starts_again_is_known(
-    tmp_path: Path, environ: dict[str, str], expected: bool
-) -> None:
-    assert output.restarted(environ, tmp_path) is expected

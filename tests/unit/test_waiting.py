@@ -7,7 +7,7 @@ import pytest
 
 from tooling import fault_trial, reliability, up
 from tooling.cluster import Outcome
-from tooling.compose import ClusterSpec
+from tooling.compose import JOB, ClusterSpec
 from tooling.faults import FAULTS
 from tooling.nodes import Node
 from tooling.reliability import Recovery
@@ -71,8 +71,13 @@ def test_a_cluster_is_started_again_after_a_failure_that_another_start_can_mend(
         return ends[len(started) - 1]
 
     assert up.run_again(run, spec(), max_restarts) is ends[runs - 1]
-    counts = [cluster.environment.get("CPU_TRAIN_STACK_RESTARTS") for cluster in started]
-    assert counts == [None, *map(str, range(1, runs))]
+    assert [cluster.restarted for cluster in started] == [False, *[True] * (runs - 1)]
+    # The trainer goes on in a folder that bears its own job's name, and in no other.
+    names = {cluster.environment[JOB] for cluster in started}
+    assert len(names) == 1
+    ends += [Outcome(0, 1.0)] * len(started)
+    up.run_again(run, spec(), 0)
+    assert started[-1].environment[JOB] not in names
 
 
 def trial(**changes: object) -> fault_trial.Trial:

@@ -1,0 +1,170 @@
+"""A restart goes on with its own job, or begins it as it was asked to: launchers whose ranks are killed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import containers
+from tests.image.test_train import line, mounts, result, reviews
+
+# Runs the commands, which ` -- ` separates, and kills when a folder or file of the list is there; "" is there at
+# once. It kills a rank of the first command; for "agent PATH" the last command with its rank, and runs it again.
+KILL_AT = """
+import os, pathlib, signal, socket, subprocess, sys, time
+moments, *commands = (part.split("|") for part in sys.argv[1].split(" -- "))
+def start(command):
+    return subprocess.Popen(command, start_new_session=True)
+def listens():
+    with socket.socket() as probe:
+        return probe.connect_ex(("node-0", 29777)) == 0
+jobs = [start(commands[0])]
+while commands[1:] and not listens():  # the first node is where the others meet
+    time.sleep(0.1)
+jobs += map(start, commands[1:])
+def ranks():
+    found = set()
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and b"-m\\0entrypoints.worker" in (folder / "cmdline").read_bytes():
+                found.add(int(folder.name))
+        except OSError:
+            pass
+    return found
+gone = set()
+for moment in moments:
+    kind, _, path = moment.rpartition(" ")
+    while (path and not pathlib.Path(path).exists()) or not ranks() - gone:
+        if jobs[0].poll() is not None:
+            sys.exit(f"the job ended with {jobs[0].returncode} before {moment!r}")
+        time.sleep(0.02)
+    gone = ranks()
+    if kind == "agent":
+        parents = {pid: pathlib.Path(f"/proc/{pid}/status").read_text() for pid in gone}
+        for pid in (jobs[-1].pid, *(pid for pid in gone if f"PPid:\\t{jobs[-1].pid}\\n" in parents[pid])):
+            os.kill(pid, signal.SIGKILL)
+        jobs[-1].wait()
+        jobs[-1] = start(commands[-1])
+    else:
+        os.kill(max(gone), signal.SIGKILL)
+sys.exit(max(job.wait() for job in jobs))
+"""
+SAVING: dict[str, object] = {
+    "num_train_epochs": None,
+    "max_steps": 200,
+    "save_strategy": "steps",
+    "save_steps": 50,
+    "eval_strategy": "no",
+}
+LAUNCH = ("entrypoint", "launch", "--nproc-per-node=2", "--max-restarts=3", "--")
+
+
+@pytest.fixture(scope="module")
+def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mounted as /data: a tiny model, and rows for training and evaluation."""
+    folder = tmp_path_factory.mktemp("data")
+    folder.chmod(0o777)
+    argv = ("python", "/tests/tiny_model.py", "/data/tiny", reviews(8).replace(",", " "))
+    made = containers.run(image, *argv, docker_args=mounts(folder, read_only=False))
+    assert made.returncode == 0, made.stderr
+    (folder / "train.csv").write_text(reviews(22))
+    (folder / "eval.csv").write_text(reviews(13))
+    return folder
+
+
+@pytest.fixture
+def kill_at(image: str, data: Path, output_folder: Path) -> Any:
+    def run(moments: list[str], *commands: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        words = " -- ".join("|".join(command) for command in (moments, *commands))
+        argv = ("python", "-c", KILL_AT, words)
+        folders = ["--hostname=node-0", *mounts(data, output_folder)]
+        return containers.run(image, *argv, docker_args=folders, timeout=240)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def earlier(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an earlier run, with checkpoints of steps 50 and 60."""
+    output = tmp_path_factory.mktemp("earlier")
+    output.chmod(0o777)
+    argv = ("train", *line("/output/run", **{**SAVING, "max_steps": 60}))
+    done = containers.run(image, *argv, docker_args=mounts(data, output), timeout=120)
+    assert done.returncode == 0, done.stderr
+    return output / "run"
+
+
+def copy(earlier: Path, folder: Path, *names: str) -> None:
+    """Copies what an earlier run left, for the image's user to change."""
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    for name in names:
+        shutil.copytree(earlier / name, folder / name)
+    for path in folder.rglob("*"):
+        path.chmod(0o777)
+
+
+@pytest.mark.parametrize("job", ["", "ml/bert/1"], ids=["launch", "pod of a named job"])
+def test_a_folder_of_another_run_is_refused_once_and_left_alone(
+    image: str, data: Path, earlier: Path, output_folder: Path, job: str
+) -> None:
+    folder = output_folder / "run"
+    copy(earlier, folder, "checkpoint-60")
+    argv = (*LAUNCH[1:], "train", *line("/output/run", **SAVING))
+    environment = {"CPU_TRAIN_STACK_JOB": job} if job else {}
+    done = containers.run(image, *argv, env=environment, docker_args=mounts(data, output_folder))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("holds an earlier run") == 1
+    assert "restart" not in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["checkpoint-60"]
+
+
+def test_a_job_whose_ranks_are_killed_begins_as_asked_until_it_has_a_checkpoint_of_its_own(
+    kill_at: Any, earlier: Path, output_folder: Path
+) -> None:
+    """Killed before it has touched the folder, before its first checkpoint, and after it."""
+    run, old = output_folder / "run", output_folder / "old"
+    copy(earlier, run, "checkpoint-60")
+    copy(earlier, old, "checkpoint-50")
+    # The checkpoint's run saved every 50 steps, this one is to save every 40.
+    flags = {"overwrite_output_dir": True, "resume_from_checkpoint": "/output/old/checkpoint-50", "save_steps": 40}
+    moments = ["", "/output/run/_job", "/output/run/checkpoint-120"]
+    done = kill_at(moments, (*LAUNCH, "train", *line("/output/run", **{**SAVING, **flags})))
+    assert done.returncode == 0, done.stderr
+    for number in (1, 2, 3):
+        assert f"was killed by SIGKILL: restart {number} of 3" in done.stderr
+    begun = re.findall(r"training: 200 steps(.*), ranks: 2", done.stderr)
+    assert begun[:-1]
+    assert set(begun[:-1]) == {" from step 50"}
+    document = result(run)
+    assert document["resumed_from"] in ("/output/run/checkpoint-120", "/output/run/checkpoint-160")
+    assert document["steps"] == len(document["losses"]) == 200
+    assert not (run / "checkpoint-60").exists()
+
+
+def test_torchruns_own_restart_goes_on_from_the_last_checkpoint(kill_at: Any, output_folder: Path) -> None:
+    flags = line("/output/run", **SAVING)
+    torchrun = ("torchrun", "--no-python", "--nproc-per-node=2", "--max-restarts=1", "entrypoint", "train", *flags)
+    done = kill_at(["/output/run/checkpoint-50"], torchrun)
+    assert done.returncode == 0, done.stderr
+    document = result(output_folder / "run")
+    assert document["steps"] == len(document["losses"]) == 200
+    resumed = int(Path(document["resumed_from"]).name.rpartition("-")[2])
+    assert f"from step {resumed}," in done.stderr
+
+
+def test_nodes_that_lose_one_of_them_go_on_with_another_in_its_place(kill_at: Any, output_folder: Path) -> None:
+    """Two agents, of one rank each; the one that comes later has never heard of the job."""
+    meeting = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node-0:29777", "--max-restarts=3")
+    flags = line("/output/run", **SAVING, backend="gloo")
+    node = (*LAUNCH[:2], *meeting, "--nproc-per-node=1", "--", "train", *flags)
+    done = kill_at(["agent /output/run/checkpoint-50"], node, node)
+    assert done.returncode == 0, done.stderr
+    document = result(output_folder / "run")
+    assert document["steps"] == len(document["losses"]) == 200
+    assert document["resumed_from"].startswith("/output/run/checkpoint-")

@@ -1,0 +1,69 @@
+"""Each field of TrainingArguments is trained as asked on two ranks, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import containers
+from tests.image.test_train import mounts, result, reviews
+from tests.image.train_fields import CASES, Case, name_of
+
+# Given to every run.
+COMMON_FIELDS = {"output_dir", "do_train", "do_eval"}
+
+
+@pytest.fixture(scope="module")
+def tried(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """All cases, by two ranks that train one after another; and the folder that they wrote to."""
+    data, output = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("output")
+    for folder in (data, output):
+        folder.chmod(0o777)
+    (data / "train.csv").write_text(reviews(22))
+    (data / "eval.csv").write_text(reviews(13))
+    (data / "words").write_text(reviews(8).replace(",", " "))
+    script = (
+        'cd /tests && python tiny_model.py /data/tiny "$(cat /data/words)" && '
+        "entrypoint launch --nproc-per-node=2 -- run --backend=gloo --timeout=60 train_fields.py /output/results"
+    )
+    nowhere, folders = {"HF_ENDPOINT": "http://127.0.0.1:9"}, mounts(data, output, read_only=False)
+    done = containers.run(image, "sh", "-c", script, env=nowhere, docker_args=folders, timeout=400)
+    document = json.loads((output / "results").read_text())
+    assert len(document["runs"]) == len(CASES), (name_of(CASES[len(document["runs"]) - 1]), done.stderr)
+    return document, output
+
+
+def test_every_field_is_tried(tried: Any) -> None:
+    assert {name for case in CASES for name in case.fields} | COMMON_FIELDS == set(tried[0]["fields"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_field_is_trained_as_asked_or_refused_in_one_line(tried: Any, case: Case) -> None:
+    document, output = tried
+    number = CASES.index(case)
+    done = document["runs"][number]
+    errors = [text for text in done["stderr"].splitlines() if text.startswith("error: ")]
+    assert "Traceback" not in done["stderr"]
+    if done["code"] == 2 and case.refused:
+        assert len(errors) == 1
+        assert case.refused in errors[0]
+        assert (output / str(number)).exists() is case.late
+        return
+    assert done["code"] == 0, done["stderr"]
+    assert case.says in done["stderr"]
+    assert case.says or not case.refused
+    found, plain = result(output / str(number)), result(output / "0")
+    assert len(set(found["weights_sha256"])) == 1
+    assert found["eval_samples"] == 13
+    if case.same is not None:
+        assert (found["weights_sha256"] == plain["weights_sha256"]) is case.same
+    if case.same:
+        precision = 1e-2 if "--bf16_full_eval" in case.flags else 1e-5
+        assert found["metrics"]["eval_loss"] == pytest.approx(plain["metrics"]["eval_loss"], rel=precision)
+    if "--prediction_loss_only" in case.flags:
+        assert "eval_accuracy" not in found["metrics"]
+    for name in case.leaves:
+        assert (output / str(number) / name).exists()

@@ -1,0 +1,86 @@
+"""--push_to_hub: what is pushed, and what is told where that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import containers
+from tests.image.test_train import line, mounts, result, reviews
+
+LINES = {
+    "pushed": line(
+        "/output/pushed",
+        max_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        hub_model_id="me/pushed",
+        hub_strategy="checkpoint",
+        prediction_loss_only=True,
+        push_to_hub=True,
+    ),
+    "full": line("/output/full", max_steps=1, hub_model_id="me/full", push_to_hub=True),
+    "another's": line("/output/other", hub_model_id="other/model", push_to_hub=True),
+    "no network": line("/output/none", push_to_hub=True),
+}
+
+
+@pytest.fixture(scope="module")
+def pushes(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Any], Path]:
+    """What each run printed and returned, what came to the hub, and the folder that they wrote to."""
+    data, output = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("output")
+    for folder in (data, output):
+        folder.chmod(0o777)
+    (data / "train.csv").write_text(reviews(22))
+    (data / "eval.csv").write_text(reviews(13))
+    (data / "lines").write_text(json.dumps(list(LINES.values())))
+    (data / "words").write_text(reviews(8).replace(",", " "))
+    script = 'cd /tests && python tiny_model.py /data/tiny "$(cat /data/words)" && python small_hub.py /data/lines'
+    environment, folders = {"HF_TOKEN": "hf_secret"}, mounts(data, output, read_only=False)
+    done = containers.run(image, "sh", "-c", script, env=environment, docker_args=folders, timeout=200)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    return dict(zip(LINES, document["runs"], strict=True)), document["commits"], output
+
+
+def test_a_checkpoint_is_pushed_whole_and_the_model_without_what_is_being_written(pushes: Any) -> None:
+    runs, commits, output = pushes
+    assert runs["pushed"]["code"] == 0, runs["pushed"]["stderr"]
+    model, checkpoint, saved = commits
+    assert {"config.json", "model.safetensors"} <= set(model) & set(saved)
+    assert not [name for name in (*model, *saved) if "/" in name or name.startswith((".", "_"))]
+    assert "last-checkpoint/trainer_state.json" in checkpoint
+    assert {name.partition("/")[0] for name in checkpoint} == {"last-checkpoint"}
+    assert (output / "pushed" / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_an_evaluation_of_the_loss_alone_counts_its_rows(pushes: Any) -> None:
+    runs, _, output = pushes
+    assert "(13 rows)" in runs["pushed"]["stderr"]
+    assert "(0 rows)" not in runs["pushed"]["stderr"]
+    assert result(output / "pushed")["eval_samples"] == 13
+
+
+@pytest.mark.parametrize("name", ["another's", "no network"])
+def test_a_hub_that_cannot_be_written_to_is_told_before_training(pushes: Any, name: str) -> None:
+    runs, _, output = pushes
+    assert runs[name]["code"] == 2
+    assert "Traceback" not in runs[name]["stderr"]
+    assert "training:" not in runs[name]["stderr"]
+    (told,) = [text for text in runs[name]["stderr"].splitlines() if text.startswith("error: ")]
+    assert "cannot be written to" in told
+    assert "hf_secret" not in told
+    assert not (output / LINES[name][LINES[name].index("--output_dir") + 1].rpartition("/")[2]).exists()
+
+
+def test_a_push_that_fails_after_training_loses_nothing(pushes: Any) -> None:
+    runs, _, output = pushes
+    assert runs["full"]["code"] == 1
+    assert "Traceback" not in runs["full"]["stderr"]
+    (told,) = [text for text in runs["full"]["stderr"].splitlines() if text.startswith("error: ")]
+    assert told.endswith("push them with hf upload me/full /output/full")
+    assert result(output / "full")["steps"] == 1
+    assert (output / "full" / "model.safetensors").is_file()

@@ -1,0 +1,250 @@
+"""Every field of transformers' TrainingArguments with a value that is not its default, and what it must do.
+
+Also runs inside the image, as each of two ranks: train_fields.py RESULTS. It trains all of them, one after another
+because imports take seconds, and rank 0 writes to the file what became of each run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+DATA, OUTPUT = "/data", "/output"
+# 22 rows, two steps of eight: not the whole epoch.
+COMMON = (
+    *(f"--model_name_or_path={DATA}/tiny", f"--train_file={DATA}/train.csv", f"--validation_file={DATA}/eval.csv"),
+    *("--max_seq_length=32", "--learning_rate=0.05", "--per_device_train_batch_size=4", "--do_train", "--do_eval"),
+    *("--quiet", "--save_strategy=no", "--eval_strategy=no", "--max_steps=2", "--ddp_timeout=60"),
+)
+SAVING = ("--save_strategy=steps", "--save_steps=1")
+BEST = (*SAVING, "--eval_strategy=steps", "--eval_steps=1", "--load_best_model_at_end")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run. `fields` are what it tries. It is refused in one line with the text `refused`, or trains.
+
+    `same`: whether it ends with the weights of a run without these flags; None where that is not known. `says`:
+    what stands in what rank 0 prints; `leaves`: files or folders in the output folder. `late`: it is refused only
+    when an evaluation tells.
+    """
+
+    flags: tuple[str, ...]
+    fields: tuple[str, ...]
+    same: bool | None = None
+    says: str = ""
+    refused: str = ""
+    leaves: tuple[str, ...] = ()
+    late: bool = False
+
+
+def other(*flags: str, **expected: Any) -> Case:
+    """Trains other weights."""
+    return Case(flags, _fields(flags), same=False, **expected)
+
+
+def same(*flags: str, **expected: Any) -> Case:
+    """Trains the same weights: the fields are about something else."""
+    return Case(flags, _fields(flags), same=True, **expected)
+
+
+def refused(text: str, *flags: str) -> Case:
+    return Case(flags, _fields(flags), refused=text)
+
+
+def answered(*flags: str) -> Case:
+    """A flag of old guides: trained with a note that names it, or refused."""
+    return Case(flags, _fields(flags), says=flags[0].partition("=")[0], refused=flags[0].partition("=")[0])
+
+
+def _fields(flags: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(flag[2:].partition("=")[0] for flag in flags if flag.startswith("--"))
+
+
+CASES = (
+    same(),
+    # How training goes.
+    other("--per_device_train_batch_size=2"),
+    other("--max_steps=1"),
+    other("--num_train_epochs=1", "--max_steps=-1"),
+    other("--learning_rate=0.01"),
+    other("--lr_scheduler_type=constant"),
+    other("--lr_scheduler_type=cosine_with_min_lr", '--lr_scheduler_kwargs={"min_lr": 0.01}'),
+    other("--warmup_steps=1"),
+    other("--optim=sgd"),
+    refused("--optim_args", "--optim_args=amsgrad=True"),
+    refused("galore_torch", "--optim=galore_adamw", "--optim_target_modules=all-linear"),
+    refused("bitsandbytes", "--optim=adamw_bnb_8bit"),
+    refused("nonsense", '--lr_scheduler_kwargs={"nonsense": 1}'),
+    other("--weight_decay=0.5"),
+    other("--adam_beta1=0.5"),
+    other("--adam_beta2=0.5"),
+    other("--adam_epsilon=0.1"),
+    other("--gradient_accumulation_steps=2"),
+    other("--max_grad_norm=0.01"),
+    other("--label_smoothing_factor=0.3"),
+    other("--bf16"),
+    other("--neftune_noise_alpha=5"),
+    other("--seed=7"),
+    other("--data_seed=7"),
+    other("--train_sampling_strategy=sequential"),
+    other("--train_sampling_strategy=group_by_length", "--length_column_name=x"),
+    other('--accelerator_config={"split_batches": true}'),
+    other('--accelerator_config={"use_seedable_sampler": false}'),
+    # What must not change the weights.
+    same(
+        *("--average_tokens_across_devices=false", "--use_cache", "--torch_empty_cache_steps=1"),
+        *(
+            "--logging_steps=1",
+            "--logging_first_step",
+            "--log_on_each_node=false",
+            "--logging_nan_inf_filter=false",
+        ),
+        *("--include_num_input_tokens_seen=true", "--log_level=info", "--log_level_replica=error"),
+        *(
+            "--disable_tqdm=false",
+            "--report_to=tensorboard",
+            "--run_name=x",
+            "--project=x",
+            "--trackio_space_id=x",
+        ),
+        *(
+            "--trackio_bucket_id=x",
+            "--trackio_static_space_id=x",
+            "--hub_token=hf_secret",
+            "--hub_private_repo=true",
+        ),
+        *("--hub_model_id=me/x", "--hub_strategy=end", "--hub_always_push", "--hub_revision=x"),
+        *("--include_for_metrics=loss", "--skip_memory_metrics=false", "--do_predict", "--ddp_timeout=70"),
+        says="step 1/2  loss",
+        leaves=("runs",),
+    ),
+    same(
+        *("--dataloader_num_workers=1", "--dataloader_pin_memory=false", "--dataloader_persistent_workers"),
+        *("--dataloader_prefetch_factor=4", "--dataloader_multiprocessing_context=fork"),
+        *("--dataloader_in_order=false", "--dataloader_drop_last", "--ddp_find_unused_parameters=true"),
+        *("--ddp_bucket_cap_mb=1", "--ddp_broadcast_buffers=true", "--full_determinism"),
+        says="(13 rows)",
+    ),
+    same(
+        *(
+            "--eval_strategy=steps",
+            "--eval_steps=1",
+            "--eval_delay=1",
+            "--eval_on_start",
+            "--eval_accumulation_steps=1",
+        ),
+        *("--per_device_eval_batch_size=2", "--logging_strategy=epoch", "--activation_checkpointing"),
+        '--activation_checkpointing_kwargs={"use_reentrant": true}',
+        says="evaluation at step 0  ",
+    ),
+    same("--gradient_checkpointing", '--gradient_checkpointing_kwargs={"use_reentrant": true}'),
+    same("--ddp_static_graph=true", "--torch_compile_backend=eager"),
+    same("--prediction_loss_only", says="(13 rows)"),
+    same("--bf16_full_eval"),
+    same("--use_cpu", says="--use_cpu"),
+    same(
+        *(*SAVING, "--save_only_model", "--save_on_each_node", "--save_total_limit=1", "--enable_jit_checkpoint"),
+        *("--ignore_data_skip", "--restore_callback_states_from_checkpoint"),
+        leaves=("checkpoint-2",),
+    ),
+    same(*SAVING, "--resume_from_checkpoint=true", says="no checkpoint in", leaves=("checkpoint-1",)),
+    Case(
+        (*BEST, "--metric_for_best_model=accuracy", "--greater_is_better=true"),
+        _fields((*BEST, "--metric_for_best_model=", "--greater_is_better=")),
+        says="evaluation at step 1 ",
+    ),
+    Case(("--fsdp=full_shard",), ("fsdp",), says="done: 2 steps"),
+    # What has no meaning here, or lacks something.
+    refused("cannot be written to", "--push_to_hub"),
+    refused("--tf32", "--tf32=true"),
+    refused("--fsdp_config", "--fsdp=full_shard", '--fsdp_config={"x": 1}'),
+    refused("--torch_compile", "--torch_compile"),
+    refused("expected one of", "--torch_compile_backend=nonsense"),
+    refused("expected one of", "--torch_compile_mode=nonsense"),
+    refused("--use_liger_kernel", "--use_liger_kernel"),
+    refused("--liger_kernel_config", '--liger_kernel_config={"rope": true}'),
+    refused("--eval_do_concat_batches", "--eval_do_concat_batches=false"),
+    refused("--eval_use_gather_object", "--eval_use_gather_object"),
+    refused("--batch_eval_metrics", "--batch_eval_metrics"),
+    refused("dispatch_batches", '--accelerator_config={"dispatch_batches": true}'),
+    refused("even_batches", '--accelerator_config={"even_batches": false}'),
+    refused("nonsense", '--accelerator_config={"nonsense": 1}'),
+    refused("--parallelism_config", "--parallelism_config={}"),
+    Case((*BEST, "--metric_for_best_model=nonsense"), (), refused="nonsense", late=True),
+    refused("wandb", "--report_to=wandb"),
+    refused("--label_names", "--label_names=nonsense"),
+    refused("--debug", "--debug=underflow_overflow"),
+    refused("--dataloader_num_workers", "--dataloader_num_workers=0", "--dataloader_persistent_workers"),
+    *(
+        answered(flag)
+        for flag in (
+            *("--fp16", "--fp16_full_eval", "--auto_find_batch_size", "--deepspeed=x.json", "--ddp_backend=gloo"),
+            *("--local_rank=1", "--remove_unused_columns=false"),
+        )
+    ),
+)
+
+
+def name_of(case: Case) -> str:
+    return " ".join(case.flags) or "nothing"
+
+
+def run(case: Case, folder: str) -> dict[str, object]:
+    """One rank's part of a run: the exit code, and what was printed."""
+    from entrypoints.environment import DistributedEnvironment
+    from entrypoints.errors import UsageError
+    from entrypoints.train.main import prepare
+
+    rank, code = int(os.environ["RANK"]), 1
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+        try:
+            code = prepare([*COMMON, f"--output_dir={folder}", *case.flags]).run(
+                DistributedEnvironment(rank, 2, rank, 2), lambda _quiet: None
+            )
+        except UsageError as error:
+            code = 2
+            print(f"error: {error}", file=sys.stderr)
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except Exception:  # noqa: BLE001 - a traceback is a finding
+            traceback.print_exc()
+    return {"code": code, "stderr": printed.getvalue()}
+
+
+def forget(environment: dict[str, str]) -> None:
+    """What a run leaves in its process."""
+    import torch
+    from accelerate.state import AcceleratorState
+
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.use_deterministic_algorithms(False)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def main(results: str) -> None:
+    from transformers import TrainingArguments
+
+    environment, done = dict(os.environ), []
+    for number, case in enumerate(CASES):
+        done.append(run(case, f"{OUTPUT}/{number}"))
+        document = {"fields": [field.name for field in fields(TrainingArguments)], "runs": done}
+        if os.environ["RANK"] == "0":
+            Path(results).write_text(json.dumps(document))
+        if done[-1]["code"] == 1:
+            print(done[-1]["stderr"], file=sys.stderr)
+            os._exit(1)  # the other rank may wait for this one
+        forget(environment)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
