@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from entrypoints import packages, topology
+from entrypoints import cpuinfo, packages
 from entrypoints.adapt.adaptation import release
 from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, console
@@ -96,7 +96,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         console.note(line, rank)
     arguments = _agreed(lambda: training_arguments(parsed))
     if arguments.bf16:
-        warning = console.bf16_warning(replicas.gather(topology.read().bf16))
+        warning = console.bf16_warning(replicas.gather(cpuinfo.bf16_of(os.environ)))
         if warning is not None:
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
