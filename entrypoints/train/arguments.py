@@ -153,10 +153,8 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     names = {item.name for item in fields(TaskArguments)}
     task = TaskArguments(**{name: values[name] for name in names})
     training = {name: value for name, value in values.items() if name not in names}
-    if "eval_strategy" in given and training["eval_strategy"] != "no":
-        training["do_eval"] = True
     if check:
-        _check(task, training)
+        _check(task, training, given)
     return Parsed(task, training, given, cleaned.notes)
 
 
@@ -175,14 +173,16 @@ def _checked(
     return entry.argv
 
 
-def _check(task: TaskArguments, training: dict[str, Any]) -> None:
+def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str]) -> None:
     if task.model_name_or_path is None:
         raise UsageError("--model_name_or_path is missing: write a folder with a pretrained model, or a hub name")
     if not training.get("output_dir"):
         raise UsageError("--output_dir is missing: write the folder for checkpoints, weights and result.json")
     if not training["do_train"] and not training["do_eval"]:
-        training["do_train"] = task.train_file is not None or task.dataset_name is not None
-        training["do_eval"] = task.validation_file is not None or task.dataset_name is not None
+        for name, file in (("do_train", task.train_file), ("do_eval", task.validation_file)):
+            training[name] = name not in given and (file is not None or task.dataset_name is not None)
+    if "eval_strategy" in given and training["eval_strategy"] != "no":
+        training["do_eval"] = True  # beside training, not in its place
     if sharding.asked(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
         name = "merge_adapter" if task.merge_adapter else "ddp_comm_hook"
         raise UsageError(f"--fsdp and --{name} exclude each other: no rank has the whole model, drop one of them")
@@ -194,9 +194,10 @@ def _check(task: TaskArguments, training: dict[str, Any]) -> None:
         if training["do_train"] and task.train_file is None:
             raise UsageError("--do_train needs data: write --train_file FILE or --dataset_name NAME")
         if training["do_eval"] and task.validation_file is None:
-            raise UsageError("--do_eval needs data: write --validation_file FILE or --dataset_name NAME")
+            name = "do_eval" if "eval_strategy" not in given else f"eval_strategy {training['eval_strategy']}"
+            raise UsageError(f"--{name} needs data: write --validation_file FILE or --dataset_name NAME")
     if not training["do_train"] and not training["do_eval"]:
-        raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+        raise UsageError("nothing to do: write --train_file and --validation_file, or --dataset_name")
     positive = {
         "max_seq_length": task.max_seq_length,
         "max_train_samples": task.max_train_samples,

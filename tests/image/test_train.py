@@ -82,6 +82,7 @@ def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "no-text.csv": "text,label\na,1\n ,0\n",
         "numbers.jsonl": '{"text": 3, "label": 1}\n{"text": "b", "label": 0}\n',
         "other-label.csv": "text,label\na,pos\nb,maybe\n",
+        "fractions.csv": "text,label\na,1\nb,0.5\nc,2.5\n",
         "broken.parquet": "PAR1 and no more",
         "wrong-key.yaml": "bf16: true\nmax_seq_lenght: 32\n",
         "wrong-value.yaml": "learning_rate: fast\n",
@@ -148,6 +149,12 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "row without text": ({"train_file": "/data/no-text.csv"}, "first in row 2"),
     "wrong type": ({"train_file": "/data/numbers.jsonl"}, "holds int 3, expected text"),
     "unknown label": ({"validation_file": "/data/other-label.csv"}, "'maybe'"),
+    "numbers, not classes": ({"train_file": "/data/fractions.csv"}, "row 2: column 'label' holds the number 0.5"),
+    "evaluation without data": (
+        {"validation_file": None, "eval_strategy": "steps"},
+        "--eval_strategy steps needs",
+    ),
+    "training that is not wanted": ({"do_train": "false", "validation_file": None}, "nothing to do: write"),
     "one label": ({"train_file": "/data/one.csv"}, "expected two or more"),
     "missing model": ({"model_name_or_path": "/data/none"}, "does not exist"),
     "model without weights": ({"model_name_or_path": "/data/no-weights"}, "has no weights"),
@@ -176,6 +183,7 @@ def alone(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     lines["wrong value"] = ["/data/wrong-value.yaml", *line("/output/never")]
     lines["print"] = ["/data/parity.yaml", "--print-config", "--seed", "3", "--max_grad_norm", "1"]
     lines["parity"] = ["/data/parity.yaml", *line("/output/parity", per_device_train_batch_size=8)]
+    lines["watched"] = line("/output/watched", eval_strategy="steps", eval_steps=2)
     lines["full"] = line("/output/full", **RESUMED)
     lines["again"] = line("/output/full", **RESUMED)
     lines["finished"] = line("/output/full", resume_from_checkpoint="true", **RESUMED)
@@ -229,6 +237,17 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     }
     assert {text for text in printed if text and not text.startswith("#")} == expected
     assert "# num_train_epochs: 3.0" in printed
+
+
+def test_an_evaluation_every_few_steps_does_not_take_the_place_of_training(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["watched"]["code"] == 0
+    assert result(output / "watched")["steps"] == 2 * math.ceil(22 / 8)
+    assert [text.split()[3] for text in runs["watched"]["stderr"].splitlines() if "evaluation at" in text] == [
+        "2",
+        "4",
+        "6",
+    ]
 
 
 def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(
@@ -382,6 +401,16 @@ def test_bf16_on_a_cpu_that_emulates_it_is_warned_about(
     )
     assert "warning: --bf16: this CPU has no bf16 instructions" in done.stderr
     assert done.returncode == 2  # the missing file keeps this short
+
+
+def test_bf16_is_warned_about_where_the_instructions_are_hidden(
+    run_in_image: containers.RunInImage, data: Path
+) -> None:
+    flags = line("/tmp/run", train_file="/data/none.csv", bf16=True)
+    done = run_in_image("train", *flags, docker_args=mounts(data), env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
+    assert "warning: --bf16: this CPU has no bf16 instructions" in done.stderr
+    assert "or ONEDNN_MAX_CPU_ISA hides them" in done.stderr
+    assert done.returncode == 2
 
 
 def test_a_pretrained_model_learns_in_bf16(
