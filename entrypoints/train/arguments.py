@@ -95,12 +95,13 @@ class TaskArguments:
 
 @dataclass(frozen=True)
 class Parsed:
-    """Checked flags. `training` holds the values for TrainingArguments, which is not made yet."""
+    """Checked flags. `training` holds the values for TrainingArguments, which is not made yet; `cleaned` the flags
+    of old guides that were given."""
 
     task: TaskArguments
     training: dict[str, Any]
     given: frozenset[str]
-    notes: list[str]
+    cleaned: flags.Cleaned
 
     @property
     def fsdp(self) -> bool:
@@ -139,14 +140,14 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     file, words = config_files.split(argv)
     parser = make_parser()
     own = frozenset(action.dest for action in parser._actions)
-    known = own | set(flags.INSTEAD) | set(flags.NEEDLESS) | set(flags.RENAMED)
+    known = own | flags.ANSWERED
     filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]
     cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
         # A value behind an unknown flag is left over too: name the flag, not its value.
         first = next((argument for argument in rest if argument.startswith("--")), rest[0])
-        raise flags.unknown(first, known - set(flags.NEEDLESS))
+        raise flags.unknown(first, own)
     values = vars(namespace)
     named = [name for name in map(flags.name_of, cleaned.argv) if name is not None]
     given = frozenset(name if name in values else name[len("no_") :] for name in named)  # --no_bf16 gives bf16
@@ -155,7 +156,7 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     training = {name: value for name, value in values.items() if name not in names}
     if check:
         _check(task, training, given)
-    return Parsed(task, training, given, cleaned.notes)
+    return Parsed(task, training, given, cleaned)
 
 
 def _checked(
@@ -163,7 +164,7 @@ def _checked(
 ) -> tuple[str, ...]:
     """The entry as flags, or a UsageError that names its line in the file. `own`: this release's flags."""
     if entry.key not in known:
-        raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, known - set(flags.NEEDLESS))}")
+        raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, own)}")
     try:
         _, rest = parser.parse_known_args(flags.clean(entry.argv, ipex.installed(), own).argv)
     except UsageError as error:
@@ -234,6 +235,7 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     from transformers import TrainingArguments
 
     values = dict(parsed.training)
+    parsed.cleaned.export()
     if values.get("use_ipex"):
         ipex.keep_weights()
     # Without it accelerate sees no distributed CPU job: every rank would train alone on all of the data.

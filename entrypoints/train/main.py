@@ -58,6 +58,8 @@ def prepare(argv: list[str]) -> Prepared:
         parsed = parse([word for word in argv if word != PRINT_CONFIG], check=False)
         if os.environ.get("RANK", "0") == "0":
             print(help_text.config(parsed), flush=True)
+            for line in parsed.cleaned.notes:
+                console.note(line)
         raise SystemExit(0)
     return Prepared(parse(argv))
 
@@ -92,7 +94,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
-    for line in parsed.notes:
+    for line in parsed.cleaned.notes:
         console.note(line, rank)
     arguments = _agreed(lambda: training_arguments(parsed))
     if arguments.bf16:

@@ -138,6 +138,32 @@ RESUMED = {
     "save_total_limit": 9,
 }
 
+# Flags of old guides, each with an equivalent, and the notes that they get.
+OF_GUIDES: dict[str, object] = {
+    "no_cuda": True,
+    "ddp_backend": "ccl",
+    "use_ipex": True,
+    "overwrite_output_dir": "True",
+    "evaluation_strategy": "no",
+    "warmup_ratio": 0.5,
+    "logging_dir": "/output/guide/logs",
+    "report_to": "tensorboard",
+    "fp16": True,
+    "auto_find_batch_size": True,
+    "local_rank": 0,
+}
+NOTES = {
+    "no_cuda": "has become --use_cpu",
+    "ddp_backend": "has become --backend",
+    "use_ipex": "is dropped",
+    "evaluation_strategy": "has become --eval_strategy",
+    "warmup_ratio": "has become --warmup_steps",
+    "logging_dir": "has become the variable TENSORBOARD_LOGGING_DIR",
+    "fp16": "has become --bf16",
+    "auto_find_batch_size": "is dropped",
+    "local_rank": "is dropped",
+}
+
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "missing file": ({"train_file": "/data/none.csv"}, "found nothing there"),
     "file of another user": ({"train_file": "/data/closed.csv"}, "cannot be read by user 1000"),
@@ -164,7 +190,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "too long inputs": ({"max_seq_length": 65}, "more than the 64 positions"),
     "unknown flag": ({"max_seq_lenght": 3}, "did you mean --max_seq_length?"),
     "bad value": ({"learning_rate": "fast"}, "invalid float value: 'fast'"),
-    "backend's old name": ({"ddp_backend": "ccl"}, "write --backend"),
+    "flag of a GPU": ({"deepspeed": "x.json"}, "no meaning on CPU ranks"),
     "missing checkpoint": ({"resume_from_checkpoint": "/data/none"}, "there is no such folder"),
     "no stride left": (
         {"train_file": "/data/squad.json", "validation_file": "/data/squad.json", "doc_stride": 30},
@@ -187,6 +213,7 @@ def alone(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     lines["full"] = line("/output/full", **RESUMED)
     lines["again"] = line("/output/full", **RESUMED)
     lines["finished"] = line("/output/full", resume_from_checkpoint="true", **RESUMED)
+    lines["guide"] = line("/output/guide", **OF_GUIDES)
     (output / "lines.json").write_text(json.dumps(list(lines.values())))
     done = containers.run(
         image, "python", "/tests/many_runs.py", "/output/lines.json", docker_args=mounts(data, output), timeout=300
@@ -239,6 +266,19 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     assert "# num_train_epochs: 3.0" in printed
 
 
+def test_flags_of_old_guides_mean_what_they_meant_with_one_note_each(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["guide"]["code"] == 0, runs["guide"]["stderr"]
+    said = [text for text in runs["guide"]["stderr"].splitlines() if text.startswith("note: --")]
+    assert len(said) == len(NOTES)
+    for name, now in NOTES.items():
+        assert sum(f"note: --{name} {now}: " in text for text in said) == 1, name
+    found = result(output / "guide")
+    assert (found["bf16"], found["steps"], found["config"]["warmup_steps"]) == (True, 6, 0.5)
+    assert found["config"]["backend"] == "ccl"
+    assert list((output / "guide" / "logs").glob("events.out.tfevents.*"))
+
+
 def test_an_evaluation_every_few_steps_does_not_take_the_place_of_training(alone: Alone) -> None:
     runs, output = alone
     assert runs["watched"]["code"] == 0
@@ -283,9 +323,12 @@ def test_fewer_rows_than_ranks_are_trained_on_and_evaluated_exactly(two_ranks: A
         bf16=True,
         eval_on_start=True,
         save_strategy="epoch",
+        no_cuda=True,
+        ddp_backend="gloo",
     )
     assert done.returncode == 0, done.stderr
     found = result(output_folder / "run")
+    assert found["backend"] == "gloo"
     assert found["eval_samples"] == 1
     assert found["steps"] == 2
     assert found["metric_name"] == "accuracy"

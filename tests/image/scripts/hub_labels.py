@@ -1,4 +1,4 @@
-"""Runs in the image: reads data sets as the hub has them, with classes, and prints what is made of their labels."""
+"""Runs in the image: reads data sets with classes, as the hub has them, and prints what becomes of the labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def read(rows: dict[str, list[Any]], **features: Any) -> str:
 
 
 def texts(labels: list[Any], kind: Any) -> str:
-    return read({"text": ["a b"] * len(labels), "label": labels}, text=TEXT, label=kind)
+    rows: dict[str, list[Any]] = {"text": ["a b"] * len(labels), "label": labels}
+    return read(rows, text=TEXT, label=kind)
 
 
 def words(tags: list[list[int]], others: list[list[int]]) -> str:
