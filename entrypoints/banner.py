@@ -23,9 +23,6 @@ from entrypoints.notes import count
 Announce = Callable[[bool], None]
 LINES = 8
 PACKAGES = ("torch", "transformers")
-# oneDNN's ONEDNN_MAX_CPU_ISA hides instructions above its value.
-_BELOW_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
-_BELOW_AMX = {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
 
 
 @dataclass(frozen=True)
@@ -64,25 +61,13 @@ def look(
         pin=environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
-        bf16=bf16_of(environ),
+        bf16=cpuinfo.bf16_of(environ),
         preloads=tuple(Path(path).name for path, is_there in there.items() if is_there),
         missing=tuple(Path(path).name for path, is_there in there.items() if not is_there),
         interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
         shared_memory=mapped.has_shared_memory(loaded),
         wants_shared_memory=environ.get("CCL_ATL_SHM", "0") != "0",
     )
-
-
-def bf16_of(environ: Mapping[str, str]) -> str:
-    """How this CPU does bf16 (see Topology), under the user's own limit of oneDNN's instructions."""
-    return limited(cpuinfo.read().bf16, environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "")))
-
-
-def limited(bf16: str, cap: str) -> str:
-    """`bf16` under the user's own limit of oneDNN's instructions."""
-    if cap.upper() in _BELOW_BF16:
-        return EMULATED
-    return "avx512_bf16" if bf16 == "amx_bf16" and cap.upper() in _BELOW_AMX else bf16
 
 
 def lines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +25,15 @@ FEATURES = (
 )
 # Best first. Other CPUs compute bf16 as fp32 and convert both ways.
 _BF16 = ("amx_bf16", "avx512_bf16", "bf16")
+# oneDNN's ONEDNN_MAX_CPU_ISA hides instructions above its value.
+_BELOW_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+_BELOW_AMX = {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """`machine`: "x86_64", "aarch64", ...; `features`: those of FEATURES it has; `bf16`: as in Topology."""
+    """`machine`: "x86_64", "aarch64", ...; `features`: those of FEATURES it has; `bf16`: the best of them, or
+    EMULATED, whatever oneDNN is told."""
 
     machine: str
     model: str
@@ -58,6 +62,18 @@ def parse(lines: Iterable[str]) -> Cpu:
         features=tuple(feature for feature in FEATURES if feature in flags),
         bf16=next((feature for feature in _BF16 if feature in flags), EMULATED),
     )
+
+
+def bf16_of(environ: Mapping[str, str], cpu: Cpu | None = None) -> str:
+    """How a process with these variables does bf16 (see Topology). `cpu`: this one if left out."""
+    return limited((cpu or read()).bf16, environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "")))
+
+
+def limited(bf16: str, cap: str) -> str:
+    """`bf16` under the user's own limit of oneDNN's instructions."""
+    if cap.upper() in _BELOW_BF16:
+        return EMULATED
+    return "avx512_bf16" if bf16 == "amx_bf16" and cap.upper() in _BELOW_AMX else bf16
 
 
 def _first_entry(lines: Iterable[str]) -> dict[str, str]:

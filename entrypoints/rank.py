@@ -45,11 +45,8 @@ def named_backend(argv: list[str]) -> str | None:
     Only read, to keep cores for its worker threads: the command's own parser judges it.
     """
     command, *rest = argv
-    if command == "train" and not any(word.partition("=")[0] == "--backend" for word in rest):
-        from entrypoints.train import config_files  # a file beside the flags
-
-        file, _ = config_files.split(rest)
-        return config_files.value_of(file, "backend") if file else None
+    if command == "train":
+        return _trainers_backend(rest)
     words = iter(rest)
     for word in words:
         name, given, value = word.partition("=")
@@ -61,6 +58,19 @@ def named_backend(argv: list[str]) -> str | None:
             if word in ("--timeout", "--no-adapt"):
                 next(words, None)
     return None
+
+
+def _trainers_backend(argv: list[str]) -> str | None:
+    """By its own name, or else by those of old guides, on the command line and in a file before it."""
+    from entrypoints.adapt.words import BACKENDS, name_of
+    from entrypoints.train import config_files
+
+    file, words = config_files.split(argv)
+    named = {name: config_files.value_of(file, name) for name in sorted(BACKENDS)} if file else {}
+    for word, following in zip(words, [*words[1:], None]):
+        if name_of(word) in BACKENDS:
+            named[name_of(word)] = word.partition("=")[2] if "=" in word else following
+    return named.pop("backend", None) or next(filter(None, named.values()), None)
 
 
 def _set_memory_policy(policy: MemoryPolicy) -> None:

@@ -41,7 +41,7 @@ def read(root: Path = REAL_ROOT, master_addr: str | None = None) -> Topology:
         machine=cpu.machine,
         model=cpu.model,
         features=cpu.features,
-        bf16=cpu.bf16,
+        bf16=cpuinfo.bf16_of(os.environ, cpu),
         online=switched_on,
         cores=cores,
         nodes=numa,

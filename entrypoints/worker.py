@@ -15,6 +15,7 @@ from entrypoints import (
     attention,
     banner,
     bf16_products,
+    cpuinfo,
     dropout,
     failure,
     kernels,
@@ -75,7 +76,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
-        bf16 = banner.bf16_of(os.environ)
+        bf16 = cpuinfo.bf16_of(os.environ)
         widened = bf16_products.needed(bf16)
         if widened:
             bf16_products.install()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
@@ -17,10 +18,9 @@ from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
 from entrypoints.adapt.hooks import after_import
-from entrypoints.adapt.words import WORDS, Found, Word, name_of, rewrite, rewrite_fields
+from entrypoints.adapt.words import DDP_BACKEND, WORDS, Found, Word, name_of, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
-_DDP_BACKEND = Word("ddp_backend", "5.1.0", None, "`run --backend` names the group's backend")
 # The words to look for; each adaptation that is on adds its own.
 _ACTIVE: dict[str, Word] = {}
 _MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
@@ -29,14 +29,15 @@ _MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
 def _look(word: Word, situation: Situation) -> Verdict:
     if "transformers" not in situation.versions:
         return Verdict(False, "transformers is not installed")
-    if word is _DDP_BACKEND:
-        refused = situation.since("transformers", word.gone) or situation.since("accelerate", "1.13.0")
+    gone = word.gone or ""
+    if word is DDP_BACKEND:
+        refused = situation.since("transformers", gone) or situation.since("accelerate", "1.13.0")
         given = any(
             f"{name_of(one)}={one.partition('=')[2] or following}" == "ddp_backend=ccl"
             for one, following in zip(situation.arguments, [*situation.arguments[1:], ""])
         )
     else:
-        refused = situation.since("transformers", word.gone)
+        refused = situation.since("transformers", gone)
         given = word.name in map(name_of, situation.arguments)
     version = situation.versions["transformers"]
     if not refused:
@@ -89,18 +90,18 @@ def _holds_training_arguments(parser: Any) -> bool:
 
 
 def _without_ccl(arguments: Sequence[str]) -> tuple[list[str], list[Found]]:
-    if _DDP_BACKEND.name not in _ACTIVE:
+    if DDP_BACKEND.name not in _ACTIVE:
         return list(arguments), []
     kept: list[str] = []
     found: list[Found] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
-        if name_of(argument) != _DDP_BACKEND.name:
+        if name_of(argument) != DDP_BACKEND.name:
             kept.append(argument)
         elif argument.partition("=")[2] == "ccl" or ("=" not in argument and rest[:1] == ["ccl"]):
             del rest[: "=" not in argument]
-            found.append(Found(_DDP_BACKEND, "ccl"))
+            found.append(Found(DDP_BACKEND, "ccl"))
         else:
             kept.append(argument)
     return kept, found
@@ -137,9 +138,9 @@ def _hook_post_init(situation: Situation, made: Any) -> None:
 
     @functools.wraps(post_init)
     def __post_init__(self: Any) -> None:  # noqa: N807 - it is one
-        if _DDP_BACKEND.name in _ACTIVE and getattr(self, "ddp_backend", None) == "ccl":
+        if DDP_BACKEND.name in _ACTIVE and getattr(self, "ddp_backend", None) == "ccl":
             self.ddp_backend = None
-            _done(situation, [Found(_DDP_BACKEND, "ccl")])
+            _done(situation, [Found(DDP_BACKEND, "ccl")])
         post_init(self)
 
     made.__post_init__ = __post_init__
@@ -148,6 +149,7 @@ def _hook_post_init(situation: Situation, made: Any) -> None:
 def _done(situation: Situation, found: Iterable[Found]) -> None:
     for item in found:
         situation.say(item.word.adaptation, item.word.line)
+        item.export(os.environ)
         if item.word.name == "overwrite_output_dir" and "transformers.training_args" in sys.modules:
             sys.modules["transformers.training_args"].TrainingArguments.overwrite_output_dir = item.is_true
 
@@ -161,4 +163,4 @@ def _adaptation(word: Word) -> Adaptation:
     )
 
 
-ADAPTATIONS = tuple(_adaptation(word) for word in (_DDP_BACKEND, *WORDS))
+ADAPTATIONS = tuple(_adaptation(word) for word in WORDS if word.gone)

@@ -17,7 +17,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from entrypoints import affinity, ccl, environment, plan, preload, topology
+from entrypoints import affinity, ccl, cpuinfo, environment, plan, preload, topology
 from entrypoints.doctor import (
     advisories,
     checks,
@@ -94,7 +94,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     yield from checks.attempt("network", partial(meeting.examine, master, environ))
     if options.quick:
         return
-    yield from checks.attempt("a rank", lambda: single.examine(topology.read().bf16))
+    yield from checks.attempt("a rank", lambda: single.examine(cpuinfo.read().bf16))
     yield from checks.attempt("allreduce", collectives.examine)
 
 

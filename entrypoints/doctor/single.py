@@ -55,7 +55,7 @@ def kernel_name(said: str) -> str:
 
 
 def bf16(flag: str, found: Mapping[str, Any]) -> Check:
-    """`flag`: the CPU's instruction, as in Topology; `found`: the probe's report."""
+    """`flag`: the CPU's instruction, as in Cpu; `found`: the probe's report."""
     half, single, kernel = found["bf16_gflops"], found["fp32_gflops"], kernel_name(found["onednn"])
     speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
     detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"

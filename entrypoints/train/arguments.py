@@ -96,12 +96,13 @@ class TaskArguments:
 
 @dataclass(frozen=True)
 class Parsed:
-    """Checked flags. `training` holds the values for TrainingArguments, which is not made yet."""
+    """Checked flags. `training` holds the values for TrainingArguments, which is not made yet; `cleaned` the flags
+    of old guides that were given."""
 
     task: TaskArguments
     training: dict[str, Any]
     given: frozenset[str]
-    notes: list[str]
+    cleaned: flags.Cleaned
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -146,25 +147,23 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     file, words = config_files.split(argv)
     parser = make_parser()
     own = frozenset(action.dest for action in parser._actions)
-    known = own | set(flags.INSTEAD) | set(flags.NEEDLESS) | set(flags.RENAMED)
+    known = own | flags.ANSWERED
     filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]
     cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
         # A value behind an unknown flag is left over too: name the flag, not its value.
         first = next((argument for argument in rest if argument.startswith("--")), rest[0])
-        raise flags.unknown(first, known - set(flags.NEEDLESS))
+        raise flags.unknown(first, own)
     values = vars(namespace)
     named = [name for name in map(flags.name_of, cleaned.argv) if name is not None]
     given = frozenset(name if name in values else name[len("no_") :] for name in named)  # --no_bf16 gives bf16
     names = {item.name for item in fields(TaskArguments)}
     task = TaskArguments(**{name: values[name] for name in names})
     training = {name: value for name, value in values.items() if name not in names}
-    if "eval_strategy" in given and training["eval_strategy"] != "no":
-        training["do_eval"] = True
     if check:
-        _check(task, training)
-    return Parsed(task, training, given, cleaned.notes)
+        _check(task, training, given)
+    return Parsed(task, training, given, cleaned)
 
 
 def _checked(
@@ -172,7 +171,7 @@ def _checked(
 ) -> tuple[str, ...]:
     """The entry as flags, or a UsageError that names its line in the file. `own`: this release's flags."""
     if entry.key not in known:
-        raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, known - set(flags.NEEDLESS))}")
+        raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, own)}")
     try:
         _, rest = parser.parse_known_args(flags.clean(entry.argv, ipex.installed(), own).argv)
     except UsageError as error:
@@ -182,14 +181,16 @@ def _checked(
     return entry.argv
 
 
-def _check(task: TaskArguments, training: dict[str, Any]) -> None:
+def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str]) -> None:
     if task.model_name_or_path is None:
         raise UsageError("--model_name_or_path is missing: write a folder with a pretrained model, or a hub name")
     if not training.get("output_dir"):
         raise UsageError("--output_dir is missing: write the folder for checkpoints, weights and result.json")
     if not training["do_train"] and not training["do_eval"]:
-        training["do_train"] = task.train_file is not None or task.dataset_name is not None
-        training["do_eval"] = task.validation_file is not None or task.dataset_name is not None
+        for name, file in (("do_train", task.train_file), ("do_eval", task.validation_file)):
+            training[name] = name not in given and (file is not None or task.dataset_name is not None)
+    if "eval_strategy" in given and training["eval_strategy"] != "no":
+        training["do_eval"] = True  # beside training, not in its place
     if sharding.asked(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
         name = "merge_adapter" if task.merge_adapter else "ddp_comm_hook"
         raise UsageError(f"--fsdp and --{name} exclude each other: no rank has the whole model, drop one of them")
@@ -201,9 +202,10 @@ def _check(task: TaskArguments, training: dict[str, Any]) -> None:
         if training["do_train"] and task.train_file is None:
             raise UsageError("--do_train needs data: write --train_file FILE or --dataset_name NAME")
         if training["do_eval"] and task.validation_file is None:
-            raise UsageError("--do_eval needs data: write --validation_file FILE or --dataset_name NAME")
+            name = "do_eval" if "eval_strategy" not in given else f"eval_strategy {training['eval_strategy']}"
+            raise UsageError(f"--{name} needs data: write --validation_file FILE or --dataset_name NAME")
     if not training["do_train"] and not training["do_eval"]:
-        raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+        raise UsageError("nothing to do: write --train_file and --validation_file, or --dataset_name")
     unsupported.check(training)
     positive = {
         "max_seq_length": task.max_seq_length,
@@ -241,6 +243,7 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     from transformers import TrainingArguments
 
     values = dict(parsed.training)
+    parsed.cleaned.export()
     if values.get("use_ipex"):
         ipex.keep_weights()
     # Without it accelerate sees no distributed CPU job: every rank would train alone on all of the data.

@@ -12,7 +12,7 @@ from typing import Any
 
 from entrypoints.errors import UsageError
 from entrypoints.train import texts
-from entrypoints.train.tables import Table
+from entrypoints.train.tables import Table, refuse_unlabelled
 
 _QUESTION_COLUMNS = ("question", "context", "answers")
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
@@ -169,13 +169,27 @@ def _labels(table: Table, name: str) -> list[str]:
     for row, value in enumerate(table.columns[name], 1):
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # a missing value elsewhere in the column makes floats of integers
+        if isinstance(value, str):
+            value = value.strip()
         if value is None or value == "" or not isinstance(value, (str, int)):
             raise UsageError(
                 f"{table.source} row {row}: column '{name}' holds {_short(value)}, "
                 "expected a label (text or integer)"
             )
-        labels.append(str(value).strip())
+        refuse_unlabelled(table, row, name, [value])
+        labels.append(str(value))
+    if all(map(_is_number, labels)):  # a csv's numbers are texts too
+        _refuse_fractions(table, name, labels)
     return labels
+
+
+def _refuse_fractions(table: Table, name: str, numbers: list[str]) -> None:
+    for row, number in enumerate(numbers, 1):
+        if not float(number).is_integer():
+            raise UsageError(
+                f"{table.source} row {row}: column '{name}' holds the number {number}: expected classes (text or "
+                "integers), this trainer has no regression"
+            )
 
 
 def label_names(labels: Sequence[str]) -> list[str]:

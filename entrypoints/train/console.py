@@ -38,14 +38,14 @@ def note(message: str, rank: int = 0, kind: str = "note") -> None:
 
 
 def bf16_warning(instructions: list[str]) -> str | None:
-    """What --bf16 costs on CPUs without bf16 instructions. `instructions` is Topology.bf16 of every rank."""
+    """What --bf16 costs on CPUs without bf16 instructions. `instructions` is cpuinfo.bf16_of of every rank."""
     slow = [str(rank) for rank, kind in enumerate(instructions) if kind == EMULATED]
     if not slow:
         return None
     where = "this CPU has" if len(slow) == len(instructions) else f"the CPUs of rank {', '.join(slow)} have"
     return (
-        f"--bf16: {where} no bf16 instructions (avx512_bf16 or amx_bf16): products are made in fp32 and rounded, "
-        "which is no faster than without --bf16"
+        f"--bf16: {where} no bf16 instructions (avx512_bf16 or amx_bf16), or ONEDNN_MAX_CPU_ISA hides them: "
+        "products are made in fp32 and rounded, which is no faster than without --bf16"
     )
 
 

@@ -69,12 +69,18 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     classes = {}
     for column, feature in dataset.features.items():
         names = getattr(feature, "names", None)
-        if isinstance(names, list):  # ClassLabel: numbers of names, -1 is a row without a label
-            named = dict(enumerate(names))
+        if isinstance(names, list):  # ClassLabel: numbers of names
             classes[column] = names
-            content[column] = [named.get(value) for value in content[column]]
+            content[column] = [_class(names, value) for value in content[column]]
         # A list of ClassLabels; the attribute has had the name `feature` in every release.
         names = getattr(getattr(feature, "feature", None), "names", None)
         if isinstance(names, list):
-            content[column] = [[names[value] for value in values] for values in content[column]]
+            classes[column] = names
+            content[column] = [values and [_class(names, value) for value in values] for values in content[column]]
     return tables.Table(f"{name} ({split})", content, classes)
+
+
+def _class(names: list[str], value: Any) -> Any:
+    """The class with that number. -1, a row without a label, and -100, a word without one, stay what they are:
+    they matter only where the column is used."""
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

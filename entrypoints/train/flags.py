@@ -1,53 +1,46 @@
-"""The flags that people copy from old guides, and the one-line answers to them and to typing errors."""
+"""The flags that people copy from old guides (adapt.words has their list) and the answers to typing errors."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, replace
 
+from entrypoints.adapt import words
 from entrypoints.errors import UsageError
 
 _GONE = "drop it, it has no meaning on CPU ranks"
-_ALWAYS_CPU = "drop it, train always runs on CPUs"
-
-# What to write instead of a flag that transformers removed, or that means something else here.
-INSTEAD = {
-    "ddp_backend": "write --backend",
-    "xpu_backend": "write --backend",
-    "evaluation_strategy": "write --eval_strategy",
-    "use_ipex": "drop it, this image has no IPEX: torch has taken its optimizations over and runs bf16 by itself",
-    "half_precision_backend": "drop it, --bf16 is enough",
-    "jit_mode_eval": "drop it",
-    "fp16": "write --bf16, CPUs have no fast fp16",
-    "fp16_backend": "write --bf16, CPUs have no fast fp16",
-    "fp16_full_eval": "write --bf16, CPUs have no fast fp16",
-    "warmup_ratio": "write --warmup_steps with a number below 1, which is the share of all steps",
-    "logging_dir": "drop it, --report_to tensorboard writes to OUTPUT_DIR/runs",
-    "save_safetensors": "drop it, weights are always written as safetensors",
-    "per_gpu_train_batch_size": "write --per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "write --per_device_eval_batch_size",
-    "max_length": "write --max_seq_length",
+# What has no equivalent here.
+_REFUSED = {
     "tpu_num_cores": _GONE,
     "deepspeed": _GONE,
-    "local_rank": "drop it, the rank comes from the launcher's variables",
-    "auto_find_batch_size": _GONE,
     # Datasets of this trainer keep columns for the metrics beside those of the model.
     "remove_unused_columns": "drop it, the columns that the model needs are found by themselves",
 }
-# Flags that asked for what happens anyway: accepted with a note.
-NEEDLESS = {"no_cuda": _ALWAYS_CPU, "use_cpu": _ALWAYS_CPU}
-# Flags that newer releases have renamed: the name, and what it is now. Releases that have the old name keep it.
-RENAMED = {"group_by_length": ("train_sampling_strategy", "group_by_length")}
-_FALSE = frozenset({"false", "0", "no", "n", "f"})
+_OLD = {word.name: word.of_train for word in words.WORDS}
+# A release that has these keeps them: what they have become means something else there, or nothing.
+_KEPT = frozenset({"warmup_ratio", "group_by_length", "logging_dir", "overwrite_output_dir"})
+# Every name that is answered, beside the release's own flags.
+ANSWERED = frozenset({*_OLD, *_REFUSED})
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The arguments that go on to the parser, and notes for the user about those that were dropped."""
+    """The arguments that go on to the parser, and the old ones that were found in their place."""
 
     argv: list[str]
-    notes: list[str]
+    found: list[words.Found]
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for the user about each."""
+        return list(dict.fromkeys(item.word.line for item in self.found))
+
+    def export(self, environ: MutableMapping[str, str] = os.environ) -> None:
+        """Sets the variables that some of them have become."""
+        for item in self.found:
+            item.export(environ)
 
 
 def name_of(argument: str) -> str | None:
@@ -58,42 +51,35 @@ def name_of(argument: str) -> str | None:
 
 
 def clean(argv: Iterable[str], has_ipex: bool = False, known: frozenset[str] = frozenset()) -> Cleaned:
-    """Answers flags of old guides. `has_ipex`: this image is of a pin whose `--use_ipex` still means something;
-    `known`: the flags of this image's release.
+    """Writes flags of old guides as what they are called now. `has_ipex`: this image is of a pin whose
+    `--use_ipex` still means something; `known`: the flags of this image's release.
 
-    Raises UsageError with what to write instead; drops, with a note, those that ask for what happens anyway.
+    Raises UsageError with what to write instead where there is no equivalent.
     """
-    kept: list[str] = []
-    # 4.x has it, and its --warmup_steps takes no share.
-    meant = ({"use_ipex"} if has_ipex else set()) | ({"warmup_ratio"} & known)
-    notes: list[str] = []
-    pending = list(argv)
-    while pending:
-        argument = pending.pop(0)
-        name = name_of(argument)
-        if name in INSTEAD and name not in meant:
-            raise UsageError(f"--{name} is not a flag of this trainer: {INSTEAD[name]}")
-        if name in RENAMED and name not in known:
-            if _switch(argument, pending).lower() not in _FALSE:
-                now, value = RENAMED[name]
-                kept += [f"--{now}", value]
-                notes.append(f"--{name} is now --{now} {value}")
-            continue
-        if name in NEEDLESS:
-            value = _switch(argument, pending)
-            if value.lower() in _FALSE:
-                raise UsageError(f"--{name} {value}: this trainer runs on CPUs only, drop the flag")
-            notes.append(f"--{name} is not needed: {NEEDLESS[name]}")
-            continue
-        kept.append(argument)
-    return Cleaned(kept, notes)
+    given = list(argv)
+    names = {name for name in map(name_of, given) if name}
+    for name, instead in _REFUSED.items():
+        if name in names:
+            raise UsageError(f"--{name} is not a flag of this trainer: {instead}")
+    kept = (known & _KEPT) | ({"use_ipex"} if has_ipex and "use_ipex" in known else set())
+    active = {
+        # What is given by its own name wins.
+        name: replace(word, now=None, why=f"--{word.now} is given") if word.now in names else word
+        for name, word in _OLD.items()
+        if name not in kept
+    }
+    cleaned, found = words.rewrite(given, active)
+    if any(item.word.name == "task_name" for item in found) and "dataset_name" not in names:
+        cleaned.append(f"--dataset_name={words.GLUE}")
+    _refuse_other_devices(given)
+    return Cleaned(cleaned, found)
 
 
-def _switch(argument: str, pending: list[str]) -> str:
-    """The value of a flag that needs none, taken from `pending` if it stands there."""
-    if "=" in argument:
-        return argument.split("=", 1)[1]
-    return pending.pop(0) if pending and not pending[0].startswith("--") else "true"
+def _refuse_other_devices(argv: list[str]) -> None:
+    asked = {name: words.Word(name, None, None, "") for name in ("no_cuda", "use_cpu")}
+    for item in words.rewrite(argv, asked)[1]:
+        if not item.is_true:
+            raise UsageError(f"--{item.word.name} {item.value}: this trainer runs on CPUs only, drop the flag")
 
 
 def unknown(argument: str, known: Iterable[str]) -> UsageError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import packages, topology
+from entrypoints import cpuinfo, packages
 from entrypoints.adapt.adaptation import release
 from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, console
@@ -57,6 +57,8 @@ def prepare(argv: list[str]) -> Prepared:
         parsed = parse([word for word in argv if word != PRINT_CONFIG], check=False)
         if os.environ.get("RANK", "0") == "0":
             print(help_text.config(parsed), flush=True)
+            for line in parsed.cleaned.notes:
+                console.note(line)
         raise SystemExit(0)
     return Prepared(parse(argv))
 
@@ -78,11 +80,11 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
-    for line in parsed.notes:
+    for line in parsed.cleaned.notes:
         console.note(line, rank)
     arguments = agreed(lambda: training_arguments(parsed))
     if arguments.bf16:
-        warning = console.bf16_warning(replicas.gather(topology.read().bf16))
+        warning = console.bf16_warning(replicas.gather(cpuinfo.bf16_of(os.environ)))
         if warning is not None:
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)

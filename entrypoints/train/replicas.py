@@ -32,6 +32,15 @@ def gather(value: Any) -> list[Any]:
     return values
 
 
+def copy_from_rank_0(model: torch.nn.Module) -> None:
+    """Gives every rank what training changes of rank 0's model: trained parameters, and buffers. A collective."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    trained = (parameter.data for parameter in model.parameters() if parameter.requires_grad)
+    for tensor in (*trained, *model.buffers()):
+        dist.broadcast(tensor, 0)
+
+
 def weights_sha256(model: torch.nn.Module) -> str:
     """A hash over names, types, shapes and bytes of the model's whole state, in the order of the names."""
     digest = hashlib.sha256()

@@ -88,6 +88,19 @@ def whole(tensor: Any) -> Any:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def load_weights(model: Any, folder: Path, reads: bool) -> None:
+    """Gives each rank its part of a checkpoint's weights. Rank 0 alone `reads` them. A collective."""
+    from safetensors.torch import load_file
+    from torch.distributed.checkpoint import state_dict
+
+    reshard(model)
+    files = sorted(folder.glob("model*.safetensors")) if reads else []
+    weights = {name: weight for file in files for name, weight in load_file(file).items()}
+    # Not strict: of weights that two layers share, a file has one.
+    wanted = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+    state_dict.set_model_state_dict(model, weights, options=wanted)
+
+
 def save_optimizer(model: Any, optimizer: Any, path: Path, writes: bool) -> None:
     """Gathers the optimizer's state and writes it on the rank that `writes`. A collective."""
     import torch

@@ -22,7 +22,8 @@ from entrypoints.errors import UsageError
 class Table:
     """Columns of equal length. `source` names the file (or the hub's split) in messages.
 
-    `classes`: a data set's own labels in their order, for the columns that hold labels; files have none.
+    `classes`: a data set's own labels in their order, for the columns that hold labels, or lists of them; files
+    have none.
     """
 
     source: str
@@ -36,6 +37,17 @@ class Table:
     def first(self, count: int | None) -> Table:
         """The first `count` rows; all of them if `count` is None."""
         return replace(self, columns={name: values[:count] for name, values in self.columns.items()})
+
+
+def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) -> None:
+    """Raises UsageError for labels of a row that are none of the data set's own."""
+    known = table.classes.get(name)
+    strange = next((label for label in labels if label not in known), None) if known else None
+    if strange is not None:
+        raise UsageError(
+            f"{table.source} row {row}: column '{name}' holds {strange!r}, which is none of the data set's "
+            f"{len(known or ())} classes: without a label it can be neither learnt nor evaluated, leave it out"
+        )
 
 
 def read(path: Path) -> Table:

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from entrypoints.errors import UsageError
-from entrypoints.train.tables import Table
+from entrypoints.train.tables import Table, refuse_unlabelled
 
 # Names of the column with the tags of the words, the most specific first; --label_column_name comes before them.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")
@@ -117,6 +117,7 @@ def tagged_words(table: Table, label_column: str) -> TaggedWords:
             )
         if not all(isinstance(label, (str, int)) for label in labels):
             raise UsageError(f"{table.source} row {row}: column '{name}' holds {_short(labels)}, expected tags")
+        refuse_unlabelled(table, row, name, labels)
         words.append(tokens)
         tags.append([str(label) for label in labels])
     return TaggedWords(table.source, words, tags)

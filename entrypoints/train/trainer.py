@@ -16,7 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.distributed import agreed
 from entrypoints.errors import UsageError
-from entrypoints.train import checkpoints, ddp, ipex, sharding, staging
+from entrypoints.train import checkpoints, ddp, ipex, replicas, sharding, staging
 from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
@@ -151,8 +151,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         self._saving = True
         try:
             super()._save_checkpoint(*arguments, **options)
-            if self.args.should_save:
-                self._forget_staging(output, name)
+            self._forget_staging(output, name)
         except Exception as error:
             told = staging.failed(output, step, error) if self.args.should_save else None
             if told is None:
@@ -164,6 +163,8 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         if self.args.should_save:
             staging.publish(output, name)
             staging.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
+        # Behind the rename, which all of them see from here on; one with a folder of its own has no such name.
+        self.state.best_model_checkpoint = replicas.gather(self.state.best_model_checkpoint)[0]
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(output / name))
 
@@ -202,7 +203,18 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         written = staging.folder(output) / name
         if self.state.best_model_checkpoint == str(written):
             self.state.best_model_checkpoint = str(output / name)
-            self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+            if self.args.should_save:
+                self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+
+    def _load_best_model(self) -> None:
+        """Rank 0's is every rank's: another node may have no such folder, or not see yet what is new in it."""
+        best = Path(self.state.best_model_checkpoint)
+        if self._sharded and not checkpoints.is_adapter(best):
+            sharding.load_weights(self.model, best, self.args.should_save)
+            return
+        super()._load_best_model()
+        if not self._sharded:
+            replicas.copy_from_rank_0(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         if not self._is_exchange_set_up:

@@ -15,9 +15,7 @@ import torch.distributed as dist
 
 # Tables of fewer numbers are exchanged whole.
 _LARGE = 1 << 20
-# Every so many steps it is made sure that no other row has a gradient.
-_LOOK_EVERY = 50
-# A rank's count of rows where it has others than its words'.
+# A rank's count of rows where the whole table has to travel.
 _WHOLE = -1
 
 
@@ -44,8 +42,6 @@ class Rows:
     def __init__(self, of: torch.nn.Embedding) -> None:
         self._weight = of.weight
         self._words: list[torch.Tensor] = []
-        self._exchanges = 0
-        self._only_words = True
         of.register_forward_pre_hook(self._remember)
 
     def _remember(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -63,21 +59,26 @@ class Rows:
         if place is None:
             return False
         gradient, whole = bucket.gradients()[place], bucket.buffer()
-        words = self._touched(gradient)
-        counts = [int(each) for each in _gather(torch.tensor([len(words) if self._only_words else _WHOLE]))]
-        longest, ranks = max(counts), dist.get_world_size()
-        if min(counts) == _WHOLE or longest * ranks > gradient.shape[0]:
+        ranks = dist.get_world_size()
+        words = torch.cat([torch.empty(0, dtype=torch.long), *self._words]).unique()
+        self._words.clear()
+        taken = _take(gradient, words) if len(words) * ranks <= gradient.shape[0] else None
+        counts = [int(each) for each in _gather(torch.tensor([_WHOLE if taken is None else len(words)]))]
+        if taken is None:
             return False
+        if min(counts) == _WHOLE:  # another rank's
+            gradient.index_copy_(0, words, taken)
+            return False
+        longest = max(counts)
         start = (gradient.data_ptr() - whole.data_ptr()) // whole.element_size()
         beside = [part for part in (whole[:start], whole[start + gradient.numel() :]) if part.numel()]
         means = [part.to(wire or part.dtype).div_(ranks) for part in beside]
         sums = [dist.all_reduce(mean, async_op=True) for mean in means]
         if longest:
             mine = gradient.new_zeros(longest, gradient.shape[1], dtype=wire or gradient.dtype)
-            mine[: len(words)] = gradient[words].div_(ranks)
+            mine[: len(words)] = taken.div_(ranks)
             named = words.new_zeros(longest)
             named[: len(words)] = words
-            gradient.index_fill_(0, words, 0)
             for count, names, rows in zip(counts, _gather(named), _gather(mine)):
                 gradient.index_add_(0, names[:count], rows[:count].to(gradient.dtype))
         for part, mean, work in zip(beside, means, sums):
@@ -85,16 +86,20 @@ class Rows:
             part.copy_(mean)  # which is the part itself where nothing was narrowed
         return True
 
-    def _touched(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The words' rows, each once, and from now on all are given up if there are others."""
-        words = torch.cat([torch.empty(0, dtype=torch.long), *self._words]).unique()
-        self._words.clear()
-        if self._only_words and self._exchanges % _LOOK_EVERY == 0:
-            others = gradient.ne(0).any(1)
-            others[words] = False
-            self._only_words = not bool(others.any())
-        self._exchanges += 1
-        return words
+
+def _take(gradient: torch.Tensor, words: torch.Tensor) -> torch.Tensor | None:
+    """The words' rows, which are zero in `gradient` from then on. None, and no change, if others have values.
+
+    It looks in every step: ranks that left out a row would never have the same weights again. It costs one
+    reading of a table that the backward pass has just written and the optimizer is about to go through.
+    """
+    rows = gradient[words]
+    gradient.index_fill_(0, words, 0)
+    low, high = torch.aminmax(gradient)  # NaN is not 0 either
+    if low != 0 or high != 0:
+        gradient.index_copy_(0, words, rows)
+        return None
+    return rows
 
 
 def _gather(mine: torch.Tensor) -> list[torch.Tensor]:

@@ -70,6 +70,7 @@ def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "no-text.csv": "text,label\na,1\n ,0\n",
         "numbers.jsonl": '{"text": 3, "label": 1}\n{"text": "b", "label": 0}\n',
         "other-label.csv": "text,label\na,pos\nb,maybe\n",
+        "fractions.csv": "text,label\na,1\nb,0.5\nc,2.5\n",
         "broken.parquet": "PAR1 and no more",
         "wrong-key.yaml": "bf16: true\nmax_seq_lenght: 32\n",
         "wrong-value.yaml": "learning_rate: fast\n",
@@ -125,6 +126,32 @@ RESUMED = {
     "save_total_limit": 9,
 }
 
+# Flags of old guides, each with an equivalent, and the notes that they get.
+OF_GUIDES: dict[str, object] = {
+    "no_cuda": True,
+    "ddp_backend": "ccl",
+    "use_ipex": True,
+    "overwrite_output_dir": "True",
+    "evaluation_strategy": "no",
+    "warmup_ratio": 0.5,
+    "logging_dir": "/output/guide/logs",
+    "report_to": "tensorboard",
+    "fp16": True,
+    "auto_find_batch_size": True,
+    "local_rank": 0,
+}
+NOTES = {
+    "no_cuda": "has become --use_cpu",
+    "ddp_backend": "has become --backend",
+    "use_ipex": "is dropped",
+    "evaluation_strategy": "has become --eval_strategy",
+    "warmup_ratio": "has become --warmup_steps",
+    "logging_dir": "has become the variable TENSORBOARD_LOGGING_DIR",
+    "fp16": "has become --bf16",
+    "auto_find_batch_size": "is dropped",
+    "local_rank": "is dropped",
+}
+
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "missing file": ({"train_file": "/data/none.csv"}, "found nothing there"),
     "file of another user": ({"train_file": "/data/closed.csv"}, "cannot be read by user 1000"),
@@ -136,6 +163,12 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "row without text": ({"train_file": "/data/no-text.csv"}, "first in row 2"),
     "wrong type": ({"train_file": "/data/numbers.jsonl"}, "holds int 3, expected text"),
     "unknown label": ({"validation_file": "/data/other-label.csv"}, "'maybe'"),
+    "numbers, not classes": ({"train_file": "/data/fractions.csv"}, "row 2: column 'label' holds the number 0.5"),
+    "evaluation without data": (
+        {"validation_file": None, "eval_strategy": "steps"},
+        "--eval_strategy steps needs",
+    ),
+    "training that is not wanted": ({"do_train": "false", "validation_file": None}, "nothing to do: write"),
     "one label": ({"train_file": "/data/one.csv"}, "expected two or more"),
     "missing model": ({"model_name_or_path": "/data/none"}, "does not exist"),
     "model without weights": ({"model_name_or_path": "/data/no-weights"}, "has no weights"),
@@ -145,7 +178,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "too long inputs": ({"max_seq_length": 65}, "more than the 64 positions"),
     "unknown flag": ({"max_seq_lenght": 3}, "did you mean --max_seq_length?"),
     "bad value": ({"learning_rate": "fast"}, "invalid float value: 'fast'"),
-    "backend's old name": ({"ddp_backend": "ccl"}, "write --backend"),
+    "flag of a GPU": ({"deepspeed": "x.json"}, "no meaning on CPU ranks"),
     "missing checkpoint": ({"resume_from_checkpoint": "/data/none"}, "there is no such folder"),
     "no stride left": (
         {"train_file": "/data/squad.json", "validation_file": "/data/squad.json", "doc_stride": 30},
@@ -164,9 +197,11 @@ def alone(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     lines["wrong value"] = ["/data/wrong-value.yaml", *line("/output/never")]
     lines["print"] = ["/data/parity.yaml", "--print-config", "--seed", "3", "--max_grad_norm", "1"]
     lines["parity"] = ["/data/parity.yaml", *line("/output/parity", per_device_train_batch_size=8)]
+    lines["watched"] = line("/output/watched", eval_strategy="steps", eval_steps=2)
     lines["full"] = line("/output/full", **RESUMED)
     lines["again"] = line("/output/full", **RESUMED)
     lines["finished"] = line("/output/full", resume_from_checkpoint="true", **RESUMED)
+    lines["guide"] = line("/output/guide", **OF_GUIDES)
     (output / "lines.json").write_text(json.dumps(list(lines.values())))
     done = containers.run(
         image, "python", "/tests/many_runs.py", "/output/lines.json", docker_args=mounts(data, output), timeout=300
@@ -219,6 +254,30 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     assert "# num_train_epochs: 3.0" in printed
 
 
+def test_flags_of_old_guides_mean_what_they_meant_with_one_note_each(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["guide"]["code"] == 0, runs["guide"]["stderr"]
+    said = [text for text in runs["guide"]["stderr"].splitlines() if text.startswith("note: --")]
+    assert len(said) == len(NOTES)
+    for name, now in NOTES.items():
+        assert sum(f"note: --{name} {now}: " in text for text in said) == 1, name
+    found = result(output / "guide")
+    assert (found["bf16"], found["steps"], found["config"]["warmup_steps"]) == (True, 6, 0.5)
+    assert found["config"]["backend"] == "ccl"
+    assert list((output / "guide" / "logs").glob("events.out.tfevents.*"))
+
+
+def test_an_evaluation_every_few_steps_does_not_take_the_place_of_training(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["watched"]["code"] == 0
+    assert result(output / "watched")["steps"] == 2 * math.ceil(22 / 8)
+    assert [text.split()[3] for text in runs["watched"]["stderr"].splitlines() if "evaluation at" in text] == [
+        "2",
+        "4",
+        "6",
+    ]
+
+
 def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(
     alone: Alone, two_ranks: Any, output_folder: Path
 ) -> None:
@@ -252,9 +311,12 @@ def test_fewer_rows_than_ranks_are_trained_on_and_evaluated_exactly(two_ranks: A
         bf16=True,
         eval_on_start=True,
         save_strategy="epoch",
+        no_cuda=True,
+        ddp_backend="gloo",
     )
     assert done.returncode == 0, done.stderr
     found = result(output_folder / "run")
+    assert found["backend"] == "gloo"
     assert found["eval_samples"] == 1
     assert found["steps"] == 2
     assert found["metric_name"] == "accuracy"
@@ -354,6 +416,16 @@ def test_bf16_on_a_cpu_that_emulates_it_is_warned_about(
     )
     assert "warning: --bf16: this CPU has no bf16 instructions" in done.stderr
     assert done.returncode == 2  # the missing file keeps this short
+
+
+def test_bf16_is_warned_about_where_the_instructions_are_hidden(
+    run_in_image: containers.RunInImage, data: Path
+) -> None:
+    flags = line("/tmp/run", train_file="/data/none.csv", bf16=True)
+    done = run_in_image("train", *flags, docker_args=mounts(data), env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
+    assert "warning: --bf16: this CPU has no bf16 instructions" in done.stderr
+    assert "or ONEDNN_MAX_CPU_ISA hides them" in done.stderr
+    assert done.returncode == 2
 
 
 def test_a_pretrained_model_learns_in_bf16(

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints.banner import LINES, Seen, limited, lines
+from entrypoints.banner import LINES, Seen, lines
+from entrypoints.cpuinfo import limited
 from entrypoints.environment import DistributedEnvironment
 
 VERSIONS = {"torch": "2.13.0+cpu"}

@@ -91,6 +91,8 @@ def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node()
         ("train --backend=ccl", "ccl"),
         ("train --bf16", None),
         ("train --backend", None),
+        ("train --no_cuda --ddp_backend gloo", "gloo"),
+        ("train --xpu-backend=gloo --backend ccl", "ccl"),
         ("run --backend ccl script.py --backend x", "ccl"),
         ("run --timeout 5 --backend ccl script.py", "ccl"),
         ("run --quiet --backend=gloo -m module", "gloo"),

@@ -83,6 +83,17 @@ def test_bf16_is_the_best_instruction_set_or_emulated(tmp_path: Path, flags: str
     assert cpuinfo.read(lay_out(Machine(((1,),), flags=flags), tmp_path)).bf16 == expected
 
 
+def test_bf16_is_what_a_limit_on_onednns_instructions_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(Machine(((1,),), flags="avx512f avx512_bf16 amx_bf16"), tmp_path)
+    assert topology.read(tmp_path).bf16 == "amx_bf16"
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "avx512_core_bf16")
+    assert topology.read(tmp_path).bf16 == "avx512_bf16"
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+    assert topology.read(tmp_path).bf16 == "emulated"
+
+
 def test_features_are_the_ones_that_training_depends_on(tmp_path: Path) -> None:
     found = cpuinfo.read(lay_out(Machine(((1,),), flags="sse avx2 amx_tile amx_bf16 avx512f"), tmp_path))
     assert found.features == ("amx_tile", "amx_bf16", "avx512f", "avx2")

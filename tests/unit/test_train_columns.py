@@ -36,6 +36,18 @@ def test_labels_may_be_text_or_integers_and_come_out_as_names() -> None:
     assert data.labels == ["1", "x", "2"]
 
 
+@pytest.mark.parametrize("labels", [["0", "0.5", "1.5"], ["1", "nan"], ["0.25"]])
+def test_a_csvs_numbers_with_fractions_are_no_classes(labels: list[str]) -> None:
+    found = next(label for label in labels if not label.isdigit())
+    with pytest.raises(UsageError, match=f"holds the number {found}: expected classes .* has no regression"):
+        columns.labelled_texts(table(text=["a"] * len(labels), label=labels), "label", None)
+
+
+def test_a_name_that_looks_like_a_number_is_a_class_among_other_names() -> None:
+    data = columns.labelled_texts(table(text=["a", "b", "c"], label=["2.7", "3.1", "none"]), "label", None)
+    assert data.labels == ["2.7", "3.1", "none"]
+
+
 def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
     assert columns.label_names(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
     assert columns.label_names(["b", "10", "a"]) == ["10", "a", "b"]

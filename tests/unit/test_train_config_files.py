@@ -96,4 +96,5 @@ def test_the_process_group_that_a_file_names_is_known_before_the_rank_starts(tmp
     file = written(tmp_path, "seed: 1\nbackend: gloo\n")
     assert rank.named_backend(["train", file]) == "gloo"
     assert rank.named_backend(["train", file, "--backend", "ccl"]) == "ccl"
+    assert rank.named_backend(["train", written(tmp_path, "ddp_backend: gloo")]) == "gloo"
     assert rank.named_backend(["train", written(tmp_path, "seed: [")]) is None

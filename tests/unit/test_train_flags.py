@@ -4,62 +4,97 @@ from __future__ import annotations
 
 import pytest
 
+from entrypoints.adapt import arguments
 from entrypoints.errors import UsageError
 from entrypoints.train import flags
+
+# The release that the default pin has: what it knows of the old flags.
+KNOWN = frozenset({"fp16", "fp16_full_eval", "auto_find_batch_size", "local_rank", "ddp_backend", "deepspeed"})
+KNOWN |= {"overwrite_output_dir"}  # this trainer's own
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # The guides' own.
+        ("--no_cuda --bf16", "--use_cpu=true --bf16"),
+        ("--no_cuda True --ddp_backend ccl", "--use_cpu=True --backend=ccl"),
+        ("--xpu_backend ccl --seed 3", "--backend=ccl --seed 3"),
+        ("--ddp-backend=gloo", "--backend=gloo"),
+        ("--use_ipex --bf16", "--bf16"),
+        ("--use_cpu", "--use_cpu"),
+        ("--task_name mrpc", "--dataset_config_name=mrpc --dataset_name=nyu-mll/glue"),
+        ("--overwrite_output_dir True", "--overwrite_output_dir True"),
+        ("--local_rank -1", ""),
+        # Others of their time.
+        ("--evaluation_strategy epoch", "--eval_strategy=epoch"),
+        ("--per_gpu_train_batch_size 4", "--per_device_train_batch_size=4"),
+        ("--warmup_ratio 0.1", "--warmup_steps=0.1"),
+        ("--fp16", "--bf16=true"),
+        ("--fp16_full_eval --fp16_backend auto --fp16_opt_level O1", "--bf16_full_eval=true"),
+        ("--half_precision_backend cpu_amp --jit_mode_eval", ""),
+        ("--auto_find_batch_size --save_safetensors False --logging_dir /x", ""),
+        ("--group_by_length", "--train_sampling_strategy=group_by_length"),
+        ("--group_by_length False", "--train_sampling_strategy=random"),
+        ("--max_length 64", "--max_seq_length=64"),
+    ],
+)
+def test_a_flag_of_an_old_guide_is_understood_with_one_note(given: str, expected: str) -> None:
+    cleaned = flags.clean(given.split(), known=KNOWN)
+    assert cleaned.argv == expected.split()
+    changed = [word for word in given.split() if word.startswith("--") and word not in expected.split()]
+    assert len(cleaned.notes) == len(changed)
+    assert not any("\n" in note or "None" in note for note in cleaned.notes)
+
+
+def test_every_old_flag_that_run_adapts_is_one_that_train_answers() -> None:
+    adapted = {one.name for one in arguments.ADAPTATIONS}
+    assert adapted <= {name.replace("_", "-") for name in flags.ANSWERED}
+    assert {"no-cuda", "ddp-backend"} <= adapted
+
+
+def test_what_is_given_by_its_own_name_wins() -> None:
+    cleaned = flags.clean(["--ddp_backend", "gloo", "--backend", "ccl", "--fp16", "--bf16", "False"])
+    assert cleaned.argv == ["--backend", "ccl", "--bf16", "False"]
+    assert cleaned.notes == [
+        "--ddp_backend is dropped: --backend is given",
+        "--fp16 is dropped: --bf16 is given",
+    ]
+
+
+def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> None:
+    cleaned = flags.clean(["--logging_dir", "/logs"])
+    assert cleaned.notes == [
+        "--logging_dir has become the variable TENSORBOARD_LOGGING_DIR: it names tensorboard's folder"
+    ]
+    for environ, expected in (({}, "/logs"), ({"TENSORBOARD_LOGGING_DIR": "/mine"}, "/mine")):
+        cleaned.export(environ)
+        assert environ == {"TENSORBOARD_LOGGING_DIR": expected}
 
 
 @pytest.mark.parametrize(
     ("argv", "advice"),
     [
-        (["--ddp_backend", "ccl"], "--backend"),
-        (["--ddp-backend=ccl"], "--backend"),
-        (["--xpu_backend", "ccl"], "--backend"),
-        (["--evaluation_strategy", "epoch"], "--eval_strategy"),
-        (["--use_ipex"], "drop it"),
-        (["--fp16"], "--bf16"),
-        (["--warmup_ratio", "0.1"], "--warmup_steps"),
+        (["--deepspeed", "x.json"], "drop it"),
+        (["--remove_unused_columns", "False"], "drop it"),
+        (["--task_name", "ner"], "expected a task of GLUE"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_flag_of_an_old_guide_is_answered_with_what_to_write(argv: list[str], advice: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        flags.clean(["--bf16", *argv])
-    assert advice in str(raised.value)
-    assert "\n" not in str(raised.value)
+def test_what_has_no_equivalent_is_answered_with_what_to_write(argv: list[str], advice: str) -> None:
+    with pytest.raises(UsageError, match=advice):
+        flags.clean(["--bf16", *argv], known=KNOWN)
 
 
-def test_ipex_is_a_flag_where_the_image_has_it_and_answered_with_the_reason_where_it_has_not() -> None:
-    assert flags.clean(["--use_ipex", "--bf16"], has_ipex=True).argv == ["--use_ipex", "--bf16"]
-    with pytest.raises(UsageError, match="this image has no IPEX: torch has taken its optimizations over"):
-        flags.clean(["--use_ipex", "--bf16"], has_ipex=False)
-    with pytest.raises(UsageError, match="write --backend"):
-        flags.clean(["--ddp_backend", "ccl"], has_ipex=True)
-
-
-@pytest.mark.parametrize(
-    "argv", [["--no_cuda"], ["--no_cuda", "True"], ["--use_cpu=true"], ["--use-cpu"]], ids=" ".join
-)
-def test_asking_for_cpus_is_accepted_with_a_note(argv: list[str]) -> None:
-    cleaned = flags.clean([*argv, "--bf16", "--seed", "3"])
-    assert cleaned.argv == ["--bf16", "--seed", "3"]
-    assert len(cleaned.notes) == 1
+def test_ipex_is_a_flag_where_image_and_release_have_it() -> None:
+    known = frozenset({"use_ipex"})
+    assert flags.clean(["--use_ipex"], has_ipex=True, known=known).argv == ["--use_ipex"]
+    assert flags.clean(["--use_ipex"], has_ipex=False, known=known).argv == []
+    assert flags.clean(["--use_ipex"], has_ipex=True).argv == []
 
 
 def test_a_release_keeps_what_its_own_flags_mean() -> None:
-    assert flags.clean(["--warmup_ratio", "0.1"], known=frozenset({"warmup_ratio"})).argv == [
-        "--warmup_ratio",
-        "0.1",
-    ]
-    with pytest.raises(UsageError, match="--bf16"):
-        flags.clean(["--fp16"], known=frozenset({"fp16"}))
-
-
-def test_grouping_has_its_old_name_too() -> None:
-    cleaned = flags.clean(["--group_by_length", "--bf16"])
-    assert cleaned.argv == ["--train_sampling_strategy", "group_by_length", "--bf16"]
-    assert cleaned.notes == ["--group_by_length is now --train_sampling_strategy group_by_length"]
-    assert flags.clean(["--group_by_length", "False", "--bf16"]).argv == ["--bf16"]
-    assert flags.clean(["--group_by_length"], known=frozenset({"group_by_length"})).argv == ["--group_by_length"]
+    for argv in (["--warmup_ratio", "0.1"], ["--group_by_length"], ["--logging_dir", "/x"]):
+        assert flags.clean(argv, known=frozenset({"warmup_ratio", "group_by_length", "logging_dir"})).argv == argv
 
 
 @pytest.mark.parametrize("argv", [["--use_cpu", "False"], ["--no_cuda=0"]], ids=" ".join)

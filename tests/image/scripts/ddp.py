@@ -4,7 +4,7 @@ Usage: ddp.py views: prints a line for each case: in how many pieces of memory t
 and the sum of the weights, first with gradients in the buckets and then without.
 Usage: ddp.py rows: prints a line for each case: its name, how many weights there are, how many numbers went
 through collectives that are called from Python in the last step with the exchange of rows, and the largest
-difference of a weight to DDP's own exchange.
+difference of a weight to DDP's own exchange, on any rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from entrypoints.train import ddp, word_rows
+from entrypoints.train import ddp, replicas, word_rows
 from entrypoints.train.trainer import CpuTrainer
 
 RANK = dist.get_rank()
@@ -57,6 +57,23 @@ def reads(config: BertConfig) -> torch.nn.Module:
 
     def add(_module: Any, _inputs: Any, found: Any) -> Any:
         found.loss = found.loss + table[7:9].sum() * 1e-3
+        return found
+
+    model.register_forward_hook(add)
+    return model
+
+
+def reads_later(config: BertConfig) -> torch.nn.Module:
+    """The same on rank 1 alone, and not before the third step."""
+    model: torch.nn.Module = BertForSequenceClassification(config)
+    table = model.get_submodule("bert.embeddings.word_embeddings").get_parameter("weight")
+    forwards = 0
+
+    def add(_module: Any, _inputs: Any, found: Any) -> Any:
+        nonlocal forwards
+        forwards += 1
+        if RANK == 1 and forwards > 2:
+            found.loss = found.loss + table[7:9].sum() * 1e-3
         return found
 
     model.register_forward_hook(add)
@@ -122,6 +139,7 @@ def rows(
     plain = train(kind, words, length, micro_batches, "torch")
     pairs = zip(found.parameters(), plain.parameters(), strict=True)
     difference = max(float((one - other).detach().abs().max()) for one, other in pairs)
+    difference = max(replicas.gather(difference))
     if RANK == 0:
         whole = sum(parameter.numel() for parameter in found.parameters())
         sys.stdout.write(f"{name} {whole} {sent} {difference!r}\n")
@@ -138,6 +156,7 @@ else:
     rows("bf16", exchange="bf16")
     rows("shared_with_the_output", kind=BertForMaskedLM)
     rows("read_by_more_than_words", kind=reads)
+    rows("read_later_by_more_than_words", kind=reads_later)
     rows("small", words=5000)
     word_rows._LARGE = 1000
     rows("too_many_rows", words=700, length=500)

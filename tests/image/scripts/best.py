@@ -1,0 +1,97 @@
+"""Runs in every rank: trains a small model whose best checkpoint is not the last, and goes back to it at the end.
+
+Prints a line for each case: its name, the best checkpoint's folder, how many steps were taken, which checkpoints
+are there afterwards, and whether every rank has that checkpoint's weights.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    EarlyStoppingCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from entrypoints.train import replicas, sharding
+from entrypoints.train.trainer import CpuTrainer
+
+RANK = dist.get_rank()
+ROWS = [{"input_ids": [row + 5, 7, row % 3 + 30], "labels": row % 2} for row in range(16)]
+SCORES = (1, 3, 2, 0, 2)  # of the evaluations after each step
+
+
+def case(
+    name: str, shared: bool = True, adapter: bool = False, patience: int = 0, sharded: bool = False, **options: Any
+) -> None:
+    folders = replicas.gather(tempfile.mkdtemp())
+    output = Path(folders[0] if shared else folders[RANK])
+    scores = iter(SCORES)
+    arguments = TrainingArguments(
+        str(output),
+        use_cpu=True,
+        max_steps=len(SCORES),
+        learning_rate=0.1,
+        per_device_train_batch_size=2,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **options,
+    )
+    set_seed(1)
+    config = BertConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    model: Any = BertForSequenceClassification(config)
+    if adapter:
+        model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
+    if sharded:
+        if RANK == 0:
+            model.save_pretrained(output / "start")
+        dist.barrier()
+        model = BertForSequenceClassification.from_pretrained(output / "start", **sharding.options(2))
+    trainer = CpuTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=ROWS,
+        eval_dataset=ROWS[:4],
+        compute_metrics=lambda _: {"score": next(scores)},
+    )
+    if patience:
+        trainer.add_callback(EarlyStoppingCallback(patience))
+    trainer.train_from(None)
+    trainer.save_model()
+    dist.barrier()
+    best, written = Path(str(trainer.state.best_model_checkpoint)), "none"
+    if RANK == 0:
+        file = "adapter_model.safetensors" if adapter else "model.safetensors"
+        expected, found = load_file(best / file), load_file(output / file)
+        written = "best" if all(found[key].equal(expected[key]) for key in expected) else "others"
+    hashes = set(replicas.gather(replicas.weights_sha256(model)))
+    if RANK == 0:
+        there = ",".join(sorted(path.name.rpartition("-")[2] for path in output.glob("checkpoint-*")))
+        drifted = "drifted" if len(hashes) > 1 else "alike"
+        sys.stdout.write(f"{name} {best.name} {trainer.state.global_step} {there} {written} {drifted}\n")
+
+
+BY_SCORE: dict[str, Any] = {"metric_for_best_model": "score", "greater_is_better": True, "save_total_limit": 2}
+case("by_score", **BY_SCORE)
+case("by_the_opposite", metric_for_best_model="score", greater_is_better=False, save_total_limit=1)
+case("stopped_early", patience=1, **BY_SCORE)
+case("adapter", adapter=True, **BY_SCORE)
+case("sharded", sharded=True, **BY_SCORE)
+case("folders_of_their_own", shared=False, **BY_SCORE)

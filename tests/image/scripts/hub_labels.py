@@ -1,0 +1,50 @@
+"""Runs in the image: reads data sets with classes, as the hub has them, and prints what becomes of the labels."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from entrypoints.errors import UsageError
+from entrypoints.train import data, tasks
+from entrypoints.train.arguments import TaskArguments
+
+TEXT, WORDS = Value("string"), List(Value("string"))
+CLASS = ClassLabel(names=["no", "yes"])
+
+
+def read(rows: dict[str, list[Any]], **features: Any) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        Dataset.from_dict(rows, Features(features)).to_parquet(str(Path(folder) / "train.parquet"))
+        arguments = TaskArguments(dataset_name=folder)
+        splits = data.load(arguments, do_train=True, do_eval=False)
+        try:
+            found = tasks.check_rows(data.task_of(arguments, splits), arguments, splits).train
+        except UsageError as error:
+            return str(error).replace(folder, "DATA")
+    return str(getattr(found, "tags", found.labels))
+
+
+def texts(labels: list[Any], kind: Any) -> str:
+    rows: dict[str, list[Any]] = {"text": ["a b"] * len(labels), "label": labels}
+    return read(rows, text=TEXT, label=kind)
+
+
+def words(tags: list[list[int]], others: list[list[int]]) -> str:
+    rows = {"tokens": [["a", "b"]] * len(tags), "ner_tags": tags, "pos_tags": others}
+    return read(rows, tokens=WORDS, ner_tags=List(CLASS), pos_tags=List(CLASS))
+
+
+for said in (
+    texts([0, 1, 1], CLASS),
+    texts([0, 1, -1], CLASS),
+    texts([0.5, 1.5, 1.0], Value("float32")),
+    words([[0, 1], [1, 1]], [[-1, -100], [0, 1]]),
+    words([[0, 1], [1, -1]], [[0, 0], [0, 0]]),
+    words([[0, -100], [1, 1]], [[0, 0], [0, 0]]),
+):
+    sys.stdout.write(f"{said}\n")

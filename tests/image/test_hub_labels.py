@@ -1,0 +1,24 @@
+"""Labels of the hub's data sets are numbers of classes: those of no class are refused, not taken for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.containers import RunInImage
+
+SCRIPTS = Path(__file__).with_name("scripts")
+NO_CLASS = "which is none of the data set's 2 classes: without a label it can be neither learnt nor evaluated"
+
+
+def test_a_label_of_no_class_is_refused_where_the_column_is_used(run_in_image: RunInImage) -> None:
+    mount = ("--volume", f"{SCRIPTS}:/s:ro")
+    done = run_in_image("run", "--quiet", "--backend", "gloo", "/s/hub_labels.py", docker_args=mount)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['no', 'yes', 'yes']",
+        f"DATA (train) row 3: column 'label' holds -1, {NO_CLASS}, leave it out",
+        "DATA (train) row 1: column 'label' holds 0.5, expected a label (text or integer)",
+        "[['no', 'yes'], ['yes', 'yes']]",
+        f"DATA (train) row 2: column 'ner_tags' holds -1, {NO_CLASS}, leave it out",
+        f"DATA (train) row 1: column 'ner_tags' holds -100, {NO_CLASS}, leave it out",
+    ]
