@@ -76,11 +76,12 @@ def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[s
     [
         ({"PET_RDZV_ENDPOINT": ""}, "--rdzv-endpoint is missing"),
         ({"PET_RDZV_ENDPOINT": "a:b"}, "port is 'b', expected an integer from 1 to 65535"),
+        ({"PET_RDZV_ENDPOINT": "fe80::1"}, "'fe80::1', expected HOST or HOST:PORT, an IPv6 address in brackets"),
         ({"PET_RDZV_BACKEND": "etcd"}, "'etcd', expected static or c10d"),
         ({"PET_NNODES": "1:2"}, "is a range, expected one number"),
         ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts is '-1'"),
     ],
-    ids=["no endpoint", "port", "backend", "range", "restarts"],
+    ids=["no endpoint", "port", "bare IPv6", "backend", "range", "restarts"],
 )
 def test_an_elastic_policy_that_cannot_be_is_one_line(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
