@@ -41,3 +41,13 @@ def test_each_rank_is_placed_and_has_cores_of_its_own(
 def test_a_process_that_no_launcher_started_is_one_rank(run_in_image: RunInImage) -> None:
     (plan,) = json.loads(run_in_image("sh", "-c", "printf '['; entrypoint plan --json; printf ']'").stdout)
     assert (plan["launcher"], plan["world_size"], plan["local_world_size"]) == ("single", 1, 1)
+
+
+def test_a_kill_for_memory_before_the_launch_is_not_its_cause(run_in_image: RunInImage) -> None:
+    """The kernel counts such kills from the container's start on."""
+    killed_before = "python -c 'len(bytes(1) * (4 << 30))'; echo $? >&2"
+    start = "exec entrypoint launch --nproc-per-node 1 -- python -c 'import os; os.kill(os.getpid(), 9)'"
+    limits = ["--memory=1g", "--memory-swap=1g"]
+    done = run_in_image("sh", "-c", f"{killed_before}; {start}", docker_args=limits)
+    assert (done.returncode, "137\n" in done.stderr) == (137, True), done.stderr
+    assert done.stderr.splitlines()[-1] == "rank 0 (local 0, node 0) was killed by SIGKILL"
