@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +16,19 @@ import pytest
 
 
 class SecondEngine:
-    """An engine with its data, its socket and its log in `folder`. It has no image, and no network but loopback.
+    """An engine with its data and its log in `folder`. It has no image, and no network but loopback.
 
     Its network namespace is its own: an engine that is told to have no bridge deletes docker0, whosever it is.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.chmod(0o755)  # for users who are let in by the socket's group
-        self.socket = str(folder / "docker.sock")
+        # Its sockets: their paths have to be shorter than those of tests' folders are.
+        self.run = Path(tempfile.mkdtemp(prefix="cts-engine-"))
+        self.run.chmod(0o755)  # for users who are let in by the socket's group
+        self.socket = str(self.run / "docker.sock")
         self.process: subprocess.Popen[bytes] | None = None
-        argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
+        argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(self.run / "exec")]
         argv += ["--pidfile", str(folder / "pid"), "--bridge=none", "--iptables=false", "--ip6tables=false"]
         argv += ["--ip-forward=false", "--group", str(os.getgid()), "--host", f"unix://{self.socket}"]
         self._argv = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *argv]
@@ -55,11 +58,13 @@ class SecondEngine:
             self.process.send_signal(number)
             self.process.wait(60)
 
-    def unmount(self) -> None:
-        """What engines leave mounted, in which nobody could delete the folder."""
+    def clean(self) -> None:
+        """Unmounts what engines leave mounted, which nobody could delete."""
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((one for one in mounts if one.startswith(f"{self.folder}/")), reverse=True):
+        own = (f"{self.folder}/", f"{self.run}/")
+        for mount in sorted((one for one in mounts if one.startswith(own)), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=True, timeout=60)
+        shutil.rmtree(self.run)
 
 
 @contextmanager
@@ -70,11 +75,13 @@ def running(folder: Path, *options: str) -> Iterator[SecondEngine]:
     engine = SecondEngine(folder)
     try:
         engine.start(*options)
-        yield engine
+        try:
+            yield engine
+        finally:
+            if engine.process is None or engine.process.poll() is not None:
+                engine.start()  # its containers may run
+            for container in engine.docker("ps", "--all", "--quiet").split():
+                engine.docker("rm", "--force", "--volumes", container)
     finally:
-        if engine.process is None or engine.process.poll() is not None:
-            engine.start()  # whose containers may run
-        for container in engine.docker("ps", "--all", "--quiet").split():
-            engine.docker("rm", "--force", "--volumes", container)
         engine.end()
-        engine.unmount()
+        engine.clean()

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
+from tooling.engine_client import connect
 from tooling.errors import UsageError
 
 # The engine itself tries each layer five times, with pauses of 5 to 20 seconds, of which it tells every second.
@@ -76,7 +76,7 @@ class Registry:
 
     def __init__(self, endpoint: str, target: Target) -> None:
         self.target = target
-        self.client = docker.DockerClient(base_url=endpoint, timeout=SILENCE_SECONDS)
+        self.client = connect(endpoint, timeout=SILENCE_SECONDS)
 
     def digest(self, tag: str) -> str | None:
         """What the registry itself gives as the digest of a tag, by HEAD; None if there is no such tag."""
@@ -198,6 +198,6 @@ def remove_tag(reference: str) -> None:
 def present(endpoint: str, reference: str) -> str | None:
     """The ID of a local image, None if there is none."""
     try:
-        return str(docker.DockerClient(base_url=endpoint).images.get(reference).id)
+        return str(connect(endpoint).images.get(reference).id)
     except ImageNotFound:
         return None

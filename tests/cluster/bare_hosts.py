@@ -119,7 +119,7 @@ class Machines:
             f"{folder}/docker": "/usr/local/bin/docker:ro",
             client: "/usr/local/bin/docker-client:ro",
             # The folder of a socket that is made again when its engine is restarted.
-            **({str(engine.folder): "/engine"} if engine else {"/var/run/docker.sock": "/run/docker.sock"}),
+            **({str(engine.run): "/engine"} if engine else {"/var/run/docker.sock": "/run/docker.sock"}),
             str(self.shared): str(self.shared),
             **(mounts or {}),
         }
