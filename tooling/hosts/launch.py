@@ -65,8 +65,10 @@ def start(job: Job, secrets: Sequence[str], say: Say) -> None:
         try:
             _start(job, remotes, places, secrets)
         except BaseException:
-            take_away(record.of(job, detached=True), remotes)
-            record.write(replace(record.of(job, detached=True), exit_code=STUCK_EXIT_CODE))
+            try:
+                take_away(record.of(job, detached=True), remotes)
+            finally:
+                record.write(replace(record.of(job, detached=True), exit_code=STUCK_EXIT_CODE))
             raise
 
 

@@ -50,7 +50,7 @@ class State:
         return self.status in ("exited", "dead", "created")
 
 
-def ask(remote: Remote, container: str, patience: float = ENGINE_SECONDS) -> State | None:
+def ask(remote: Remote, container: str, patience: float) -> State | None:
     """The container's state, as soon as Docker answers; None where it does not within `patience` seconds.
 
     A container that is gone has the status "gone".
@@ -81,7 +81,7 @@ def until_end(remote: Remote, container: str) -> End:
         said = b"".join(remote.stream(commands.wait(container))).decode().strip()
         if said.isdigit():
             return _end(remote, int(said), ask(remote, container, patience=0.0), restarted)
-        state = ask(remote, container)
+        state = ask(remote, container, ENGINE_SECONDS)
         if state is None:
             return End(remote.name, None, f"Docker does not answer there for {ENGINE_SECONDS:.0f} s")
         if state.status == "gone":
@@ -105,7 +105,7 @@ def output(remote: Remote, container: str) -> Iterator[bytes]:
             yield new
         if broken := _BROKEN.search(last):
             seen -= len(broken[0])
-        state = ask(remote, container)
+        state = ask(remote, container, ENGINE_SECONDS)
         if state is None or state.status == "gone" or (state.ended and not state.away):
             return
         time.sleep(ASK_SECONDS)
