@@ -26,7 +26,8 @@ def worker_cores(
 ) -> tuple[int, ...]:
     """The CPUs to keep for workers, one each, from the end of the share. `threads`: the user's own, or None.
 
-    Raises UsageError for a user's CCL_WORKER_COUNT or CCL_WORKER_AFFINITY that cannot be read.
+    All ranks of a node keep as many, or none: what the smallest share can spare decides. Raises UsageError
+    for a user's CCL_WORKER_COUNT or CCL_WORKER_AFFINITY that cannot be read.
     """
     if backend != "ccl":
         if environment.world_size > 1:
@@ -41,15 +42,14 @@ def worker_cores(
     if listed and listed != "auto":
         return _users(listed, notes)
     wanted = _wanted(environ, share)
-    spare = len(share.cores) - (threads or 1)
     if wanted == 0:
         notes.reasons.append(
-            f"CCL_WORKER_OFFLOAD=0: with {count(len(share.cores), 'core')} a rank, one for a worker is more than "
+            f"CCL_WORKER_OFFLOAD=0: with {count(share.smallest, 'core')} a rank, one for a worker is more than "
             f"it gives back (from {CORES_WORTH_A_WORKER} on it pays), and a worker that shares a core with "
             "compute threads is far slower than none; whoever waits moves the communication on"
         )
         return ()
-    if share.shares_cores or spare < wanted:
+    if not share.can_spare(wanted, threads or 1):
         notes.reasons.append(
             f"CCL_WORKER_OFFLOAD=0: no core is free of compute threads for {wanted} of its workers"
         )
@@ -90,7 +90,7 @@ def _wanted(environ: Mapping[str, str], share: Share) -> int:
         raise UsageError(
             f"CCL_WORKER_COUNT is {own!r}, expected a number of threads from 1 on: correct or unset it"
         )
-    return int(own) if own else int(len(share.cores) >= CORES_WORTH_A_WORKER)
+    return int(own) if own else int(share.smallest >= CORES_WORTH_A_WORKER)
 
 
 def _users(listed: str, notes: Notes) -> tuple[int, ...]:

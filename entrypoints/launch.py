@@ -23,12 +23,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import agent_options, memory_events, network, processes, rank, restarts, topology
+from entrypoints import agent_options, network, processes, rank, restarts, topology
 from entrypoints.affinity import LAUNCH_ROLE, QUIET, ranks_for
 from entrypoints.environment import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from entrypoints.errors import UsageError
 from entrypoints.failure import how_it_ended
 from entrypoints.launch_options import Launch, parse
+from entrypoints.memory_events import Kills
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -76,8 +77,15 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
+    kills = Kills()
+
+    def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
+        line = _describe(failures, options, kills)[1]
+        kills.forget()
+        return line
+
     # There is no option for it.
-    api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, lambda found: _describe(found, options)[1])
+    api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, describe_restart)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         config = agent_options.config(
             folder,
@@ -97,7 +105,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         try:
             api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
-            return _report(error.failures, options)
+            return _report(error.failures, options, kills)
         except SignalException as error:
             return 128 + int(error.sigval)
         except (RuntimeError, RendezvousError) as error:
@@ -127,17 +135,17 @@ def _node_name(options: Launch) -> object:
     return socket.gethostname() if options.node_rank is None else options.node_rank
 
 
-def _report(failures: Mapping[int, ProcessFailure], options: Launch) -> int:
-    code, line = _describe(failures, options)
+def _report(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> int:
+    code, line = _describe(failures, options, kills)
     if not first_failure(failures)[1].error_file_data.get("told"):
         print(line, file=sys.stderr, flush=True)
     return code
 
 
-def _describe(failures: Mapping[int, ProcessFailure], options: Launch) -> tuple[int, str]:
+def _describe(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> tuple[int, str]:
     """The exit code of the failure that caused the others, and which rank it was and how it ended."""
     global_rank, failure = first_failure(failures)
-    out_of_memory = failure.exitcode == -signal.SIGKILL and memory_events.out_of_memory_kills() > 0
+    out_of_memory = failure.exitcode == -signal.SIGKILL and kills.any_new()
     code, what = how_it_ended(failure.exitcode, out_of_memory)
     return code, f"rank {global_rank} (local {failure.local_rank}, node {_node_name(options)}) {what}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ _PET = (
     "RDZV_ENDPOINT",
     "RDZV_ID",
 )
+_ENDPOINT = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(:(?P<port>[^:]*))?")
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,11 @@ def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str,
         port = _number("--master-port", options.master_port or "0", 0, 65535)
         return number, options.master_addr or DEFAULT_MASTER_ADDR, port
     if options.rdzv_backend == C10D:
-        host, port = _endpoint(options.rdzv_endpoint or "")
-        if not host:
+        if not options.rdzv_endpoint:
             raise UsageError(
                 f"launch: {nnodes} nodes meet by c10d, but --rdzv-endpoint is missing: give all the same HOST:PORT"
             )
-        return None, host, port
+        return (None, *_endpoint(options.rdzv_endpoint))
     missing = [name for name in ("node_rank", "master_addr") if not getattr(options, name)]
     if missing:
         flags = " ".join("--" + name.replace("_", "-") for name in missing)
@@ -128,11 +129,15 @@ def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str,
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    """HOST[:PORT], an IPv6 address in brackets."""
-    host, port = text, ""
-    if ":" in text and not text.endswith("]"):
-        host, _, port = text.rpartition(":")
-    return host.strip("[]"), _number("--rdzv-endpoint's port", port or str(DEFAULT_MASTER_PORT), 1, 65535)
+    """HOST[:PORT], an IPv6 address in brackets. Raises UsageError."""
+    match = _ENDPOINT.fullmatch(text)
+    if not match:
+        raise UsageError(
+            f"launch: --rdzv-endpoint is {text!r}, expected HOST or HOST:PORT, "
+            "an IPv6 address in brackets ([fe80::1]:29500)"
+        )
+    port = _number("--rdzv-endpoint's port", match["port"] or str(DEFAULT_MASTER_PORT), 1, 65535)
+    return match["address"] or match["host"], port
 
 
 def _number(flag: str, text: str, low: int, high: int | None = None) -> int:

@@ -20,3 +20,19 @@ def out_of_memory_kills(root: Path = Path("/")) -> int:
             if key == "oom_kill":
                 return int(value)
     return 0
+
+
+class Kills:
+    """The kernel's kills for memory from now on: its own counter is never reset, and a container may be old."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._before = out_of_memory_kills(root)
+
+    def any_new(self) -> bool:
+        """Whether there was one since this was made, or since `forget`."""
+        return out_of_memory_kills(self._root) > self._before
+
+    def forget(self) -> None:
+        """Those so far have been reported."""
+        self._before = out_of_memory_kills(self._root)

@@ -23,12 +23,15 @@ class Share:
     """One rank's part. `cores`: the physical cores it may use.
 
     `quota`: its processor time in CPUs, inf where that is unlimited. `crowded`: other ranks use the same cores,
-    since there are more ranks than CPUs.
+    since there are more ranks than CPUs. `smallest`, `largest`: cores in the shares of all ranks of the node, for
+    what they have to decide alike; a rank that its launcher has bound knows of its own alone.
     """
 
     cores: Sequence[Core]
     quota: float
     crowded: bool
+    smallest: int
+    largest: int
 
     @property
     def limited(self) -> bool:
@@ -39,6 +42,10 @@ class Share:
     def shares_cores(self) -> bool:
         """Whether others run on these cores too: ranks of this node or, under a quota, other containers."""
         return self.crowded or self.limited
+
+    def can_spare(self, cores: int, threads: int) -> bool:
+        """Whether each rank of the node has so many cores that are free of its `threads` and of other ranks."""
+        return not self.crowded and self.quota >= self.largest and self.smallest - threads >= cores
 
     @property
     def most_threads(self) -> int:
@@ -55,9 +62,10 @@ class Share:
 def of_rank(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> Share:
     """The share of the rank `environment`; says why, and warns where ranks get in each other's way."""
     ranks = environment.local_world_size
-    cores, crowded = _cores(environment, topology, notes)
+    node, index, crowded = _divided(environment, topology, notes)
+    cores, sizes = node[index], [len(one) for one in node]
     part = topology.quota.cpus / ranks if topology.quota else math.inf
-    share = Share(cores, part, crowded)
+    share = Share(cores, part, crowded, min(sizes), max(sizes))
     if topology.quota is None or not share.limited:
         return share
     notes.reasons.append(
@@ -88,8 +96,10 @@ def binder(environment: DistributedEnvironment, topology: Topology) -> str:
     return who if outer is not None and topology.allowed < outer else ""
 
 
-def _cores(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> tuple[Sequence[Core], bool]:
-    """The rank's cores, and whether it has to share them."""
+def _divided(
+    environment: DistributedEnvironment, topology: Topology, notes: Notes
+) -> tuple[Sequence[Sequence[Core]], int, bool]:
+    """The known shares of the node's cores, which of them is the rank's, and whether others use it too."""
     cores, ranks, allowed = topology.cores, environment.local_world_size, topology.allowed
     who = binder(environment, topology)
     if who:
@@ -99,30 +109,31 @@ def _cores(environment: DistributedEnvironment, topology: Topology, notes: Notes
                 f"{who} has bound the only rank of this node to {len(allowed)} of {len(topology.launcher_cpus)} "
                 "CPUs: to use them all, tell it not to bind (mpirun --bind-to none)"
             )
-        return cores, False
+        return [cores], 0, False
     if ranks == 1:
         notes.reasons.append(f"the only rank of this node may use all of its {count(len(cores), 'core')}")
         if topology.quota is None or topology.quota.cpus >= len(cores):
             _say_where(cores, environment, topology, notes)
-        return cores, False
+        return [cores], 0, False
     if len(allowed) < ranks:
         notes.reasons.append(f"{ranks} ranks share {count(len(allowed), 'CPU')}")
         notes.warnings.append(
             f"{ranks} ranks on this node, but only {count(len(allowed), 'CPU')} allowed: they slow each other "
             "down; start fewer ranks or allow more CPUs"
         )
-        return cores, True
+        return [cores], 0, True
     if len(cores) < ranks:
         threads = [Core((cpu,), core.siblings, core.socket, core.node) for core in cores for cpu in core.cpus]
         notes.reasons.append(f"{ranks} ranks on fewer physical cores: each gets hardware threads")
-        share = divide(threads, ranks, environment.local_rank)
-        return _joined(share), False
-    share = shares(cores, ranks)[environment.local_rank]
+        joined = [_joined(divide(threads, ranks, index)) for index in range(ranks)]
+        return joined, environment.local_rank, False
+    node = shares(cores, ranks)
+    share = node[environment.local_rank]
     notes.reasons.append(
         f"share {environment.local_rank} of {ranks}: {count(len(share), 'core')} of the {len(cores)} allowed cores"
     )
     _say_where(share, environment, topology, notes)
-    return share, False
+    return node, environment.local_rank, False
 
 
 def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:

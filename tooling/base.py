@@ -1,8 +1,12 @@
-"""The Debian base of an image: present, or pulled by digest, or made by mmdebstrap where no registry answers."""
+"""The Debian base of an image: present, or pulled by digest, or made by mmdebstrap where no registry answers.
+
+A registry that answers and refuses, or a pull that breaks, is an error: the user has something to correct.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -20,9 +24,31 @@ SILENCE_SECONDS = 20.0
 # Without a terminal the engine prints nothing while a layer (29 MB) comes, however slowly.
 STALL_SECONDS = 300.0
 BOOTSTRAP_SECONDS = 900.0
+_POLL_SECONDS = 0.2
 MERGED_USR_HOOK = Path("/usr/share/mmdebstrap/hooks/merged-usr")
+# What the engine says where no registry was reached: of names, connections, proxies that do not let it through.
+_NO_REGISTRY = re.compile(
+    r"no such host|server misbehaving|Temporary failure in name resolution|connection refused|"
+    r"network is unreachable|no route to host|i/o timeout|TLS handshake timeout|Client\.Timeout exceeded|"
+    r"context deadline exceeded|request canceled while waiting for connection|connection reset by peer|"
+    r'proxyconnect tcp|": (EOF|Forbidden|Bad Gateway|Service Unavailable|Gateway Timeout)$'
+)
+# What it says of a registry that answers -> what to do about it. The first that occurs wins.
+_REFUSALS = (
+    ("toomanyrequests", "the registry's rate limit is reached: wait, or docker login"),
+    ("no space left", "the disk of Docker is full: free space (docker system df shows what uses it)"),
+    ("certificate", "Docker does not trust its certificate: give Docker the CA of the registry or of the proxy"),
+    ("credentials", "the registry wants a login: docker login"),
+    ("unauthorized", "the registry refuses Docker's login: docker login again, or docker logout"),
+    ("denied", "the registry refuses access: docker login, or docker logout"),
+    ("Cannot connect to the Docker daemon", "start Docker"),
+)
 
 Say = Callable[[str], None]
+
+
+class NoRegistryError(Exception):
+    """No registry was reached. The message says why, in the engine's words."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +77,12 @@ def ensure(pin: Pin, say: Say) -> Base:
             f"base image {pin.base.partition('@')[0]}: asking its registry "
             f"(at most {SILENCE_SECONDS:.0f} s of silence)"
         )
-        if pull(pin.base, silence_seconds=SILENCE_SECONDS):
+        try:
+            pull(pin.base, silence_seconds=SILENCE_SECONDS)
+        except NoRegistryError as error:
+            why = f"no registry answers ({error})"
+        else:
             return official
-        why = "no registry answers"
     say(f"{why}: making Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
     engine.ensure_mmdebstrap(say)
     bootstrap(pin, bootstrapped)
@@ -66,26 +95,39 @@ def image_id(reference: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SECONDS) -> bool:
-    """Pulls an image; gives up when the registry does not answer, or when nothing comes any more."""
+def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SECONDS) -> None:
+    """Pulls an image. Raises NoRegistryError where no registry answers, also not within `silence_seconds`.
+
+    Raises UsageError, with the engine's message, where one does and the image cannot be had all the same, or where
+    nothing comes any more.
+    """
     argv = ["docker", "pull", reference]
     with (
-        tempfile.TemporaryFile() as output,
-        subprocess.Popen(argv, stdout=output, stderr=subprocess.DEVNULL) as process,
+        tempfile.TemporaryFile("w+") as output,
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(argv, stdout=output, stderr=complaints) as process,
     ):
         size, since = 0, time.monotonic()
         try:
-            while True:
-                try:
-                    return process.wait(timeout=0.5) == 0
-                except subprocess.TimeoutExpired:
-                    seen = os.fstat(output.fileno()).st_size  # the first line is printed once a registry answers
-                    if seen > size:
-                        size, since = seen, time.monotonic()
-                    elif time.monotonic() - since > (stall_seconds if size else silence_seconds):
-                        return False
+            while process.poll() is None:
+                time.sleep(_POLL_SECONDS)
+                seen = os.fstat(output.fileno()).st_size  # the first line is printed once a registry answers
+                if seen > size:
+                    size, since = seen, time.monotonic()
+                elif not size and time.monotonic() - since > silence_seconds:
+                    raise NoRegistryError(f"nothing came for {silence_seconds:g} s")
+                elif time.monotonic() - since > stall_seconds:
+                    raise UsageError(f"docker pull {reference}: nothing came for {stall_seconds:g} s: repeat")
         finally:
             process.kill()
+        if process.returncode == 0:
+            return
+        complaints.seek(0)
+        said = _last_line(complaints.read())
+        if os.fstat(output.fileno()).st_size == 0 and _NO_REGISTRY.search(said):
+            raise NoRegistryError(said)
+        what = next((what for text, what in _REFUSALS if text in said), "correct what it names, and repeat")
+        raise UsageError(f"docker pull {reference} failed: {said}: {what}")
 
 
 def bootstrap(pin: Pin, tag: str) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import docker
 from docker.errors import DockerException
+
+from tooling.engine_client import connect, wants_tls
+from tooling.errors import UsageError
 
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 ANSWER_SECONDS = 15.0
@@ -35,7 +37,8 @@ class EngineFacts:
 class Findings:
     """Versions are as reported; None is what was not found.
 
-    `chosen_by` names the user's own choice of an engine (DOCKER_HOST, a context); None is the local default.
+    `chosen_by` names the user's own choice of an engine (DOCKER_HOST, DOCKER_TLS_VERIFY, a context); None is the
+    local default.
     `problem` is the cause in one line where no engine answers.
     """
 
@@ -125,7 +128,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     dockerd_version = _run([dockerd, "--version"], environ)[0].strip() if dockerd else None
     mmdebstrap = shutil.which("mmdebstrap", path=environ.get("PATH"))
     if not shutil.which("docker", path=environ.get("PATH")):
-        engine, problem = _ask_socket(environ)
+        engine, problem = _ask_engine(host or DEFAULT_ENDPOINT, environ)
         return Findings(
             endpoint=host or DEFAULT_ENDPOINT,
             chosen_by="DOCKER_HOST" if host else None,
@@ -138,7 +141,9 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     info = _json(out)
     client = info.get("ClientInfo") or {}
     context = client.get("Context") or "default"
-    chosen_by = "DOCKER_HOST" if host else None if context == "default" else f"the context {context!r}"
+    chosen_by = "DOCKER_HOST" if host else f"the context {context!r}" if context != "default" else None
+    if not chosen_by and wants_tls(environ):
+        chosen_by = "DOCKER_TLS_VERIFY"
     endpoint = host or DEFAULT_ENDPOINT
     if chosen_by and not host:
         inspect = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
@@ -165,10 +170,10 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     )
 
 
-def _ask_socket(environ: Mapping[str, str]) -> tuple[EngineFacts | None, str | None]:
+def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts | None, str | None]:
     try:
-        client = docker.from_env(environment=dict(environ), timeout=int(ANSWER_SECONDS))
+        client = connect(endpoint, timeout=int(ANSWER_SECONDS), environ=environ)
         with_api = client.version().get("ApiVersion", "")
         return parse_engine(client.info(), with_api), None
-    except (DockerException, OSError) as error:
+    except (DockerException, UsageError, OSError) as error:
         return None, _one_line(str(error))

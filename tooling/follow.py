@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
+from tooling.engine_client import connect
 from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL
 
 # The streams end with the containers; a stream that does not is left behind after this many seconds.
@@ -22,7 +22,7 @@ END_SECONDS = 10.0
 def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
     """Copies the output of the project's containers, from their start on, to `shown` and to the end of
     the file `log`."""
-    client = docker.DockerClient(base_url=endpoint, timeout=60)
+    client = connect(endpoint)
     lock = threading.Lock()
     readers = []
     with log.open("ab") as file:

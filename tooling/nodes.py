@@ -8,6 +8,8 @@ from typing import Any
 
 import docker
 
+from tooling.engine_client import connect
+
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
 VANISHED_EXIT_CODE = 137  # as after SIGKILL
@@ -52,7 +54,7 @@ class Node:
 def read(endpoint: str, project: str | None = None) -> list[Node]:
     """The nodes of a cluster, or those of every cluster, sorted by name."""
     label = f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL
-    client = docker.DockerClient(base_url=endpoint)
+    client = connect(endpoint)
     try:
         # sparse: a container that vanishes between the listing and the look is no error
         containers = client.containers.list(all=True, filters={"label": label}, sparse=True)

@@ -36,8 +36,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     docker = engine.ensure(say)
     repository = Registry(docker.endpoint, where)
     tag = tag_of(pin.name, revision)
-    if there := repository.digest(tag):  # before the long checks, and again by the push itself
-        raise UsageError(f"{where}:{tag} is there already ({there}): an immutable tag is never pushed twice")
+    repository.refuse_taken(tag)  # before the long checks, and again by the push itself
     image = images.build(pin, say, of_this_commit=True)
     content = contents.content_sha256(image.id)
     if not proofs.is_tested(content):
@@ -53,7 +52,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag, say)
     if alias:
-        repository.push(image.id, found.pin, say)
+        repository.push(image.id, found.pin, say, moving=True)
     lock = ImageLock(
         image=f"{where}@{digest}",
         tag=f"{where}:{tag}",

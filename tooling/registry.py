@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
+from tooling.engine_client import connect
 from tooling.errors import UsageError
 
 # The engine itself tries each layer five times, with pauses of 5 to 20 seconds, of which it tells every second.
 SILENCE_SECONDS = 120
 PROGRESS_STEP = 0.1
+# Registries have no "only if it is not there". Two that push one tag at once: each looks before its layers, while
+# they are sent, and once more after so many seconds. Then one of them at most has seen its own image all along.
+LOOK_SECONDS = 1.0
+SETTLE_SECONDS = 3.0
 
 _TARGET = re.compile(
     r"(?P<host>[a-zA-Z0-9.-]+\.[a-zA-Z0-9.-]+|localhost|[a-zA-Z0-9-]+(?=:))(?P<port>:[0-9]+)?"
@@ -71,7 +76,7 @@ class Registry:
 
     def __init__(self, endpoint: str, target: Target) -> None:
         self.target = target
-        self.client = docker.DockerClient(base_url=endpoint, timeout=SILENCE_SECONDS)
+        self.client = connect(endpoint, timeout=SILENCE_SECONDS)
 
     def digest(self, tag: str) -> str | None:
         """What the registry itself gives as the digest of a tag, by HEAD; None if there is no such tag."""
@@ -81,23 +86,38 @@ class Registry:
             except NotFound:
                 return None
 
-    def push(self, image_id: str, tag: str, say: Say) -> str:
-        """Pushes a local image under a tag and returns its digest, which the registry and a pull confirm."""
+    def push(self, image_id: str, tag: str, say: Say, *, moving: bool = False) -> str:
+        """Pushes a local image under a tag and returns its digest, which the registry and a pull confirm.
+
+        Raises UsageError where the tag is there, or comes up meanwhile; a `moving` tag is overwritten.
+        """
         reference = f"{self.target}:{tag}"
+        if not moving:
+            self.refuse_taken(tag)
         with self._explained(f"pushing {reference}"):
             self.client.images.get(image_id).tag(str(self.target), tag)
             try:
-                pushed = self._stream(tag, say)
+                pushed = self._stream(tag, say, moving)
             finally:
                 remove_tag(reference)
+        self.pull(pushed, image_id)
+        if not moving:
+            time.sleep(SETTLE_SECONDS)
         confirmed = self.digest(tag)
         if confirmed != pushed:
             raise UsageError(
                 f"{reference}: the push ended with {pushed}, but the registry has {confirmed or 'nothing'} there: "
-                "somebody else pushes to this tag"
+                "another push to this tag ran at the same time"
             )
-        self.pull(pushed, image_id)
         return pushed
+
+    def refuse_taken(self, tag: str) -> None:
+        """Raises UsageError where the registry has the tag."""
+        if there := self.digest(tag):
+            raise self._taken(tag, there)
+
+    def _taken(self, tag: str, there: str) -> UsageError:
+        return UsageError(f"{self.target}:{tag} exists already ({there}): an immutable tag is never pushed twice")
 
     def pull(self, digest: str, image_id: str | None = None) -> str:
         """Pulls by digest; returns the reference. Raises UsageError where it is not the image `image_id`."""
@@ -108,14 +128,29 @@ class Registry:
             raise UsageError(f"{reference}: a pull gives the image {found}, expected {image_id}")
         return reference
 
-    def _stream(self, tag: str, say: Say) -> str:
+    def _stream(self, tag: str, say: Say, moving: bool) -> str:
         progress = _Progress(say)
-        digest = None
-        for line in self.client.images.push(str(self.target), tag=tag, stream=True, decode=True):
-            if "error" in line:
-                raise DockerException(line["error"])
-            digest = line.get("aux", {}).get("Digest", digest)
-            progress.see(line)
+        digest = there = None
+        looked = time.monotonic()
+        lines = self.client.images.push(str(self.target), tag=tag, stream=True, decode=True)
+        try:
+            for line in lines:
+                if "error" in line:
+                    raise DockerException(line["error"])
+                digest = line.get("aux", {}).get("Digest", digest)
+                progress.see(line)
+                if moving or digest or time.monotonic() - looked < LOOK_SECONDS:
+                    continue
+                # The tag may be this push's own, whose last lines are yet to be read: they come at once.
+                if there:
+                    raise self._taken(tag, there)
+                with suppress(UsageError):  # the engine tries again where the network breaks
+                    there = self.digest(tag)
+                looked = time.monotonic()
+        finally:
+            lines.close()  # the engine ends a push that nobody follows
+        if there and digest and there != digest:
+            raise self._taken(tag, there)
         if digest is None:
             raise DockerException("the engine's push ended without a digest")
         return str(digest)
@@ -163,6 +198,6 @@ def remove_tag(reference: str) -> None:
 def present(endpoint: str, reference: str) -> str | None:
     """The ID of a local image, None if there is none."""
     try:
-        return str(docker.DockerClient(base_url=endpoint).images.get(reference).id)
+        return str(connect(endpoint).images.get(reference).id)
     except ImageNotFound:
         return None

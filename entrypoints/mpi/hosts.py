@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from entrypoints.errors import UsageError
 
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+# One node of either form. What a hostfile has behind a space (slots=2, options) is not read here.
+_NODE = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(:[0-9]+)?(\s.*)?")
 
 
 def read(text: str) -> tuple[str, ...]:
@@ -20,16 +20,16 @@ def read(text: str) -> tuple[str, ...]:
     if "/" in text and not path.is_file():
         raise UsageError(f"--hosts {text} is not a file, expected a hostfile or names like node-0,node-1")
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
-    entries = [line.split("#")[0].strip() for line in lines]
-    return check([entry.split(":")[0].split()[0] for entry in entries if entry], text)
-
-
-def check(hosts: Sequence[str], where: str) -> tuple[str, ...]:
-    """`hosts` if each is a host's name and none is there twice."""
-    wrong = [host for host in hosts if not _HOST.fullmatch(host)]
-    if wrong or not hosts:
-        raise UsageError(f"--hosts {where}: found {wrong or 'no host'}, expected names or addresses of nodes")
+    entries = [entry for line in lines if (entry := line.split("#")[0].strip())]
+    nodes = [_NODE.fullmatch(entry) for entry in entries]
+    wrong = [entry for entry, node in zip(entries, nodes) if node is None]
+    if wrong or not entries:
+        found = ", ".join(map(repr, wrong)) or "no host"
+        raise UsageError(
+            f"--hosts {text}: found {found}, expected names or IPv4 addresses of nodes (NAME or NAME:SLOTS)"
+        )
+    hosts = tuple(node["host"] for node in nodes if node)
     twice = sorted({host for host in hosts if hosts.count(host) > 1})
     if twice:
-        raise UsageError(f"--hosts {where}: {', '.join(twice)} is there twice, expected each node once")
-    return tuple(hosts)
+        raise UsageError(f"--hosts {text}: {', '.join(twice)} is listed twice: list each node once")
+    return hosts

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,23 +92,21 @@ def main(argv: list[str]) -> int:
     options = parse(argv, os.environ)
     if shutil.which(hydra.PROGRAM) is None:
         raise UsageError(f"mpi-launch: {hydra.PROGRAM} is not on PATH, expected a pin with Intel MPI (impi-rt)")
-    private = ssh.copy_keys(options.keys)
-    try:
+    with Signals() as signals, ExitStack() as stack:
+        private = ssh.copy_keys(options.keys)
+        stack.callback(shutil.rmtree, private, ignore_errors=True)
         config = private / "config"
         config.write_text(ssh.client_config(private, options.port), encoding="utf-8")
         hostfile = private / "hosts"
         hostfile.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
         folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch makes it or fails
         nodes = Nodes(options.hosts, config, folder)
-        with Signals() as signals:
-            try:
-                nodes.open(options.timeout_seconds)
-                environ = {**hydra.environ(os.environ, options.hosts, config), watch.FOLDER: folder}
-                return Job(_start(options, hostfile, environ), nodes, signals).until_end()
-            finally:
-                nodes.close()
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
+        stack.callback(nodes.close)
+        nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)
+        if signals.number:
+            return 128 + signals.number
+        environ = {**hydra.environ(os.environ, options.hosts, config), watch.FOLDER: folder}
+        return Job(_start(options, hostfile, environ), nodes, signals).until_end()
 
 
 def _start(options: Launch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

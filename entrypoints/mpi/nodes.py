@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ RETRY_SECONDS = 0.5
 # ssh says these when trying again cannot help.
 _FINAL = ("Host key verification failed", "Permission denied", "Bad owner or permissions", "No user exists")
 _END_SECONDS = 10.0
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,27 @@ class Nodes:
         self._config, self._folder = ssh_config, folder
         self._sessions: list[subprocess.Popen[str] | None] = [None] * len(hosts)
         self._problems = ["no answer yet"] * len(hosts)
+        self._lock = threading.Lock()  # for what `close` reads: no session begins after it
         self._closing = False
 
-    def open(self, timeout_seconds: float) -> None:
-        """Waits until every node has answered. Raises UsageError that names the nodes that have not, and why."""
+    def open(self, timeout_seconds: float, interrupted: Callable[[], bool]) -> None:
+        """Waits until every node has answered, or until `interrupted`: then no session is left.
+
+        Raises UsageError that names the nodes that have not answered in time, and why.
+        """
+        deadline = time.monotonic() + timeout_seconds
         threads = [
-            threading.Thread(target=self._open, args=(index, time.monotonic() + timeout_seconds), daemon=True)
+            threading.Thread(target=self._open, args=(index, deadline), daemon=True)
             for index in range(len(self.hosts))
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive() and time.monotonic() < deadline:
+                if interrupted():
+                    self.close(at_once=True)
+                    return
+                thread.join(_POLL_SECONDS)
         missing = [f"{host} ({self._problems[i]})" for i, host in enumerate(self.hosts) if self._problems[i]]
         if missing:
             raise UsageError(
@@ -64,14 +74,23 @@ class Nodes:
                 "see that its sshd runs, its name, and that its keys are this job's"
             )
 
-    def close(self) -> None:
-        """Ends the sessions; the events that nodes still tell come before this returns."""
-        self._closing = True
-        for session in self._sessions:
-            if session is not None and session.stdin is not None:
+    def close(self, at_once: bool = False) -> None:
+        """Ends the sessions; the events that nodes still tell come before this returns.
+
+        `at_once`: without them. No rank has been started, and a watch ends by itself when its session breaks.
+        """
+        with self._lock:
+            self._closing = True
+            sessions = [
+                (session, not self._problems[i]) for i, session in enumerate(self._sessions) if session is not None
+            ]
+        for session, ready in sessions:
+            if at_once or not ready:
+                session.kill()
+            elif session.stdin is not None:
                 session.stdin.close()  # the watch ends by it
         end = time.monotonic() + _END_SECONDS
-        for session in filter(None, self._sessions):
+        for session, _ in sessions:
             try:
                 session.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -81,10 +100,13 @@ class Nodes:
     def _open(self, index: int, deadline: float) -> None:
         while True:
             with tempfile.TemporaryFile("w+") as complaints:
-                session = self._start(index, complaints)
+                with self._lock:
+                    if self._closing:
+                        return
+                    session = self._sessions[index] = self._start(index, complaints)
                 ready = session.stdout.readline() if session.stdout else ""
                 if ready:
-                    self._sessions[index], self._problems[index] = session, ""
+                    self._problems[index] = ""
                     threading.Thread(target=self._listen, args=(index, session), daemon=True).start()
                     return
                 session.wait()
@@ -93,7 +115,7 @@ class Nodes:
             self._problems[index] = lines[-1] if lines else f"its watch ended with code {session.returncode}"
             # ssh's own code is 255; any other is that of the watch, which should not have ended.
             final = session.returncode != 255 or any(text in line for text in _FINAL for line in lines)
-            if self._closing or final or time.monotonic() + RETRY_SECONDS > deadline:
+            if final or time.monotonic() + RETRY_SECONDS > deadline:
                 return
             time.sleep(RETRY_SECONDS)
 

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoints import memory_events, processes
+from entrypoints import processes
+from entrypoints.memory_events import Kills
 
 # Where the ranks of this job leave word, the same path on every node; handed to the ranks by this name.
 FOLDER = "CPU_TRAIN_STACK_WATCH"
@@ -73,7 +74,7 @@ def read(folder: Path) -> dict[int, Member]:
 
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
-    kills = memory_events.out_of_memory_kills()
+    kills = Kills()
     open_ended = True
     while open_ended:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
@@ -85,11 +86,11 @@ def _watch(folder: Path) -> None:
                 _say({"rank": rank, "local_rank": member.local_rank, **event})
 
 
-def _events(member: Member, kills: int) -> list[dict[str, object]]:
+def _events(member: Member, kills: Kills) -> list[dict[str, object]]:
     events: list[dict[str, object]] = []
     if member.code is not None and "end" not in member.told:
         member.told.add("end")
-        out_of_memory = member.code == -signal.SIGKILL and memory_events.out_of_memory_kills() > kills
+        out_of_memory = member.code == -signal.SIGKILL and kills.any_new()
         events.append({"state": "ended", "code": member.code, "at": member.at, "out_of_memory": out_of_memory})
     stopped = member.code is None and processes.state(member.pid) == "T"
     member.stopped_polls = member.stopped_polls + 1 if stopped else 0

@@ -2,7 +2,7 @@
 
 Each is a host of its own as far as the network goes: a wrapper around its Docker client joins what asks for the
 host's network to the network of the host's container. The engine is this machine's, so that no image is copied;
-a host without the image has a second, empty engine.
+a host without the image has an engine of its own (tests.second_engine).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import containers, signals
+from tests.second_engine import SecondEngine
 from tooling import base, compose, pins
 from tooling.hosts import keys
 from tooling.paths import ROOT
@@ -33,13 +33,18 @@ USER = "op"
 # The user is who the tests' files belong to; it may use the engine by the socket's group, as on a real host.
 SCRIPT = """\
 set -e
-group=$(stat -c %g /run/docker.sock)
+[ ! -e /engine ] || ln -s /engine/docker.sock /run/docker.sock
+group=$(stat -L -c %g /run/docker.sock)
 getent group $group >/dev/null || groupadd -g $group engine
 useradd -m -p '*' -s /bin/bash -u {uid} -G $group {user}
 install -D -o {user} -m 0600 /keys/authorized_keys /home/{user}/.ssh/authorized_keys
 chown -R {user}: /home/{user}
 install -m 0600 /keys/host_key /etc/ssh/host_key
 exec /usr/sbin/sshd -D -e -p {port} -h /etc/ssh/host_key -o UsePAM=no -o PasswordAuthentication=no
+"""
+DIRECT = """\
+#!/bin/sh
+exec /usr/local/bin/docker-client "$@"
 """
 WRAPPER = """\
 #!/bin/sh
@@ -91,9 +96,12 @@ class Machines:
         docker("network", "create", self.network)
 
     def start(
-        self, name: str, port: int, socket: str = "/var/run/docker.sock", mounts: Mapping[str, str] | None = None
+        self, name: str, port: int, engine: SecondEngine | None = None, mounts: Mapping[str, str] | None = None
     ) -> Host:
-        """A host by the name `name` in ssh's configuration; its own host name nobody else knows."""
+        """A host by the name `name` in ssh's configuration; its own host name nobody else knows.
+
+        `engine`: one of its own, whose host network is not that of the host's container.
+        """
         container = containers.unique_name()
         folder = self.folder / container
         folder.mkdir()
@@ -101,7 +109,7 @@ class Machines:
         for file, text in {
             "host_key": private,
             "authorized_keys": f"{self._public}\n",
-            "docker": WRAPPER.format(name=container),
+            "docker": DIRECT if engine else WRAPPER.format(name=container),
         }.items():
             (folder / file).write_text(text)
         (folder / "docker").chmod(0o755)
@@ -110,7 +118,8 @@ class Machines:
             str(folder): "/keys:ro",
             f"{folder}/docker": "/usr/local/bin/docker:ro",
             client: "/usr/local/bin/docker-client:ro",
-            socket: "/run/docker.sock",
+            # The folder of a socket that is made again when its engine is restarted.
+            **({str(engine.run): "/engine"} if engine else {"/var/run/docker.sock": "/run/docker.sock"}),
             str(self.shared): str(self.shared),
             **(mounts or {}),
         }
@@ -198,36 +207,3 @@ class Machines:
         for host in self.hosts.values():
             subprocess.run(["docker", "rm", "-fv", host.container], capture_output=True, check=False, timeout=60)
         subprocess.run(["docker", "network", "rm", self.network], capture_output=True, check=False, timeout=60)
-
-
-@contextmanager
-def empty_engine(folder: Path) -> Iterator[str]:
-    """The socket of an engine of its own that has no image and no network. It needs root, as engines do.
-
-    Its network namespace is its own: an engine that is told to have no bridge deletes docker0, whosever it is.
-    """
-    socket = folder / "docker.sock"
-    argv = [
-        "unshare",
-        "--net",
-        "dockerd",
-        "--data-root",
-        str(folder / "data"),
-        "--exec-root",
-        str(folder / "exec"),
-    ]
-    argv += ["--pidfile", str(folder / "pid"), "--bridge=none", "--iptables=false", "--ip6tables=false"]
-    argv += ["--ip-forward=false", "--group", str(os.getgid()), "--host", f"unix://{socket}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 60
-        ask = ["docker", "--host", f"unix://{socket}", "version"]
-        while subprocess.run(ask, capture_output=True, check=False, timeout=60).returncode != 0:
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.2)
-        yield str(socket)
-    finally:
-        process.terminate()
-        process.wait(60)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 
 import pytest
 
+from tests import containers
 from tests.containers import RunInImage
 
 # Each rank writes a file of its own: launchers may mix the lines of ranks that print at the same time.
@@ -48,3 +52,53 @@ def test_a_rank_whose_launcher_tells_no_place_is_refused_in_one_line(run_in_imag
 def test_a_process_that_no_launcher_started_is_one_rank(run_in_image: RunInImage) -> None:
     (plan,) = json.loads(run_in_image("sh", "-c", "printf '['; entrypoint plan --json; printf ']'").stdout)
     assert (plan["launcher"], plan["world_size"], plan["local_world_size"]) == ("single", 1, 1)
+
+
+def test_a_kill_for_memory_before_the_launch_is_not_its_cause(run_in_image: RunInImage) -> None:
+    """The kernel counts such kills from the container's start on."""
+    killed_before = "python -c 'len(bytes(1) * (4 << 30))'; echo $? >&2"
+    start = "exec entrypoint launch --nproc-per-node 1 -- python -c 'import os; os.kill(os.getpid(), 9)'"
+    limits = ["--memory=1g", "--memory-swap=1g"]
+    done = run_in_image("sh", "-c", f"{killed_before}; {start}", docker_args=limits)
+    assert (done.returncode, "137\n" in done.stderr) == (137, True), done.stderr
+    assert done.stderr.splitlines()[-1] == "rank 0 (local 0, node 0) was killed by SIGKILL"
+
+
+# A node that is paused or overloaded: the kernel takes the connection, and nothing answers.
+SILENT_NODE = """
+set -e
+mkdir /tmp/keys
+ssh-keygen -q -t ed25519 -N '' -f /tmp/keys/id_ed25519
+python -c 'if True:
+    import socket, time
+    node = socket.create_server(("", 2222))
+    print("listening", flush=True)
+    time.sleep(600)' &
+exec entrypoint mpi-launch --hosts=127.0.0.1 --keys=/tmp/keys -- train
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_ends_the_launch_while_a_node_does_not_answer(image: str) -> None:
+    name = containers.unique_name()
+    argv = ["docker", "run", "--rm", "--name", name, image, "sh", "-c", SILENT_NODE]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as launched:
+        try:
+            assert launched.stdout is not None
+            assert launched.stdout.readline() == "listening\n"
+            while (
+                "ssh -F"
+                not in subprocess.run(
+                    ["docker", "top", name, "-o", "pid,args"],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                ).stdout
+            ):
+                assert launched.poll() is None
+                time.sleep(0.2)
+            subprocess.run(["docker", "kill", "--signal=INT", name], check=True, timeout=60)
+            assert launched.wait(10) == 128 + signal.SIGINT
+        finally:
+            subprocess.run(["docker", "rm", "-fv", name], capture_output=True, check=False, timeout=60)

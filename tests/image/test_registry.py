@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import io
 import json
 import os
@@ -13,7 +14,8 @@ import struct
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,9 @@ from pathlib import Path
 import pytest
 
 from tests import containers, registry
-from tooling import engine
+from tooling import base, contents, engine, images, pins, proofs, push, sbom
+from tooling.choice import Choice
+from tooling.contents import Inventory
 from tooling.engine import Engine
 from tooling.errors import USAGE_EXIT_CODE, UsageError
 from tooling.registry import Registry, Target
@@ -74,11 +78,19 @@ def opened(docker: Engine, address: str) -> Registry:
 def fails(docker: Engine, address: str, image: str) -> str:
     """The one line of a push that fails; the local tag that it took is gone again."""
     with pytest.raises(UsageError) as caught:
-        opened(docker, address).push(image, "1", say)
+        opened(docker, address).push(image, "fails", say)
     assert caught.value.code == USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     listed = subprocess.run(["docker", "image", "ls", f"{address}/team/stack"], capture_output=True, check=True)
     assert len(listed.stdout.splitlines()) == 1, "a local tag was left behind"
+    return str(caught.value)
+
+
+def fails_to_pull(address: str) -> str:
+    """The one line of a base image's pull that is not taken for a registry that is not there."""
+    with pytest.raises(UsageError) as caught:
+        base.pull(f"{address}/team/stack@sha256:{'0' * 64}", silence_seconds=60)
+    assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
@@ -105,6 +117,7 @@ def test_a_registry_that_wants_a_login_says_so_and_takes_it_from_dockers_own_sto
             message = fails(docker, address, small)
             assert f"docker login {address}" in message
             assert "wrong" not in message
+            assert "docker login" in fails_to_pull(address)
         put_login(tmp_path, monkeypatch, address, "me:s3cret")
         assert opened(docker, address).push(small, "1", say).startswith("sha256:")
 
@@ -133,45 +146,139 @@ def test_a_name_that_does_not_resolve_is_one_line(docker: Engine, small: str) ->
     assert "check the name and the network" in fails(docker, "registry.invalid", small)
 
 
+def test_a_registry_that_has_had_enough_pulls_is_not_taken_for_one_that_is_not_there() -> None:
+    class Limited(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = {"code": "TOOMANYREQUESTS", "message": "You have reached your pull rate limit."}
+            body = json.dumps({"errors": [said]}).encode() if "manifests" in self.path else b"{}"
+            self.send_response(429 if "manifests" in self.path else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the server looks for
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Limited) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        message = fails_to_pull(f"127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+    assert "You have reached your pull rate limit" in message
+    assert message.endswith("wait, or docker login")
+
+
+def test_a_push_during_the_checks_is_not_overwritten(
+    docker: Engine, server: str, small: str, large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks of an image take a minute and more; of them only the time is real here."""
+    revision = "0123456789abcdef"
+    tag = push.tag_of(pins.load().pin().name, revision)
+    others: list[str] = []
+
+    def inventory(_image: str) -> Inventory:
+        others.append(opened(docker, server).push(small, tag, say))
+        return Inventory(pins.load().pin().name, "", "", (), ())
+
+    for module, name, value in (
+        (push, "clean_revision", revision),
+        (images, "build", images.Image("made", large, 8 * MEGABYTE, False, 0.0)),
+        (contents, "content_sha256", "0" * 64),
+        (contents, "doctor", []),
+        (contents, "mismatch", None),
+        (proofs, "is_tested", True),
+        (sbom, "labels_of", {images.REVISION_LABEL: revision}),
+        (sbom, "document", "{}"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(contents, "inventory", inventory)
+    with pytest.raises(UsageError, match=r"exists already .*: an immutable tag is never pushed twice"):
+        push.run(f"{server}/team/stack", Choice(), alias=False, output=str(tmp_path), say=say)
+    assert opened(docker, server).digest(tag) == others[0]
+    assert list(tmp_path.iterdir()) == []
+
+
 @contextmanager
-def broken_after(size: int, address: str) -> Iterator[str]:
-    """HOST:PORT of a way to `address` that carries `size` bytes and then nothing: every connection is reset."""
-    left = size
+def way(address: str, carry: Callable[[int], None]) -> Iterator[str]:
+    """HOST:PORT of a way to `address`. `carry` is told the size of each piece; its ConnectionError resets the
+    connection."""
     host, _, port = address.partition(":")
 
     class Way(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            nonlocal left
             with socket.create_connection((host, int(port))) as there:
                 ends = {self.request: there, there: self.request}
-                while left > 0:
-                    for end in select.select(list(ends), [], [], 0.1)[0]:
-                        data = end.recv(1 << 16)
-                        if not data:
-                            return
-                        left -= len(data)
-                        ends[end].sendall(data)
-            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                try:
+                    while True:
+                        for end in select.select(list(ends), [], [])[0]:
+                            data = end.recv(1 << 16)
+                            if not data:
+                                return
+                            carry(len(data))
+                            ends[end].sendall(data)
+                except ConnectionError:
+                    self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Way) as server:
+        server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
-        assert left <= 0, "the way was not broken: the push ended before"
         server.shutdown()
+
+
+def test_a_push_while_layers_are_sent_is_not_overwritten(
+    docker: Engine, server: str, small: str, large: str
+) -> None:
+    sending = threading.Event()
+    with way(server, lambda _size: time.sleep(0.05)) as slow, ThreadPoolExecutor() as both:
+        pushing = both.submit(opened(docker, slow).push, large, "during", lambda _line: sending.set())
+        assert sending.wait(60), "nothing was sent"
+        other = opened(docker, server).push(small, "during", say)
+        with pytest.raises(UsageError, match="exists already"):
+            pushing.result()
+    time.sleep(2)  # what the engine would do after all
+    assert opened(docker, server).digest("during") == other
+
+
+def test_of_two_that_push_one_tag_at_once_one_at_most_has_pushed_it(
+    docker: Engine, server: str, small: str, large: str
+) -> None:
+    with ThreadPoolExecutor() as both:
+        pushes = [both.submit(opened(docker, server).push, image, "at-once", say) for image in (small, large)]
+    pushed = [one.result() for one in pushes if one.exception() is None]
+    assert {type(one.exception()) for one in pushes} - {type(None)} == {UsageError}
+    assert pushed in ([], [opened(docker, server).digest("at-once")])
+
+
+@contextmanager
+def broken_after(size: int, address: str) -> Iterator[str]:
+    """HOST:PORT of a way to `address` that carries `size` bytes and then nothing: every connection is reset."""
+    left = size
+
+    def carry(count: int) -> None:
+        nonlocal left
+        left -= count
+        if left <= 0:
+            raise ConnectionResetError
+
+    with way(address, carry) as broken:
+        yield broken
+        assert left <= 0, "the way was not broken: the push ended before"
 
 
 @pytest.mark.timeout(300)
 def test_a_full_disk_and_a_network_that_breaks_are_one_line_after_the_engines_five_tries(
-    docker: Engine, server: str, large: str
+    docker: Engine, large: str
 ) -> None:
     """Both at once: the engine waits for more than a minute between its tries."""
     with (
         registry.running(megabytes=3) as (full, _),
-        broken_after(2 * MEGABYTE, server) as broken,
+        registry.running() as (sound, _),  # that has none of the layers
+        broken_after(2 * MEGABYTE, sound) as broken,
         ThreadPoolExecutor() as both,
     ):
         disk = both.submit(fails, docker, full, large)
         network = both.submit(fails, docker, broken, large)
         assert "see whether its disk is full" in disk.result()
         assert "the connection broke" in network.result()
-        assert opened(docker, full).digest("1") is None
+        assert opened(docker, full).digest("fails") is None

@@ -419,6 +419,35 @@ def test_the_users_own_variable_is_left_alone(name: str) -> None:
 # Communication
 
 
+@given(
+    count=st.integers(1, 70),
+    ranks=st.integers(2, 4),
+    quota=st.none() | st.integers(1, 70),
+    workers=st.none() | st.integers(1, 3),
+    threads=st.none() | st.integers(1, 20),
+)
+def test_all_ranks_of_a_node_have_as_many_workers(
+    count: int, ranks: int, quota: int | None, workers: int | None, threads: int | None
+) -> None:
+    topology = host(cores(count), quota=quota and Quota(quota, "cpu.max"))
+    own = {"CCL_WORKER_COUNT": workers, "OMP_NUM_THREADS": threads}
+    environ = {name: str(value) for name, value in own.items() if value}
+    made = [plan(place(index, ranks), topology, environ, IOMP, "ccl") for index in range(ranks)]
+    assert len({(len(one.ccl_worker_cores), one.environment.get("CCL_WORKER_OFFLOAD")) for one in made}) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "quota", "expected"),
+    [(31, None, "0"), (33, None, "1"), (33, Quota(33, "cpu.max"), "0")],
+    ids=["one share is too small", "both are large enough", "the quota does not feed the larger one"],
+)
+def test_ranks_with_unequal_shares_decide_alike_on_a_worker(
+    count: int, quota: Quota | None, expected: str
+) -> None:
+    made = [make(place(index, 2), cores(count), {}, IOMP, "ccl", quota=quota) for index in range(2)]
+    assert [one.environment["CCL_WORKER_OFFLOAD"] for one in made] == [expected, expected]
+
+
 def test_a_rank_with_cores_to_spare_keeps_one_for_ccls_worker() -> None:
     made = make(place(1, 2), cores(32), {}, IOMP, "ccl")
     assert made.ccl_worker_cores == (31,)

@@ -27,6 +27,11 @@ esac
 """
 
 
+ENGINE = "Error response from daemon: "
+HUB = 'Get "https://registry-1.docker.io/v2/": '
+NO_REGISTRY = f"{ENGINE}{HUB}dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host"
+
+
 class Programs:
     """Puts stand-ins on PATH and tells how they were called."""
 
@@ -41,7 +46,7 @@ class Programs:
         path.write_text(script)
         path.chmod(0o755)
 
-    def docker(self, pull: str = "exit 1", imported: str = 'touch "$file"') -> None:
+    def docker(self, pull: str = f"echo '{NO_REGISTRY}' >&2; exit 1", imported: str = 'touch "$file"') -> None:
         self.put("docker", DOCKER.format(pull=pull, imported=imported))
 
     def called(self) -> list[str]:
@@ -90,7 +95,7 @@ def test_where_no_registry_answers_the_base_is_made_and_each_step_is_said(progra
     assert "bookworm" in (programs.folder / "made").read_text().split()
     assert said == [
         "base image debian:bookworm-slim: asking its registry (at most 20 s of silence)",
-        "no registry answers: making Debian 12 (bookworm) with mmdebstrap",
+        f"no registry answers ({NO_REGISTRY}): making Debian 12 (bookworm) with mmdebstrap",
         "mmdebstrap is there",
     ]
     assert list((programs.folder / "cache").iterdir()) == []
@@ -152,7 +157,8 @@ def test_a_base_that_cannot_be_made_is_one_line(
 @pytest.mark.timeout(30)
 def test_a_pull_from_a_registry_that_never_answers_is_given_up(programs: Programs) -> None:
     programs.docker(pull='echo $$ > "$IMAGES/../pid"; exec sleep 60')
-    assert not base.pull("silent/image", silence_seconds=1)
+    with pytest.raises(base.NoRegistryError, match="nothing came for 1 s"):
+        base.pull("silent/image", silence_seconds=1)
     pid = (programs.folder / "pid").read_text().strip()
     assert not Path("/proc", pid).exists(), "docker pull goes on in the background"
 
@@ -162,19 +168,67 @@ def test_a_pull_whose_layers_come_slowly_is_not_given_up_once_the_registry_has_a
     programs: Programs,
 ) -> None:
     programs.docker(pull="echo Pulling from library/debian; sleep 3; echo Pull complete")
-    assert base.pull("slow/image", silence_seconds=1)
+    base.pull("slow/image", silence_seconds=1)
 
 
 @pytest.mark.timeout(30)
-def test_a_pull_that_stalls_after_the_registry_has_answered_is_given_up(programs: Programs) -> None:
+def test_a_pull_that_stalls_after_the_registry_has_answered_is_an_error(programs: Programs) -> None:
     programs.docker(pull="echo Pulling from library/debian; exec sleep 60")
-    assert not base.pull("stalled/image", silence_seconds=1, stall_seconds=1)
+    with pytest.raises(UsageError, match="nothing came for 1 s: repeat"):
+        base.pull("stalled/image", silence_seconds=1, stall_seconds=1)
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize(("script", "expected"), [("echo Pull complete", True), ("echo no; exit 1", False)])
-def test_a_pull_ends_with_the_engines_command_not_with_the_silence_after_it(
-    programs: Programs, script: str, expected: bool
+def test_a_pull_ends_with_the_engines_command_not_with_the_silence_after_it(programs: Programs) -> None:
+    programs.docker(pull="exit 0")
+    base.pull("some/image", silence_seconds=3600)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host",
+        "dial tcp 127.0.0.1:443: connect: connection refused",
+        "dial tcp [2600::1]:443: connect: network is unreachable",
+        "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)",
+        "proxyconnect tcp: dial tcp 10.0.0.1:3128: i/o timeout",
+        "net/http: TLS handshake timeout",
+        "EOF",
+        "Forbidden",
+    ],
+)
+def test_only_a_registry_that_cannot_be_reached_is_none(programs: Programs, said: str) -> None:
+    programs.docker(pull=f"echo '{ENGINE}{HUB}{said}' >&2; exit 1")
+    with pytest.raises(base.NoRegistryError) as caught:
+        base.pull("some/image", silence_seconds=3600)
+    assert str(caught.value) == f"{ENGINE}{HUB}{said}"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("toomanyrequests: You have reached your pull rate limit.", "wait, or docker login"),
+        ("write /var/lib/docker/tmp/GetImageBlob1: no space left on device", "the disk of Docker is full"),
+        (f"{HUB}unauthorized: incorrect username or password", "refuses Docker's login"),
+        ("pull access denied for some/image, repository does not exist", "refuses access"),
+        (f"{HUB}tls: failed to verify certificate: x509: unknown authority", "does not trust its certificate"),
+        ("manifest for some/image not found: manifest unknown", "correct what it names"),
+    ],
+    ids=["rate limit", "disk", "login", "access", "certificate", "anything else"],
+)
+def test_a_pull_that_a_registry_refuses_is_an_error_in_the_engines_words(
+    programs: Programs, said: str, expected: str
 ) -> None:
-    programs.docker(pull=script)
-    assert base.pull("some/image", silence_seconds=3600) is expected
+    programs.docker(pull=f"echo '{ENGINE}{said}' >&2; exit 1")
+    with pytest.raises(UsageError) as caught:
+        base.ensure(PIN, silent)
+    message = str(caught.value)
+    assert message.startswith(f"docker pull {PIN.base} failed: {ENGINE}{said}: ")
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_a_connection_that_breaks_after_the_registry_has_answered_is_an_error(programs: Programs) -> None:
+    programs.docker(pull=f"echo Pulling; echo '{ENGINE}{HUB}read: connection reset by peer' >&2; exit 1")
+    with pytest.raises(UsageError, match="connection reset by peer"):
+        base.pull("some/image", silence_seconds=3600)

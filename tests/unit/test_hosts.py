@@ -50,7 +50,7 @@ def test_a_hostfile_in_the_forms_of_the_guides() -> None:
         ("alpha:2 slots=2", "line 2: found"),
         ("@alpha", "line 2: found"),
         ("-oProxyCommand=x", "line 2: found"),
-        ("fe80::1", "line 2: slots is ':1'"),
+        ("fe80::1", "line 2: found 'fe80::1', expected NAME, USER@NAME"),
         ("alpha;reboot", "line 2: found"),
         ("first", "line 2: first is there twice"),
     ],

@@ -16,6 +16,7 @@ from tooling import cluster, running
 from tooling.hosts import commands, keys, launch, record
 from tooling.hosts.job import Place, unknown
 from tooling.hosts.output import Output
+from tooling.hosts.remote import Done
 from tooling.locking import alone
 
 PLACES = [
@@ -83,7 +84,7 @@ def test_keys_are_each_hosts_own_and_only_the_first_can_log_in() -> None:
 
 def test_a_dry_run_shows_every_command_with_its_host() -> None:
     shown = launch.plan(job(launcher="mpirun", locked=True), [unknown(index, None) for index in range(3)])
-    for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", "docker wait"):
+    for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", commands.wait("")):
         assert [host for host, command in shown if command.startswith(text)] == ["alpha", "beta", "gamma"]
     assert ("gamma", commands.route("ADDRESS_0")) in shown
 
@@ -120,6 +121,9 @@ class _Said:
 
     def stream(self, command: str) -> list[bytes]:
         return ["".join(f"{line}\n" for line in self._lines).encode()]
+
+    def run(self, command: str) -> Done:
+        return Done(0, "exited 0 false \n", "")
 
 
 @pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])

@@ -12,6 +12,7 @@ import pytest
 
 from entrypoints import launch, launch_options
 from entrypoints.errors import UsageError
+from entrypoints.memory_events import Kills
 
 
 def test_one_node_needs_no_options_but_the_command() -> None:
@@ -76,12 +77,13 @@ def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[s
     [
         ({"PET_RDZV_ENDPOINT": ""}, "--rdzv-endpoint is missing"),
         ({"PET_RDZV_ENDPOINT": "a:b"}, "port is 'b', expected an integer from 1 to 65535"),
+        ({"PET_RDZV_ENDPOINT": "fe80::1"}, "'fe80::1', expected HOST or HOST:PORT, an IPv6 address in brackets"),
         ({"PET_RDZV_BACKEND": "etcd"}, "'etcd', expected static or c10d"),
         ({"PET_NNODES": "1:2"}, "is a range, expected one number"),
         ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts is '-1'"),
         ({"PET_MAX_RESTARTS": "²"}, "--max-restarts is '²'"),
     ],
-    ids=["no endpoint", "port", "backend", "range", "restarts", "other digits"],
+    ids=["no endpoint", "port", "bare IPv6", "backend", "range", "restarts", "other digits"],
 )
 def test_an_elastic_policy_that_cannot_be_is_one_line(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -153,11 +155,28 @@ def test_the_report_is_one_line_and_the_ranks_own_code(
 ) -> None:
     argv = ["--nnodes", "3", "--node-rank", "2", "--master-addr", "h", "--", "train"]
     failures: Any = {5: Failure(1, exitcode, 1000)}
-    assert launch._report(failures, launch_options.parse(argv, {})) == code
+    assert launch._report(failures, launch_options.parse(argv, {}), Kills()) == code
     assert capsys.readouterr().err == line
+
+
+def test_a_kill_for_memory_before_this_launch_is_not_this_ones_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel's counter is never reset: an earlier process of the same container is in it."""
+    events = tmp_path / "sys/fs/cgroup/memory.events"
+    events.parent.mkdir(parents=True)
+    events.write_text("oom 3\noom_kill 3\n")
+    kills = Kills(tmp_path)
+    failures: Any = {0: Failure(0, -signal.SIGKILL, 1000)}
+    options = launch_options.parse(["--", "train"], {})
+    assert launch._report(failures, options, kills) == 137
+    assert "out of memory" not in capsys.readouterr().err
+    events.write_text("oom 4\noom_kill 4\n")
+    assert launch._report(failures, options, kills) == 137
+    assert "was killed by SIGKILL: out of memory" in capsys.readouterr().err
 
 
 def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     failures: Any = {0: Failure(0, 2, 1000, error_file_data={"told": True})}
-    assert launch._report(failures, launch_options.parse(["--", "train"], {})) == 2
+    assert launch._report(failures, launch_options.parse(["--", "train"], {}), Kills()) == 2
     assert capsys.readouterr().err == ""

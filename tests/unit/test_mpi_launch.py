@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from entrypoints import processes
 from entrypoints.errors import UsageError
 from entrypoints.mpi import hosts, hydra, launch
 from entrypoints.mpi.job import Failure
+from tests.signals import as_at_a_terminal
+from tooling.paths import ROOT
 
 
 def test_the_options_of_a_job() -> None:
@@ -36,8 +44,10 @@ def test_what_a_kubernetes_mpijob_sets_is_the_default(tmp_path: Path) -> None:
         (["--hosts=a", "--env=A=1", "--", "train"], "'A=1', expected a variable's name"),
         (["--hosts=a", "--ranks-per-node=0", "--", "train"], "'0' is not an integer from 1 on"),
         (["--hosts=a", "--port=22", "--", "train"], "'22' is not a port from 1024"),
-        (["--hosts=a,b,a", "--", "train"], "a is there twice"),
-        (["--hosts=-oProxyCommand=x", "--", "train"], "expected names or addresses of nodes"),
+        (["--hosts=a,b,a", "--", "train"], "a is listed twice"),
+        (["--hosts=-oProxyCommand=x", "--", "train"], "expected names or IPv4 addresses of nodes"),
+        (["--hosts=node-0,:2,a:b", "--", "train"], "found ':2', 'a:b', expected names"),
+        (["--hosts=node-0,fe80::1", "--", "train"], "found 'fe80::1', expected names or IPv4"),
         (["--hosts=/no/such/file", "--", "train"], "is not a file"),
         (["--hosts=,", "--", "train"], "found no host"),
     ],
@@ -96,3 +106,51 @@ ASKED = Failure("asked", 143, code=-15, at=0.5)
 )
 def test_the_cause_is_told_from_its_consequences(failures: list[Failure], cause: Failure) -> None:
     assert min(failures, key=lambda failure: failure.order) is cause
+
+
+# Of two nodes one answers; the other's server takes the connection and says nothing.
+SSH = """#!/bin/sh
+echo $$ >> "$HOME/sessions"
+[ "$3" = node-0 ] && echo '{"state": "ready"}'
+exec sleep 600
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_the_launch_while_nodes_are_waited_for(tmp_path: Path, number: signal.Signals) -> None:
+    programs, keys = tmp_path / "bin", tmp_path / "keys"
+    for folder in (programs, keys):
+        folder.mkdir()
+    for name in ("id_ed25519", "known_hosts"):
+        (keys / name).touch()
+    for name, script in (("ssh", SSH), ("mpiexec.hydra", "#!/bin/sh\n")):
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    argv = ["mpi-launch", "--hosts=node-0,node-1", f"--keys={keys}", "--", "train"]
+    launched = subprocess.Popen(
+        [sys.executable, "-m", "entrypoints", *argv],
+        cwd=ROOT,
+        env={**os.environ, "HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=as_at_a_terminal,
+    )
+    sessions = tmp_path / "sessions"
+    try:
+        deadline = time.monotonic() + 30
+        while not sessions.is_file() or len(sessions.read_text().split()) < 2:
+            assert launched.poll() is None, launched.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        launched.send_signal(number)
+        _, said = launched.communicate(timeout=5)  # 2 s, on a machine that is not busy
+    finally:
+        launched.kill()
+        pids = [int(pid) for pid in sessions.read_text().split()]
+        left = [pid for pid in pids if processes.state(pid) not in ("", "Z")]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert (launched.returncode, said) == (128 + number, "")
+    assert not left, "a session outlives the launcher"
+    assert not list(tmp_path.glob("keys-*")), "the copies of the keys are left"

@@ -12,6 +12,7 @@ import pytest
 
 from entrypoints import failure, restarts
 from entrypoints.errors import MeetingError, UsageError
+from entrypoints.memory_events import Kills
 
 
 @dataclass
@@ -79,3 +80,16 @@ def test_bad_usage_is_not_restarted_but_ranks_that_have_not_met_are(
     assert run(3, {0: Failure(-9)}, {0: usage}) == 2
     assert capsys.readouterr().err == "rank 0 exited with code -9: restart 1 of 3\n"
     assert run(3, {0: unmet}, {}) == 2
+
+
+def test_a_kill_for_memory_is_reported_of_the_attempt_that_it_ended(tmp_path: Path) -> None:
+    events = tmp_path / "sys/fs/cgroup/memory.events"
+    events.parent.mkdir(parents=True)
+    events.write_text("oom_kill 1\n")
+    kills = Kills(tmp_path)
+    found = [kills.any_new()]
+    events.write_text("oom_kill 2\n")
+    found.append(kills.any_new())
+    kills.forget()
+    found.append(kills.any_new())
+    assert found == [False, True, False]

@@ -13,6 +13,10 @@ JOB_LABEL = "cpu-train-stack.job"
 STOP_SECONDS = 10
 # A container is taken away when nothing has been heard from ./inv launch for so long.
 SILENCE_SECONDS = 30
+# Where Docker does not answer then, it is asked again each second, so many times: it may be restarting.
+REMOVE_TRIES = 600
+# One `docker wait`. A job takes longer, and has another.
+WAIT_SECONDS = 60
 
 ENGINE = "docker version --format '{{.Server.Version}}'"
 CLOCK = "date +%s.%N"
@@ -123,7 +127,8 @@ def logs(container: str, follow: bool = True) -> str:
 
 
 def wait(container: str) -> str:
-    return f"docker wait {container}"
+    """Prints the exit code of a container that ends within WAIT_SECONDS, else nothing."""
+    return f"timeout {WAIT_SECONDS} docker wait {container}"
 
 
 def state(container: str) -> str:
@@ -133,16 +138,19 @@ def state(container: str) -> str:
 
 
 def remove(*containers: str) -> str:
-    """Ends containers and takes them away. No error where one is not there."""
+    """Ends containers and removes them. Fails where one is left; it is no error where one is not there."""
     names = " ".join(containers)
-    return f"docker stop -t {STOP_SECONDS} {names}; docker rm --force --volumes {names}"
+    filters = " ".join(f"--filter 'name=^/{name}$'" for name in containers)
+    gone = f'left=$(docker ps --all --quiet {filters}) && test -z "$left"'
+    return f"docker stop -t {STOP_SECONDS} {names}; docker rm --force --volumes {names}; {gone}"
 
 
 def keep(container: str) -> str:
-    """Answers each line with one. Silence, or the end of the session, and the container is taken away."""
+    """Answers each line with one. Silence, or the end of the session, and the container is removed."""
     loop = f"while IFS= read -r -t {SILENCE_SECONDS} _; do echo; done"
+    again = f'do n=$((n+1)); test "$n" -lt {REMOVE_TRIES} || exit 1; sleep 1; done'
     # Nothing may end it before it has done its work: not the session's end, not an answer that nobody hears.
-    script = f"trap '' HUP INT TERM PIPE; echo; {loop}; {{ {remove(container)}; }} >/dev/null 2>&1"
+    script = f"trap '' HUP INT TERM PIPE; echo; {loop}; until {{ {remove(container)}; }} >/dev/null 2>&1; {again}"
     return shlex.join(["bash", "-c", script])
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tooling.errors import UsageError
 
-_LINE = re.compile(r"(?P<target>[^\s:]+)(?::(?P<short>\S*))?(?:\s+slots\s*=\s*(?P<long>\S*))?")
+_LINE = re.compile(r"(?P<target>[^\s:]+)(?::(?P<short>[^\s:]*))?(?:\s+slots\s*=\s*(?P<long>\S*))?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
-_EXPECTED = "expected NAME, USER@NAME, NAME:SLOTS or NAME slots=SLOTS"
+_EXPECTED = "expected NAME, USER@NAME, NAME:SLOTS or NAME slots=SLOTS, where NAME is no IPv6 address"
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,6 @@ def _host(entry: str, where: str) -> Host:
     user_is_fine = _USER.fullmatch(user) or (found and "@" not in found["target"])
     if not found or not _NAME.fullmatch(name) or not user_is_fine or len(slots) > 1:
         raise UsageError(f"{where}: found {entry!r}, {_EXPECTED}")
-    if slots and not re.fullmatch(r"[1-9]\d{0,3}", slots[0]):
+    if slots and not re.fullmatch(r"[1-9][0-9]{0,3}", slots[0]):
         raise UsageError(f"{where}: slots is {slots[0]!r}, expected a number from 1")
     return Host(name, user or None, int(slots[0]) if slots else None)

@@ -38,7 +38,7 @@ class Keeper:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def end(self) -> None:
-        """Has the container taken away. Call `gone` for whether it is."""
+        """Has the container removed. Call `gone` for whether it is."""
         self._ending.set()
         try:
             self._channel.shutdown_write()
@@ -46,10 +46,10 @@ class Keeper:
             self.is_lost = True
 
     def gone(self) -> bool:
-        """Waits until the container is away. False where the host does not say so in time."""
-        if self.is_lost:
+        """Waits until the container is removed. False where the host does not say so in time."""
+        if self.is_lost or not self._channel.status_event.wait(END_SECONDS):
             return False
-        return bool(self._channel.status_event.wait(END_SECONDS))
+        return bool(self._channel.exit_status == 0)
 
     def _beat(self) -> None:
         try:

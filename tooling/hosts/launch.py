@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tooling.errors import UsageError
-from tooling.hosts import checks, commands, keys, record
+from tooling.hosts import checks, commands, keys, record, state
 from tooling.hosts.job import Job, Place
 from tooling.hosts.keeper import Keeper
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Remote, RemoteError
+from tooling.hosts.state import End
 from tooling.program import INTERRUPTED_EXIT_CODE
 from tooling.waiting import GRACE_SECONDS, STUCK_EXIT_CODE
 
@@ -24,20 +25,11 @@ _POLL_SECONDS = 0.2
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class _End:
-    """A container that ended, or a host that was lost (`code` None)."""
-
-    host: str
-    code: int | None
-    how: str
-
-
 def run(job: Job, secrets: Sequence[str], say: Say) -> int:
     """The exit code of the job. `secrets`: the values of job.secrets. Raises UsageError if it cannot begin."""
     with ExitStack() as stack:
         remotes, places = _ready(job, stack, say)
-        events: queue.Queue[_End] = queue.Queue()
+        events: queue.Queue[End] = queue.Queue()
         keepers = _keepers(job, remotes, events)
         folder = record.folder_of(job.name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,8 +40,7 @@ def run(job: Job, secrets: Sequence[str], say: Say) -> int:
             _start(job, remotes, places, secrets)
             for index, remote in enumerate(remotes):
                 output.read(remote, job.container(index), first=index == 0)
-                target = (remote, job.container(index), events)
-                threading.Thread(target=_wait, args=target, daemon=True).start()
+                threading.Thread(target=_wait, args=(remote, job.container(index), events), daemon=True).start()
             code = _until_end(job, events, say)
         except UsageError:
             code = STUCK_EXIT_CODE
@@ -74,8 +65,10 @@ def start(job: Job, secrets: Sequence[str], say: Say) -> None:
         try:
             _start(job, remotes, places, secrets)
         except BaseException:
-            take_away(record.of(job, detached=True), remotes)
-            record.write(replace(record.of(job, detached=True), exit_code=STUCK_EXIT_CODE))
+            try:
+                take_away(record.of(job, detached=True), remotes)
+            finally:
+                record.write(replace(record.of(job, detached=True), exit_code=STUCK_EXIT_CODE))
             raise
 
 
@@ -84,7 +77,9 @@ def take_away(job: record.Record, remotes: Sequence[Remote]) -> None:
     by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
 
     def one(remote: Remote) -> None:
-        remote.run(commands.remove(by_host[remote.name]))
+        done = remote.run(commands.remove(by_host[remote.name]))
+        if done.code != 0:
+            raise RemoteError(f"its container cannot be removed: {done.last}")
 
     ahead = remotes[:1] if job.launcher == "mpirun" else []
     for part in (ahead, remotes[len(ahead) :]):
@@ -129,10 +124,10 @@ def _ready(job: Job, stack: ExitStack, say: Say) -> tuple[list[Remote], list[Pla
     return remotes, places
 
 
-def _keepers(job: Job, remotes: Sequence[Remote], events: queue.Queue[_End]) -> list[Keeper]:
+def _keepers(job: Job, remotes: Sequence[Remote], events: queue.Queue[End]) -> list[Keeper]:
     def one(item: tuple[int, Remote]) -> Keeper:
         index, remote = item
-        return Keeper(remote, job.container(index), lambda why: events.put(_End(remote.name, None, why)))
+        return Keeper(remote, job.container(index), lambda why: events.put(End(remote.name, None, why)))
 
     return checks.each(list(enumerate(remotes)), one, [remote.name for remote in remotes])
 
@@ -161,23 +156,11 @@ def _must(remote: Remote, command: str, stdin: bytes = b"") -> None:
         raise RemoteError(f"its container cannot be started: {done.last}")
 
 
-def _wait(remote: Remote, container: str, events: queue.Queue[_End]) -> None:
-    """Tells when a container has ended. A broken connection is the keeper's to tell."""
-    try:
-        # docker wait takes as long as the job: stream has no limit
-        code = b"".join(remote.stream(commands.wait(container))).decode().strip()
-        said = remote.run(commands.state(container)).out.split(maxsplit=3)
-    except RemoteError:
-        return
-    if not code.isdigit():
-        return
-    out_of_memory = len(said) > 2 and said[2] == "true"
-    error = f": {said[3].strip()}" if len(said) > 3 and said[3].strip() else ""
-    how = "was killed: out of memory" if out_of_memory else f"exited with code {code}{error}"
-    events.put(_End(remote.name, int(code), how))
+def _wait(remote: Remote, container: str, events: queue.Queue[End]) -> None:
+    events.put(state.until_end(remote, container))
 
 
-def _until_end(job: Job, events: queue.Queue[_End], say: Say) -> int:
+def _until_end(job: Job, events: queue.Queue[End], say: Say) -> int:
     """0, or the code of the container that failed first; after it the others have a while to end by themselves."""
     # mpirun's other hosts wait for ssh until they are stopped
     waiting = {host.name for host in (job.hosts[:1] if job.mpirun else job.hosts)}
@@ -206,12 +189,12 @@ def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
 
 
 def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
-    """Has every host take its containers away. A line for each that does not answer."""
+    """Has every host remove its container. A line for each that has not done so."""
     for keeper in keepers:
         keeper.end()
     return [
-        f"{remote.name}: not there to be cleaned up: it takes its container away by itself after "
-        f"{commands.SILENCE_SECONDS} s"
+        f"{remote.name}: its container could not be removed: the host removes it itself, "
+        f"{commands.SILENCE_SECONDS} s after the connection broke, or when Docker answers there again"
         for remote, keeper in zip(remotes, keepers, strict=True)
         if not keeper.gone()
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tooling.follow import lines
-from tooling.hosts import commands
+from tooling.hosts import state
 from tooling.hosts.remote import Remote
 
 LAST_LINES = 3
@@ -60,7 +60,7 @@ class Output:
                 self._show(line)
 
     def _copy(self, remote: Remote, container: str, first: bool) -> None:
-        for line in lines(remote.stream(commands.logs(container))):
+        for line in lines(state.output(remote, container)):
             with self._lock:
                 if self._file.closed:
                     return

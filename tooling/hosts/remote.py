@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import shlex
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,15 +71,21 @@ class Remote:
             raise RemoteError(explain(error, self._where())) from error
 
     def run(self, command: str, stdin: bytes = b"", limit: float = COMMAND_SECONDS) -> Done:
-        """Runs `command` in a shell of its own. Raises RemoteError if the connection breaks or `limit` is over."""
+        """Runs `command` in a shell of its own. Raises RemoteError if the connection breaks, or if the command has
+        not ended after `limit` seconds, whatever it prints."""
         try:
             channel = self.session(command)
-            channel.settimeout(limit)
-            channel.sendall(stdin)
-            channel.shutdown_write()
-            with channel.makefile("rb") as out, channel.makefile_stderr("rb") as err:
-                texts = [stream.read().decode(errors="replace") for stream in (out, err)]
-            code = channel.recv_exit_status()
+            try:
+                with _closing_after(limit, channel):
+                    channel.sendall(stdin)
+                    channel.shutdown_write()
+                    with channel.makefile("rb") as out, channel.makefile_stderr("rb") as err:
+                        texts = [stream.read().decode(errors="replace") for stream in (out, err)]
+                    code = channel.recv_exit_status()
+            except TimeoutError:
+                raise RemoteError(
+                    f"{_first_word(command)} did not end within {limit:g} s: log in there to see why"
+                ) from None
             channel.close()
         except (OSError, SSHException, EOFError) as error:
             raise RemoteError(
@@ -100,7 +108,8 @@ class Remote:
         if transport is None:
             raise SSHException("the connection is closed")
         channel = transport.open_session()
-        channel.exec_command(shlex.join(["sh", "-c", command]))
+        with _closing_after(CONNECT_SECONDS, channel):
+            channel.exec_command(shlex.join(["sh", "-c", command]))
         return channel
 
     def close(self) -> None:
@@ -113,6 +122,29 @@ class Remote:
     def _where(self) -> str:
         connection = getattr(self, "_connection", None)
         return f"{connection.host} port {connection.port}" if connection is not None else self.name
+
+
+@contextmanager
+def _closing_after(seconds: float, channel: Channel) -> Iterator[None]:
+    """Closes `channel` after so many seconds, which ends every wait for it, and raises TimeoutError then."""
+    late = threading.Event()
+
+    def close() -> None:
+        late.set()
+        channel.close()
+
+    timer = threading.Timer(seconds, close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, SSHException, EOFError):
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise TimeoutError
 
 
 def explain(error: Exception, where: str) -> str:

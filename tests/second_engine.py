@@ -1,0 +1,87 @@
+"""A Docker engine that belongs to one test: it may be stopped, killed and restarted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+class SecondEngine:
+    """An engine with its data and its log in `folder`. It has no image, and no network but loopback.
+
+    Its network namespace is its own: an engine that is told to have no bridge deletes docker0, whosever it is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Its sockets: their paths have to be shorter than those of tests' folders are.
+        self.run = Path(tempfile.mkdtemp(prefix="cts-engine-"))
+        self.run.chmod(0o755)  # for users who are let in by the socket's group
+        self.socket = str(self.run / "docker.sock")
+        self.process: subprocess.Popen[bytes] | None = None
+        argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(self.run / "exec")]
+        argv += ["--pidfile", str(folder / "pid"), "--bridge=none", "--iptables=false", "--ip6tables=false"]
+        argv += ["--ip-forward=false", "--group", str(os.getgid()), "--host", f"unix://{self.socket}"]
+        self._argv = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *argv]
+
+    def docker(self, *arguments: str, stdin: bytes | None = None) -> str:
+        """What the client prints that speaks to this engine."""
+        argv = ["docker", "--host", f"unix://{self.socket}", *arguments]
+        return subprocess.run(argv, input=stdin, capture_output=True, check=True, timeout=120).stdout.decode()
+
+    def start(self, *options: str) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen([*self._argv, *options], stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self.docker("version")
+            except subprocess.CalledProcessError:
+                assert self.process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < deadline, (self.folder / "log").read_text()
+                time.sleep(0.2)
+            else:
+                return
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """SIGTERM: as `systemctl stop docker`. SIGKILL: as a crash, containers run on until the next start."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(60)
+
+    def clean(self) -> None:
+        """Unmounts what engines leave mounted, which nobody could delete."""
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        own = (f"{self.folder}/", f"{self.run}/")
+        for mount in sorted((one for one in mounts if one.startswith(own)), reverse=True):
+            subprocess.run(["umount", "--lazy", mount], check=True, timeout=60)
+        shutil.rmtree(self.run)
+
+
+@contextmanager
+def running(folder: Path, *options: str) -> Iterator[SecondEngine]:
+    """An engine that answers. Afterwards neither it nor a container of it is left."""
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        pytest.skip("an engine of its own needs root and dockerd")
+    engine = SecondEngine(folder)
+    try:
+        engine.start(*options)
+        try:
+            yield engine
+        finally:
+            if engine.process is None or engine.process.poll() is not None:
+                engine.start()  # its containers may run
+            for container in engine.docker("ps", "--all", "--quiet").split():
+                engine.docker("rm", "--force", "--volumes", container)
+    finally:
+        engine.end()
+        engine.clean()

@@ -1,0 +1,123 @@
+"""An engine behind TLS: a real TLS server that knows its clients, and as much of the engine's API as is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import shutil
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docker.errors import DockerException
+
+from tests import certificates
+from tooling import engine_find, follow, nodes, registry
+from tooling.errors import UsageError
+
+ANSWERS = {
+    "/version": {"ApiVersion": "1.45"},
+    "/containers/json": [],
+    "/images/stack:1/json": {"Id": "sha256:1"},
+    "/info": {"ServerVersion": "26.1.5"},
+}
+
+
+class _Engine(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].removeprefix("/v1.45")
+        body = json.dumps(ANSWERS[path]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tls") / "certificates"
+    certificates.make(made)
+    return made
+
+
+@pytest.fixture
+def endpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The engine, chosen as the user does it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.load_verify_locations(folder / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("DOCKER_HOST", address)
+        monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+        monkeypatch.setenv("DOCKER_CERT_PATH", str(folder))
+        yield address
+        server.shutdown()
+
+
+def test_whatever_asks_the_engine_shows_the_users_certificate(endpoint: str, tmp_path: Path) -> None:
+    assert nodes.read(endpoint) == []
+    assert registry.present(endpoint, "stack:1") == "sha256:1"
+    assert registry.Registry(endpoint, registry.Target("registry.example", "stack")).client.version()
+    with follow.following(endpoint, "project", tmp_path / "log", io.BytesIO()):
+        pass
+
+
+def test_an_engine_is_found_without_dockers_client_too(endpoint: str, folder: Path) -> None:
+    environ = {"DOCKER_HOST": endpoint, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
+    found = engine_find.find({"PATH": "/nonexistent", **environ})
+    assert found.engine is not None, found.problem
+    assert found.engine.version == "26.1.5"
+
+
+def test_an_engine_that_another_authority_vouches_for_is_refused(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make(tmp_path / "others")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "others"))
+    with pytest.raises(DockerException, match="certificate verify failed"):
+        nodes.read(endpoint)
+
+
+def test_certificates_that_are_not_there_are_one_line(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=r"does not have ca\.pem, cert\.pem and key\.pem: set DOCKER_CERT_PATH"):
+        nodes.read(endpoint)
+
+
+def test_a_context_brings_its_own_certificates(
+    endpoint: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `docker context create` leaves it."""
+    for name in ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"currentContext": "far"}')
+    identifier = hashlib.sha256(b"far").hexdigest()
+    shutil.copytree(folder, tmp_path / "contexts" / "tls" / identifier / "docker")
+    described = tmp_path / "contexts" / "meta" / identifier / "meta.json"
+    described.parent.mkdir(parents=True)
+    engine = {"Host": endpoint, "SkipTLSVerify": False}
+    described.write_text(json.dumps({"Name": "far", "Metadata": {}, "Endpoints": {"docker": engine}}))
+    assert nodes.read(endpoint) == []
+
+
+def test_the_authority_is_dockers_own_whatever_other_programs_trust(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make(tmp_path / "others")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "others" / "ca.pem"))
+    assert nodes.read(endpoint) == []

@@ -1,0 +1,121 @@
+"""One host over ssh, with a real server: paramiko's own, in this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from tooling.hosts import remote
+from tooling.hosts.hostfile import Host
+from tooling.hosts.remote import Done, Remote, RemoteError
+
+# What has no limit would be waited for.
+pytestmark = pytest.mark.timeout(30)
+
+
+class Server:
+    """An ssh server that takes every key. Its commands: `echo`, `dribble`, `linger` and `never`."""
+
+    def __init__(self) -> None:
+        self.key = paramiko.ECDSAKey.generate()
+        self._over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._transports: list[paramiko.Transport] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._listener.close()
+        for transport in self._transports:
+            transport.close()
+
+    def _serve(self) -> None:
+        interface = paramiko.ServerInterface()
+        interface.get_allowed_auths = lambda _user: "publickey"
+        interface.check_auth_publickey = lambda _user, _key: paramiko.AUTH_SUCCESSFUL
+        interface.check_channel_request = lambda _kind, _number: paramiko.OPEN_SUCCEEDED
+        interface.check_channel_exec_request = self._execute
+        while not self._over.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            transport = paramiko.Transport(connection)
+            transport.add_server_key(self.key)
+            self._transports.append(transport)
+            transport.start_server(server=interface)
+
+    def _execute(self, channel: paramiko.Channel, command: bytes) -> bool:
+        if b"never" in command:
+            self._over.wait()
+            return False
+        threading.Thread(target=self._run, args=(channel, command), daemon=True).start()
+        return True
+
+    def _run(self, channel: paramiko.Channel, command: bytes) -> None:
+        while channel.recv(64):  # its input ends after the client has had the answer to its request
+            continue
+        channel.sendall(b"said\n")
+        while b"dribble" in command:
+            if channel.closed:  # by the client
+                return
+            channel.send(b".")
+            time.sleep(0.1)
+        if b"linger" in command:  # its output ends, it does not
+            channel.shutdown_write()
+            self._over.wait()
+        channel.send_exit_status(3)
+        channel.close()
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
+    """A connection to a server that a home folder's ssh configuration knows."""
+    folder = tmp_path / ".ssh"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    paramiko.ECDSAKey.generate().write_private_key_file(str(folder / "id_ecdsa"))
+    with serving() as server:
+        (folder / "config").write_text(f"Host there\n  HostName 127.0.0.1\n  Port {server.port}\n  User me\n")
+        known = f"[127.0.0.1]:{server.port} {server.key.get_name()} {server.key.get_base64()}\n"
+        (folder / "known_hosts").write_text(known)
+        connected = Remote(Host("there"))
+        yield connected
+        connected.close()
+
+
+def test_a_command_gives_its_output_and_its_exit_code(host: Remote) -> None:
+    assert host.run("echo", limit=20) == Done(3, "said\n", "")
+
+
+@pytest.mark.parametrize("command", ["dribble", "linger"], ids=["it goes on printing", "it prints no more"])
+def test_a_command_that_does_not_end_is_given_up_and_the_next_one_runs(host: Remote, command: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(RemoteError, match=f"^{command} did not end within 1 s: log in there"):
+        host.run(command, limit=1)
+    assert time.monotonic() - began < 10
+    assert host.run("echo").code == 3
+
+
+def test_a_server_that_does_not_take_a_command_is_given_up(host: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CONNECT_SECONDS", 1)
+    with pytest.raises(RemoteError, match=r"127\.0\.0\.1 port \d+ does not answer within 1 s"):
+        host.run("never", limit=20)

@@ -1,0 +1,79 @@
+"""Connections to the engine's API: this is the one place that makes them.
+
+Everything else goes through Docker's own command line. Both have to reach the same engine in the same way, so the
+rules are the command line's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.context import Context
+from docker.context.config import get_current_context_name
+from docker.errors import TLSParameterError
+from docker.tls import TLSConfig
+from requests.utils import get_environ_proxies
+
+from tooling.errors import UsageError
+
+TIMEOUT_SECONDS = 60
+
+
+class _Certificates(TLSConfig):
+    """Docker's own files for the engine at `endpoint`.
+
+    requests would prefer the authority in REQUESTS_CA_BUNDLE, where that is set, to the engine's own.
+    """
+
+    def __init__(self, endpoint: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._url = endpoint.replace("tcp:", "https:")
+
+    def configure_client(self, client: docker.APIClient) -> None:
+        super().configure_client(client)
+        client.trust_env = False
+        client.proxies = get_environ_proxies(self._url)
+
+
+def connect(
+    endpoint: str, timeout: int = TIMEOUT_SECONDS, environ: Mapping[str, str] = os.environ
+) -> docker.DockerClient:
+    """A client of the engine at `endpoint`, with TLS where the user has chosen it for this engine.
+
+    Raises UsageError where its certificates are not there.
+    """
+    tls = _tls(endpoint, environ) if endpoint.startswith(("tcp:", "http")) else None  # a socket or ssh needs none
+    return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False)
+
+
+def wants_tls(environ: Mapping[str, str]) -> bool:
+    """Whether DOCKER_TLS_VERIFY is set: to anything but nothing, as the command line has it."""
+    return bool(environ.get("DOCKER_TLS_VERIFY"))
+
+
+def _tls(endpoint: str, environ: Mapping[str, str]) -> _Certificates | None:
+    if not environ.get("DOCKER_HOST") and not wants_tls(environ):
+        context = Context.load_context(environ.get("DOCKER_CONTEXT") or get_current_context_name())
+        own = context.TLSConfig if context else None
+        if own is None:
+            return None
+        return _Certificates(endpoint, client_cert=own.cert, ca_cert=own.ca_cert, verify=own.verify)
+    if not wants_tls(environ):
+        return None
+    folder = Path(environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        return _Certificates(
+            endpoint,
+            client_cert=(str(folder / "cert.pem"), str(folder / "key.pem")),
+            ca_cert=str(folder / "ca.pem"),
+            verify=True,
+        )
+    except TLSParameterError:
+        raise UsageError(
+            f"DOCKER_TLS_VERIFY is set, but {folder} does not have ca.pem, cert.pem and key.pem: "
+            "set DOCKER_CERT_PATH to the folder that has them"
+        ) from None
