@@ -74,9 +74,18 @@ def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
 
 
 def up(spec: ClusterSpec, file: Path) -> None:
-    """Creates and starts the containers; nothing is built or pulled."""
+    """Creates and starts the containers, and writes their IDs down; nothing is built or pulled."""
     command = compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file)
     compose.call(command, compose.template_variables(spec))
+    listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
+    with _containers(spec.name).open("a", encoding="ascii") as stream:
+        stream.write(listed)
+
+
+def containers_of(name: str) -> frozenset[str]:
+    """The IDs of all containers that the last cluster of that name had, also after its end."""
+    file = _containers(name)
+    return frozenset(file.read_text(encoding="ascii").split()) if file.is_file() else frozenset()
 
 
 def take_down(name: str) -> None:
@@ -108,7 +117,7 @@ def write(spec: ClusterSpec) -> Path:
     folder = folder_of(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
     if not spec.restarted:
-        for old in (folder / "log.txt", _taken_down(spec.name)):
+        for old in (folder / "log.txt", _containers(spec.name), _taken_down(spec.name)):
             old.unlink(missing_ok=True)
     for mount in spec.mounts:
         if not mount.source.is_dir():
@@ -133,8 +142,12 @@ def writable_folder(path: Path) -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """Where a cluster's files are: compose.yaml, log.txt, output/, and ssh/ while it is up."""
+    """Where a cluster's files are: compose.yaml, containers, log.txt, output/, and ssh/ while it is up."""
     return CLUSTERS / name
+
+
+def _containers(name: str) -> Path:
+    return folder_of(name) / "containers"
 
 
 def _taken_down(name: str) -> Path:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints import shared_memory
+from tooling import identity
 from tooling.errors import UsageError
 from tooling.paths import COMPOSE
 
-PROJECT_PREFIX = "cts-"
+PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
+LABELS = {identity.LABEL: identity.IDENTITY}
 MASTER_PORT = 29500
 # How often the whole cluster was started again, for its ranks.
 RESTARTS = "CPU_TRAIN_STACK_RESTARTS"
@@ -81,7 +83,7 @@ class ClusterSpec:
 
     @property
     def project(self) -> str:
-        """Compose's project name; its containers, its network and its labels carry it."""
+        """Compose's project name, unique to the checkout; containers, networks and labels carry it."""
         return PROJECT_PREFIX + self.name
 
     @property
@@ -160,6 +162,7 @@ def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, A
         services[name] = {
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
+            "labels": LABELS,
             "cpuset": ",".join(map(str, share)),
             "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
@@ -174,11 +177,12 @@ def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, A
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
+            "labels": LABELS,
             "command": [_escape(word) for word in mpi_launch_command(spec)],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
         }
-    network = {"internal": True} if spec.offline else {}
+    network = {"labels": LABELS, "internal": spec.offline}
     return {"name": spec.project, "services": services, "networks": {"cluster": network}}
 
 

@@ -27,9 +27,10 @@ def run(pin_name: str | None, say: Say) -> None:
     engine.ensure(say)
     tag = f"{pin.image}-{STAGE}"
     say(f"building {tag}, which has the compiler")
-    if subprocess.run(
-        stage_argv(pin, tag, say), env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False
-    ).returncode:
+    with images.building(pin, say):
+        argv = stage_argv(pin, tag, say)
+        built = subprocess.run(argv, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
+    if built.returncode != 0:
         raise UsageError(f"building {tag} failed: the step above says why")
     try:
         done = container.run(

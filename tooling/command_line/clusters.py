@@ -122,7 +122,7 @@ def faults(_c: Context, only: str = "", launcher: str = "") -> None:
         "pin": "a row of ./inv matrix, whose image is on every host; the default pin needs no flag",
         "image-lock": "an image.lock.json of ./inv push: that image, by digest, pulled where it is not present",
         "data": "a folder of every host, read-only at /data",
-        "output": "a folder of every host, written to, at /output; default cpu-train-stack/NAME in the home there",
+        "output": "a folder of every host, written to, at /output; default cpu-train-stack/IDENTITY/NAME in the home",
         "hub": "a folder of every host for what comes from Hugging Face's hub: HF_HOME",
         "env": "NAME=VALUE for every rank, or NAME to hand on your own value unseen; may be repeated",
         "memory": "limit of each container: 64g, for example",
