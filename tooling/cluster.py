@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from entrypoints import topology
 from tooling import compose, nodes, ssh_keys, waiting, yaml_text
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine
@@ -125,7 +126,7 @@ def write(spec: ClusterSpec) -> Path:
     file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
         ssh_keys.make(spec, folder / "ssh")
-    document = compose.document(spec, sorted(os.sched_getaffinity(0)), folder / "ssh")
+    document = compose.document(spec, topology.read().cores, folder / "ssh")
     file.write_text(yaml_text.render([document]), encoding="utf-8")
     return file
 

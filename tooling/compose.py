@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from entrypoints import shared_memory
+from entrypoints import division, shared_memory
+from entrypoints.host import Core
 from tooling import identity
 from tooling.errors import UsageError
 from tooling.paths import COMPOSE
@@ -97,17 +98,18 @@ class ClusterSpec:
         return [*self.node_names, *([LAUNCHER] if self.launcher == "mpirun" else [])]
 
 
-def split_cores(cores: Sequence[int], nodes: int) -> list[list[int]]:
-    """Contiguous shares of `cores`, sizes differing by at most one; with too few, nodes share in turn."""
-    if nodes > len(cores):
-        return [[cores[node % len(cores)]] for node in range(nodes)]
-    quotient, remainder = divmod(len(cores), nodes)
-    shares, start = [], 0
-    for node in range(nodes):
-        size = quotient + (node < remainder)
-        shares.append(list(cores[start : start + size]))
-        start += size
-    return shares
+def split_cores(cores: Sequence[Core], nodes: int) -> list[list[int]]:
+    """The CPU numbers of each node: the host's `cores` divided as `plan` divides a node's cores among its ranks.
+
+    Physical cores in contiguous shares that differ by one at most, within sockets where that can be. With fewer
+    cores than nodes each gets hardware threads; with fewer of these, too, nodes share cores in turn.
+    """
+    if nodes <= len(cores):
+        return [sorted(cpu for core in share for cpu in core.cpus) for share in division.shares(cores, nodes)]
+    threads = [cpu for core in cores for cpu in core.cpus]
+    if nodes <= len(threads):
+        return [list(division.divide(threads, nodes, node)) for node in range(nodes)]
+    return [list(cores[node % len(cores)].cpus) for node in range(nodes)]
 
 
 def shm_bytes(ranks: int, cpus: int) -> int:
@@ -145,8 +147,8 @@ def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
     ]
 
 
-def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, Any]:
-    """The Compose document of a cluster whose nodes split the host's `cores` (CPU numbers).
+def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
+    """The Compose document of a cluster whose nodes split the host's physical `cores`.
 
     `keys`: the folder of tooling.ssh_keys, for mpirun only.
     """

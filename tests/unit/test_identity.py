@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from entrypoints.host import Core
 from tests.unit.host_jobs import job
 from tooling import compose, container, identity, pins
 from tooling.compose import ClusterSpec
@@ -39,7 +40,7 @@ def test_images_clusters_and_containers_have_names_of_this_checkout_alone() -> N
 
 
 def test_containers_and_networks_of_a_cluster_are_labelled() -> None:
-    made = compose.document(SPEC, [0, 1], Path("/keys"))
+    made = compose.document(SPEC, [Core((0,), (0,)), Core((1,), (1,))], Path("/keys"))
     expected = {"cpu-train-stack.checkout": identity.IDENTITY}
     labelled = [*made["services"].values(), *made["networks"].values()]
     assert [one["labels"] for one in labelled] == [expected] * 4
