@@ -16,7 +16,8 @@ from entrypoints.cpus import format_cpu_list
 from entrypoints.host import Core
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES
-from tooling import compose, nodes, up, yaml_text
+from tooling import cluster, compose, engine, nodes, up, yaml_text
+from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
 from tooling.errors import UsageError
 from tooling.follow import lines
@@ -154,6 +155,32 @@ def test_a_variable_without_a_value_is_handed_on_without_being_written_down(
     made = document(spec(environment=up.variables(["HF_TOKEN", "A=b=c"])), cores=[0])
     assert made["services"]["node-0"]["environment"] == {"HF_TOKEN": None, "A": "b=c"}
     assert "hf_secret" not in str(made)
+
+
+def test_variables_to_hand_on_that_are_not_set_are_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
+    monkeypatch.setattr(engine, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    monkeypatch.setenv("SET", "1")
+    request = up.Request(
+        command=("true",),
+        choice=Choice(),
+        nodes=1,
+        ranks_per_node=1,
+        launcher="torchrun",
+        name="test",
+        data=None,
+        output=None,
+        environment=("UNSET_A", "SET", "UNSET_B", "C=d"),
+        memory=None,
+        offline=False,
+        detach=False,
+        max_restarts=0,
+    )
+    with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: you have no such variable"):
+        up.up(request)
+    assert not (tmp_path / "clusters").exists()
 
 
 def test_a_folder_is_mounted_read_only_unless_it_is_for_output() -> None:
