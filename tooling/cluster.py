@@ -21,7 +21,7 @@ from entrypoints import topology
 from tooling import compose, nodes, ssh_keys, waiting, yaml_text
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine
-from tooling.errors import UsageError
+from tooling.errors import EngineLostError, UsageError
 from tooling.follow import following
 from tooling.locking import TakenError, alone
 from tooling.paths import CACHE
@@ -45,22 +45,24 @@ class Outcome:
 def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
     """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens.
 
-    The log goes to `shown`, standard output unless that is for something else.
+    The log goes to `shown`, standard output unless that is for something else. A lost engine ends the job as a
+    failure of its own, after the containers were removed; raises EngineGoneError if it does not come back.
     """
+    log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
-        try:
+        with _torn_down(spec.name, engine.endpoint, say):
             file = write(spec)
             started = time.monotonic()
-            up(spec, file)
-            seconds_to_start = time.monotonic() - started
-            with following(
-                engine.endpoint, spec.project, folder_of(spec.name) / "log.txt", shown or sys.stdout.buffer
-            ):
-                exit_code = waiting.until_end(spec, engine.endpoint, say)
+            try:
+                up(spec, file)
+                seconds_to_start = time.monotonic() - started
+                with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
+                    exit_code = waiting.until_end(spec, engine.endpoint, say)
+            except EngineLostError as error:
+                say(str(error))
+                return Outcome(waiting.STUCK_EXIT_CODE, 0.0)
             return Outcome(exit_code, seconds_to_start, _taken_down(spec.name).exists())
-        finally:
-            down(spec.name)
 
 
 def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
@@ -170,6 +172,26 @@ def _reserved(name: str) -> Iterator[None]:
             yield
     except TakenError:
         raise _is_running(name) from None
+
+
+@contextmanager
+def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
+    """Removes the cluster in the end. Waits for a lost engine to do so, unless there is something to raise."""
+    try:
+        yield
+    except waiting.EngineGoneError:
+        raise
+    except BaseException:
+        try:
+            down(name)
+        except EngineLostError as error:
+            say(f"{error}: ./inv down --name {name} removes what is left of the cluster")
+        raise
+    try:
+        down(name)
+    except EngineLostError:
+        waiting.until_engine_is_back(name, endpoint, say)
+        down(name)
 
 
 def _is_running(name: str) -> UsageError:

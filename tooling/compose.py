@@ -12,8 +12,8 @@ from typing import Any
 
 from entrypoints import division, shared_memory
 from entrypoints.host import Core
-from tooling import identity
-from tooling.errors import UsageError
+from tooling import engine_find, identity
+from tooling.errors import EngineLostError, UsageError
 from tooling.paths import COMPOSE
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
@@ -195,13 +195,17 @@ def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
 
 
 def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Runs a compose command and returns its output. Raises UsageError with compose's last line if it fails."""
+    """Runs a compose command and returns its output.
+
+    Raises EngineLostError if it fails and the engine does not answer, else UsageError with compose's last line.
+    """
     result = subprocess.run(
         command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
     )
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UsageError(f"{' '.join(command[:4])} … failed: {last}")
+        error = EngineLostError if engine_find.find().engine is None else UsageError
+        raise error(f"{' '.join(command[:4])} … failed: {last}")
     return result.stdout
 
 

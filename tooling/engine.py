@@ -9,7 +9,7 @@ from pathlib import Path
 from tooling.engine_find import Findings, find
 from tooling.engine_install import install
 from tooling.engine_plan import Plan, any_known, decide, may_act
-from tooling.engine_start import start
+from tooling.engine_start import start, was_killed
 from tooling.errors import UsageError
 from tooling.host import Host, read_host
 from tooling.locking import alone
@@ -57,6 +57,18 @@ def ensure(say: Callable[[str], None]) -> Engine:
     if not left.nothing:
         raise UsageError(f"apt-get installed its packages, but still missing is: {', '.join(left.packages)}")
     return _engine(findings)
+
+
+def start_again(say: Callable[[str], None]) -> None:
+    """Starts an engine that was killed, if this checkout had started it: no other, and none that was stopped.
+
+    Raises UsageError with the cause if it does not start.
+    """
+    if find().chosen_by or not was_killed():
+        return
+    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+        if was_killed():  # another ./inv may have done it meanwhile
+            start(read_host(), say)
 
 
 def _plan(findings: Findings, host: Host) -> Plan:
