@@ -1,17 +1,15 @@
 """A second machine as far as Docker goes: an engine in it is found where engines are, and nowhere else.
 
-It is a process with mount and network namespaces of its own, in which /run and /var/lib/docker are empty. So a
-test can let the tool start an engine there, and kill it, beside the engine of this machine.
+It is a process with namespaces of its own for processes, mounts and the network, in which /run and /var/lib/docker
+are empty. So a test can let the tool start an engine there, and kill it, beside the engine of this machine.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from tooling.engine_plan import may_act
 from tooling.host import read_host
 from tooling.paths import ROOT
 
+NAMESPACES = ("--mount", "--net", "--pid")
 PREPARE = """
 mount -t tmpfs tmpfs /run && mount --bind "$0" /var/lib/docker && ip link set lo up && echo ready &&
 exec sleep 3600
@@ -38,15 +37,16 @@ class SecondMachine:
             pytest.skip("the tool starts an engine on Debian, as root")
         data = folder / "var-lib-docker"
         data.mkdir()
-        argv = ["unshare", "--mount", "--net", "sh", "-c", PREPARE, str(data)]
+        argv = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "--kill-child", "sh", "-c", PREPARE, str(data)]
         self._holder = subprocess.Popen(argv, stdout=subprocess.PIPE)
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == b"ready\n"
-        self._pid_file = Path(f"/proc/{self._holder.pid}/root/run/docker.pid")
+        holder = self._holder.pid
+        self._first = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
 
     def command(self, *argv: str) -> list[str]:
         """The words that run a command in it."""
-        return ["nsenter", "--mount", "--net", f"--target={self._holder.pid}", f"--wd={ROOT}", *argv]
+        return ["nsenter", *NAMESPACES, f"--target={self._first}", f"--wd={ROOT}", *argv]
 
     def run(self, *argv: str, stdin: bytes = b"") -> str:
         """The output of a command in it that must succeed."""
@@ -67,23 +67,14 @@ class SecondMachine:
             )
 
     @property
-    def engine(self) -> int:
-        """The process number of its dockerd, 0 where there is none."""
-        return int(self._pid_file.read_text()) if self._pid_file.is_file() else 0
+    def engine(self) -> str:
+        """The process number of its dockerd, as that has written it down."""
+        return self.run("cat", "/run/docker.pid").strip()
 
     def kill_engine(self) -> None:
-        os.kill(self.engine, signal.SIGKILL)
+        self.run("kill", "-KILL", self.engine)
 
     def close(self) -> None:
-        """Stops its engine in good order, which ends the containers, then the machine."""
-        try:
-            process = self.engine
-            os.kill(process, signal.SIGTERM)
-            deadline = time.monotonic() + 30
-            while self.engine == process and time.monotonic() < deadline:
-                time.sleep(0.1)
-        except (ProcessLookupError, ValueError):
-            pass
-        finally:
-            self._holder.kill()
-            self._holder.wait()
+        """Ends every process in it."""
+        self._holder.kill()
+        self._holder.wait()
