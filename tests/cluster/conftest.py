@@ -121,7 +121,7 @@ def _there() -> set[str]:
 
 @contextmanager
 def no_cluster_left() -> Iterator[None]:
-    """Takes clusters away that this session begins and leaves, and fails if there is one.
+    """Fails if a cluster is left that this session has begun, after it has removed it.
 
     A cluster that was there before, or that somebody else begins meanwhile in this checkout, is not touched.
     """

@@ -39,6 +39,18 @@ except Exit as error:
     say(str(error.message))
     sys.exit(error.code)
 """
+# ./inv of a checkout of its own, where no engine runs.
+START = """
+import sys
+from pathlib import Path
+from tooling import engine, engine_start
+from tooling.say import say
+
+engine.CACHE = folder = Path(sys.argv[1])
+folder.mkdir()
+engine_start.LOG, engine_start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
+engine.ensure(say)
+"""
 LAUNCH = """\
 #!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -165,3 +177,17 @@ def test_an_engine_that_somebody_else_starts_is_waited_for_and_the_code_is_the_j
     assert job.start().wait(60) == 0, job.log.read_text()
     assert "removing what an earlier cluster lost left behind" in job.log.read_text()
     assert job.left() == []
+
+
+@pytest.mark.timeout(300)
+def test_two_checkouts_that_need_an_engine_at_the_same_time_start_one(tmp_path: Path) -> None:
+    machine = SecondMachine(tmp_path)
+    try:
+        logs = [tmp_path / f"{name}.txt" for name in ("one", "other")]
+        both = [machine.python(log, START, str(log.with_suffix("")), environ={}) for log in logs]
+        codes = [process.wait(120) for process in both]
+    finally:
+        machine.close()
+    told = "".join(log.read_text() for log in logs)
+    assert codes == [0, 0], told
+    assert told.count("starting dockerd") == 1, told
