@@ -78,8 +78,17 @@ def asking(endpoint: str) -> Iterator[None]:
     except APIError:
         raise
     except (DockerException, requests.RequestException) as error:
-        why = " ".join(str(error).split())
-        raise EngineLostError(f"the Docker Engine at {endpoint} does not answer: {why}") from error
+        raise EngineLostError(f"the Docker Engine at {endpoint} does not answer: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """The kernel's word for what is behind the libraries' errors, or what they say."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.strerror:
+            return str(found.strerror)
+        found = found.__cause__ or found.__context__
+    return " ".join(str(error).split())
 
 
 def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None:
