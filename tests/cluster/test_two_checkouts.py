@@ -17,15 +17,16 @@ from tooling import identity, images, pins
 from tooling.paths import CACHE, ROOT
 
 NAME = "same"
-# Trains until it is told to end, so that what disturbs it has the time to.
+# Takes steps until it is told to end, so that what disturbs it has the time to.
 JOB = """
-import os, pathlib, torch, torch.distributed as dist
+import pathlib, time, torch, torch.distributed as dist
 print("begun", flush=True)
 while True:
     end = torch.tensor([float(pathlib.Path("/data/end").exists())])
     dist.all_reduce(end)
     if end.item() == dist.get_world_size():
         break
+    time.sleep(0.1)
 print("undisturbed", flush=True)
 """
 # In the other checkout. It leaves a cluster of its own, and one that a user began meanwhile in the first checkout.
