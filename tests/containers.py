@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-# What this session's containers, networks and tags begin with; the process number keeps two sessions apart.
-PREFIX = f"cpu-train-stack-test-{os.getpid()}-"
+from tooling.identity import IDENTITY
+
+# What this session's containers, networks and tags begin with. Checkout and process number keep sessions apart.
+PREFIX = f"cpu-train-stack-test-{IDENTITY}-{os.getpid()}-"
 
 _numbers = itertools.count()
 

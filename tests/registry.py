@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 from tests import containers
 from tooling import base, pins
+from tooling.identity import IDENTITY
 from tooling.say import say
 
-IMAGE = "cpu-train-stack-test-registry"
+IMAGE = f"cpu-train-stack-test-registry:{IDENTITY}"
 # apache2-utils has htpasswd, without which a registry knows nobody.
 DOCKERFILE = """\
 FROM {base}

@@ -131,7 +131,10 @@ def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SE
 
 
 def bootstrap(pin: Pin, tag: str) -> None:
-    """Makes a minimal Debian with mmdebstrap from the host's default mirror and imports it as `tag`."""
+    """Makes a minimal Debian with mmdebstrap from the host's default mirror.
+
+    Imports it as `tag`, unless that exists by then.
+    """
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="base-") as scratch:
         archive = Path(scratch) / "base.tar"
@@ -150,6 +153,8 @@ def bootstrap(pin: Pin, tag: str) -> None:
         if made.returncode != 0:
             why = _last_line(made.stderr)
             raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {why}; check that Debian's mirror answers")
+        if image_id(tag):  # made by another checkout meanwhile: the first is used by all
+            return
         argv = ["docker", "import", str(archive), tag]
         imported = subprocess.run(argv, capture_output=True, text=True, check=False)
         if imported.returncode != 0:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
 
+from entrypoints import topology
 from tooling import bench, bench_scaling_report, engine, images, pins, plots_scaling
 from tooling.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.errors import UsageError
@@ -43,11 +43,11 @@ def run(
         raise UsageError(f"bench: --nodes is {','.join(map(str, nodes))}, expected 1 and others: 1,2,4")
     if not 0 < seconds < 3600:
         raise UsageError(f"bench: --seconds is {seconds:g}, expected more than 0 and less than 3600")
-    cpus = len(os.sched_getaffinity(0))
-    if not 0 <= cores <= cores_of_each(cpus, max(nodes)):
+    own = len(topology.read().cores)
+    if not 0 <= cores <= cores_of_each(own, max(nodes)):
         raise UsageError(
-            f"bench: --cores is {cores:g}, expected more than 0, at most {cores_of_each(cpus, max(nodes)):g}: "
-            f"there are {cpus} for {max(nodes)} nodes"
+            f"bench: --cores is {cores:g}, expected more than 0, at most {cores_of_each(own, max(nodes)):g}: "
+            f"there are {own} for {max(nodes)} nodes"
         )
     if not 0 <= ratio < 100:
         raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")
@@ -55,10 +55,10 @@ def run(
     pin = pins.load().pin(pin_name)
     docker = engine.ensure(say)
     image = images.build(pin, say)
-    each = cores or cores_of_each(cpus, max(nodes))
+    each = cores or cores_of_each(own, max(nodes))
     turns = ", ".join(map(str, nodes))
-    say(f"{max(nodes)} containers with {each:g} of {cpus} cores each, of which {turns} train in turn")
-    quota = each if cores or limited(cpus, max(nodes)) else None
+    say(f"{max(nodes)} containers with {each:g} of {own} physical cores each, of which {turns} train in turn")
+    quota = each if cores or limited(own, max(nodes)) else None
     options = (
         f"--nodes={','.join(map(str, nodes))}",
         f"--ratio={ratio or guides_ratio():.4f}",
@@ -88,7 +88,7 @@ def run(
 
 
 def cores_of_each(cores: int, nodes: int) -> float:
-    """The same for each node: whole cores, or with too few of them what the fullest one can give."""
+    """The same for each node: whole physical cores, or with too few of them what the fullest one can give."""
     return float(cores // nodes) if cores >= nodes else 1 / -(-nodes // cores)
 
 

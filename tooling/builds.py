@@ -10,6 +10,7 @@ from tooling import engine, images, locks, pins, variants
 from tooling.choice import Choice, image
 from tooling.errors import UsageError
 from tooling.images import Image
+from tooling.pin import Pin
 
 Say = Callable[[str], None]
 
@@ -17,8 +18,8 @@ Say = Callable[[str], None]
 def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Say) -> None:
     """Builds one pin; a user's own combination is resolved first, once."""
     choice = Choice(name, tuple(assignments), torch_source)
-    variants.choose(name, assignments, torch_source)  # what cannot be is said before an engine is started
-    _tell(image(choice, engine.ensure(say), say), say)
+    pin = variants.choose(name, assignments, torch_source)  # what cannot be is said before an engine is started
+    _tell(pin, image(choice, engine.ensure(say), say), say)
 
 
 def every(torch_source: str, say: Say) -> None:
@@ -38,7 +39,7 @@ def every(torch_source: str, say: Say) -> None:
     engine.ensure(say)
     for pin in chosen:
         try:
-            _tell(images.build(pin, say), say)
+            _tell(pin, images.build(pin, say), say)
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
@@ -46,6 +47,7 @@ def every(torch_source: str, say: Say) -> None:
         raise Exit(f"{len(failed)} of {len(pins.load().pins)} rows were not built: {', '.join(failed)}", code=1)
 
 
-def _tell(made: Image, say: Say) -> None:
+def _tell(pin: Pin, made: Image, say: Say) -> None:
+    images.take_shared_tag(pin)
     done = f"built in {made.seconds:.0f} s" if made.built else "up to date"
-    say(f"{made.tag}: {done}, {made.size_bytes / 1e9:.2f} GB, {made.id}")
+    say(f"{made.tag}: {done}, {made.size_bytes / 1e9:.2f} GB, {made.id}; also tagged {pin.shared_tag}")

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from entrypoints import topology
 from tooling import compose, nodes, ssh_keys, waiting, yaml_text
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine
-from tooling.errors import UsageError
+from tooling.errors import EngineLostError, UsageError
 from tooling.follow import following
 from tooling.locking import TakenError, alone
 from tooling.paths import CACHE
@@ -44,22 +45,24 @@ class Outcome:
 def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
     """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens.
 
-    The log goes to `shown`, standard output unless that is for something else.
+    The log goes to `shown`, standard output unless that is for something else. A lost engine ends the job as a
+    failure of its own, after the containers were removed; raises EngineGoneError if it does not come back.
     """
+    log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
-        try:
+        with _torn_down(spec.name, engine.endpoint, say):
             file = write(spec)
             started = time.monotonic()
-            up(spec, file)
-            seconds_to_start = time.monotonic() - started
-            with following(
-                engine.endpoint, spec.project, folder_of(spec.name) / "log.txt", shown or sys.stdout.buffer
-            ):
-                exit_code = waiting.until_end(spec, engine.endpoint, say)
+            try:
+                up(spec, file)
+                seconds_to_start = time.monotonic() - started
+                with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
+                    exit_code = waiting.until_end(spec, engine.endpoint, say)
+            except EngineLostError as error:
+                say(str(error))
+                return Outcome(waiting.STUCK_EXIT_CODE, 0.0)
             return Outcome(exit_code, seconds_to_start, _taken_down(spec.name).exists())
-        finally:
-            down(spec.name)
 
 
 def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
@@ -74,9 +77,18 @@ def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
 
 
 def up(spec: ClusterSpec, file: Path) -> None:
-    """Creates and starts the containers; nothing is built or pulled."""
+    """Creates and starts the containers, and writes their IDs down; nothing is built or pulled."""
     command = compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file)
     compose.call(command, compose.template_variables(spec))
+    listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
+    with _containers(spec.name).open("a", encoding="ascii") as stream:
+        stream.write(listed)
+
+
+def containers_of(name: str) -> frozenset[str]:
+    """The IDs of all containers that the last cluster of that name had, also after its end."""
+    file = _containers(name)
+    return frozenset(file.read_text(encoding="ascii").split()) if file.is_file() else frozenset()
 
 
 def take_down(name: str) -> None:
@@ -108,7 +120,7 @@ def write(spec: ClusterSpec) -> Path:
     folder = folder_of(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
     if not spec.restarted:
-        for old in (folder / "log.txt", _taken_down(spec.name)):
+        for old in (folder / "log.txt", _containers(spec.name), _taken_down(spec.name)):
             old.unlink(missing_ok=True)
     for mount in spec.mounts:
         if not mount.source.is_dir():
@@ -116,7 +128,7 @@ def write(spec: ClusterSpec) -> Path:
     file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
         ssh_keys.make(spec, folder / "ssh")
-    document = compose.document(spec, sorted(os.sched_getaffinity(0)), folder / "ssh")
+    document = compose.document(spec, topology.read().cores, folder / "ssh")
     file.write_text(yaml_text.render([document]), encoding="utf-8")
     return file
 
@@ -133,8 +145,12 @@ def writable_folder(path: Path) -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """Where a cluster's files are: compose.yaml, log.txt, output/, and ssh/ while it is up."""
+    """Where a cluster's files are: compose.yaml, containers, log.txt, output/, and ssh/ while it is up."""
     return CLUSTERS / name
+
+
+def _containers(name: str) -> Path:
+    return folder_of(name) / "containers"
 
 
 def _taken_down(name: str) -> Path:
@@ -156,6 +172,26 @@ def _reserved(name: str) -> Iterator[None]:
             yield
     except TakenError:
         raise _is_running(name) from None
+
+
+@contextmanager
+def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
+    """Removes the cluster in the end. Waits for a lost engine to do so, unless there is something to raise."""
+    try:
+        yield
+    except waiting.EngineGoneError:
+        raise
+    except BaseException:
+        try:
+            down(name)
+        except EngineLostError as error:
+            say(f"{error}: ./inv down --name {name} removes what is left of the cluster")
+        raise
+    try:
+        down(name)
+    except EngineLostError:
+        waiting.until_engine_is_back(name, endpoint, say)
+        down(name)
 
 
 def _is_running(name: str) -> UsageError:

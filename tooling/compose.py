@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from entrypoints import shared_memory
-from tooling.errors import UsageError
+from entrypoints import division, shared_memory
+from entrypoints.host import Core
+from tooling import engine_find, identity
+from tooling.errors import EngineLostError, UsageError
 from tooling.paths import COMPOSE
 
-PROJECT_PREFIX = "cts-"
+PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
+LABELS = {identity.LABEL: identity.IDENTITY}
 MASTER_PORT = 29500
 # What the job is called for its ranks, each time that it is started.
 JOB = "CPU_TRAIN_STACK_JOB"
@@ -78,7 +81,7 @@ class ClusterSpec:
 
     @property
     def project(self) -> str:
-        """Compose's project name; its containers, its network and its labels carry it."""
+        """Compose's project name, unique to the checkout; containers, networks and labels carry it."""
         return PROJECT_PREFIX + self.name
 
     @property
@@ -92,17 +95,18 @@ class ClusterSpec:
         return [*self.node_names, *([LAUNCHER] if self.launcher == "mpirun" else [])]
 
 
-def split_cores(cores: Sequence[int], nodes: int) -> list[list[int]]:
-    """Contiguous shares of `cores`, sizes differing by at most one; with too few, nodes share in turn."""
-    if nodes > len(cores):
-        return [[cores[node % len(cores)]] for node in range(nodes)]
-    quotient, remainder = divmod(len(cores), nodes)
-    shares, start = [], 0
-    for node in range(nodes):
-        size = quotient + (node < remainder)
-        shares.append(list(cores[start : start + size]))
-        start += size
-    return shares
+def split_cores(cores: Sequence[Core], nodes: int) -> list[list[int]]:
+    """The CPU numbers of each node: the host's `cores` divided as `plan` divides a node's cores among its ranks.
+
+    Physical cores in contiguous shares that differ by one at most, within sockets where that can be. With fewer
+    cores than nodes each gets hardware threads; with fewer of these, too, nodes share cores in turn.
+    """
+    if nodes <= len(cores):
+        return [sorted(cpu for core in share for cpu in core.cpus) for share in division.shares(cores, nodes)]
+    threads = [cpu for core in cores for cpu in core.cpus]
+    if nodes <= len(threads):
+        return [list(division.divide(threads, nodes, node)) for node in range(nodes)]
+    return [list(cores[node % len(cores)].cpus) for node in range(nodes)]
 
 
 def shm_bytes(ranks: int, cpus: int) -> int:
@@ -140,8 +144,8 @@ def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
     ]
 
 
-def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, Any]:
-    """The Compose document of a cluster whose nodes split the host's `cores` (CPU numbers).
+def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
+    """The Compose document of a cluster whose nodes split the host's physical `cores`.
 
     `keys`: the folder of tooling.ssh_keys, for mpirun only.
     """
@@ -157,6 +161,7 @@ def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, A
         services[name] = {
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
+            "labels": LABELS,
             "cpuset": ",".join(map(str, share)),
             "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
@@ -171,11 +176,12 @@ def document(spec: ClusterSpec, cores: Sequence[int], keys: Path) -> dict[str, A
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
+            "labels": LABELS,
             "command": [_escape(word) for word in mpi_launch_command(spec)],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
         }
-    network = {"internal": True} if spec.offline else {}
+    network = {"labels": LABELS, "internal": spec.offline}
     return {"name": spec.project, "services": services, "networks": {"cluster": network}}
 
 
@@ -186,13 +192,17 @@ def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
 
 
 def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Runs a compose command and returns its output. Raises UsageError with compose's last line if it fails."""
+    """Runs a compose command and returns its output.
+
+    Raises EngineLostError if it fails and the engine does not answer, else UsageError with compose's last line.
+    """
     result = subprocess.run(
         command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
     )
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UsageError(f"{' '.join(command[:4])} … failed: {last}")
+        error = EngineLostError if engine_find.find().engine is None else UsageError
+        raise error(f"{' '.join(command[:4])} … failed: {last}")
     return result.stdout
 
 

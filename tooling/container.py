@@ -7,7 +7,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import IO
 
-PREFIX = "cts-once-"
+from tooling import identity
+
+PREFIX = f"cts-once-{identity.IDENTITY}-"
+_LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
 
 
 def run(
@@ -21,7 +24,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """`docker run`, with /dev/shm of 1 GB. Raises subprocess.TimeoutExpired after the clean-up."""
     name = f"{PREFIX}{os.getpid()}"
-    argv = ["docker", "run", "--rm", "--name", name, "--shm-size=1g", *docker_arguments, image, *command]
+    argv = ["docker", "run", "--rm", "--name", name, _LABEL, "--shm-size=1g", *docker_arguments, image, *command]
     try:
         return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
     finally:  # ends at once where --rm has done it

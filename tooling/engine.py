@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tooling.engine_find import Findings, find
 from tooling.engine_install import install
 from tooling.engine_plan import Plan, any_known, decide, may_act
-from tooling.engine_start import start
+from tooling.engine_start import start, was_killed
 from tooling.errors import UsageError
 from tooling.host import Host, read_host
 from tooling.locking import alone
-from tooling.paths import CACHE
+
+# Of the machine, not of a checkout: it has one engine, and only root sets it up.
+LOCK = Path("/run/lock/cpu-train-stack-engine.lock")
 
 __all__ = ["Engine", "Findings", "ensure", "ensure_mmdebstrap", "find"]
 
@@ -43,7 +46,7 @@ def ensure(say: Callable[[str], None]) -> Engine:
     host, findings = read_host(), find()
     if _plan(findings, host).nothing:
         return _engine(findings)
-    with alone(CACHE / "engine.lock", lambda: say("waiting for another ./inv that is setting Docker up")):
+    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
         findings = find()  # another ./inv may have done it all meanwhile
         if packages := _plan(findings, host).packages:
             install(packages, host, say)
@@ -54,6 +57,18 @@ def ensure(say: Callable[[str], None]) -> Engine:
     if not left.nothing:
         raise UsageError(f"apt-get installed its packages, but still missing is: {', '.join(left.packages)}")
     return _engine(findings)
+
+
+def start_again(say: Callable[[str], None]) -> None:
+    """Starts an engine that was killed, if this checkout had started it: no other, and none that was stopped.
+
+    Raises UsageError with the cause if it does not start.
+    """
+    if find().chosen_by or not was_killed():
+        return
+    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+        if was_killed():  # another ./inv may have done it meanwhile
+            start(read_host(), say)
 
 
 def _plan(findings: Findings, host: Host) -> Plan:
@@ -70,7 +85,7 @@ def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
         return
     if not may_act(host):
         raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
-    with alone(CACHE / "engine.lock", lambda: say("waiting for another ./inv that is setting Docker up")):
+    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
         install(("mmdebstrap",), host, say)
 
 

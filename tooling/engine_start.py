@@ -16,6 +16,8 @@ from tooling.paths import CACHE
 
 START_SECONDS = 30.0
 LOG = CACHE / "dockerd.log"
+# The process number of the dockerd that this checkout has started.
+STARTED = CACHE / "dockerd.pid"
 PROC = Path("/proc")
 PID_FILES = {
     Path("/var/run/docker.pid"): "dockerd",
@@ -51,6 +53,19 @@ def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
     return fields.get("Name") != program or fields.get("State") == "Z"
 
 
+def was_killed() -> bool:
+    """Whether the last engine here was one that this checkout had started, and has not ended in good order.
+
+    dockerd deletes its pid file when it is stopped.
+    """
+    pid_file, program = next(iter(PID_FILES.items()))
+    try:
+        own = STARTED.read_text(encoding="ascii").strip() == pid_file.read_text(encoding="ascii").strip()
+    except OSError:
+        return False
+    return own and is_stale(pid_file, program)
+
+
 def start(host: Host, say: Callable[[str], None]) -> Findings:
     """Starts the engine and waits until it answers. Errors: UsageError with the cause after START_SECONDS."""
     if host.systemd:
@@ -84,6 +99,7 @@ def start(host: Host, say: Callable[[str], None]) -> Findings:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    STARTED.write_text(f"{process.pid}\n", encoding="ascii")
     return _wait(process, f"see {LOG}")
 
 

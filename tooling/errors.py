@@ -15,3 +15,7 @@ class UsageError(Exit):
 
     def __str__(self) -> str:
         return str(self.message)
+
+
+class EngineLostError(UsageError):
+    """The engine does not answer. Whoever watches a job catches it: for a job that runs it is no bad usage."""

@@ -43,7 +43,6 @@ def run(
     the fault; nothing is left running in either case.
     """
     name = f"fault-{fault.name}-{launcher}"[:31]
-    before = leftovers.shared_memory()
     argv = [
         str(ROOT / "inv"),
         "up",
@@ -76,7 +75,7 @@ def run(
         if detected is None and _names(fault, launcher, log):
             detected = ended
         output = log.read_text(encoding="utf-8", errors="replace")
-        left = leftovers.since(before, name)
+        left = leftovers.of(name)
         return Trial(fault.name, launcher, detected, ended, process.returncode, left, output)
     finally:
         if process.poll() is None:

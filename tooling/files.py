@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import file_digest
 from pathlib import Path
 
@@ -15,6 +16,6 @@ def sha256_of(path: Path) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Replaces a file at once: whoever reads it finds the old text or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")  # two processes may write at the same time
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

@@ -5,31 +5,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from docker.errors import APIError, NotFound
+from docker.errors import APIError
 from docker.models.containers import Container
+from urllib3.exceptions import HTTPError
 
 from tooling.engine_client import connect
-from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL
+from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL, asking
 
 # The streams end with the containers; a stream that does not is left behind after this many seconds.
 END_SECONDS = 10.0
+# Between two tries to read on where the engine is lost.
+AGAIN_SECONDS = 1.0
 
 
 @contextmanager
 def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
     """Copies the output of the project's containers, from their start on, to `shown` and to the end of
     the file `log`."""
-    client = connect(endpoint)
-    lock = threading.Lock()
+    with asking(endpoint):
+        client = connect(endpoint)
+        containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
+    lock, over = threading.Lock(), threading.Event()
     readers = []
     with log.open("ab") as file:
-        containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
         for container in containers:
             prefix = f"{container.labels[SERVICE_LABEL]} | ".encode()
-            arguments = (container, prefix, (shown, file), lock)
+            arguments = (container, prefix, (shown, file), lock, over)
             readers.append(threading.Thread(target=_copy, args=arguments, daemon=True))
         for reader in readers:
             reader.start()
@@ -38,6 +43,7 @@ def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterat
             for reader in readers:
                 reader.join(timeout=END_SECONDS)
         finally:
+            over.set()
             with lock:  # a reader that is still there must not write into a closed file
                 client.close()
 
@@ -57,13 +63,24 @@ def _copy(
     prefix: bytes,
     targets: tuple[BinaryIO, ...],
     lock: threading.Lock,
+    over: threading.Event,
 ) -> None:
-    try:
-        for line in lines(container.logs(stream=True, follow=True)):
-            with lock:
-                for target in targets:
-                    if not target.closed:
-                        target.write(prefix + line)
-                        target.flush()
-    except (APIError, NotFound, OSError):
-        return  # the container was removed under the reader's hands: its end is told elsewhere
+    copied = 0
+    while True:
+        try:
+            for line in islice(lines(container.logs(stream=True, follow=True)), copied, None):
+                with lock:
+                    for target in targets:
+                        if not target.closed:
+                            target.write(prefix + line)
+                            target.flush()
+                copied += 1
+            container.reload()
+            if container.status not in ("running", "paused"):
+                return
+        except APIError:
+            return  # the container was removed under the reader's hands: its end is told elsewhere
+        except (OSError, HTTPError):
+            pass  # the engine is lost: what comes when it is back is read on
+        if over.wait(AGAIN_SECONDS):
+            return

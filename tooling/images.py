@@ -15,12 +15,14 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tooling import advisories, base, locks, wheels
 from tooling.base import Base
 from tooling.errors import UsageError
+from tooling.locking import alone
 from tooling.paths import CACHE, IMAGES, ROOT
 from tooling.pin import INTEL_BINDINGS, Ccl, Pin
 
@@ -57,9 +59,16 @@ class Image:
 def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
     """Makes the pin's image unless it is there already. The engine must run (tooling.engine.ensure).
 
+    The pin's shared tag follows if it names this checkout's image, or none.
+
     An image stays what it is over commits that change nothing in it. With `of_this_commit` its labels name the one
     that is checked out. What is known against the pin's versions is one line each, before anything is looked for.
     """
+    with building(pin, say):
+        return _build(pin, say, of_this_commit)
+
+
+def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     started = time.monotonic()
     for advisory in pin.advisories:
         say(f"{pin.name}: warning: {advisory}")
@@ -82,6 +91,9 @@ def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
     made = inspect(pin.image)
     if made is None:
         raise UsageError(f"buildx ended well but {pin.image} is not in the engine: is another builder selected?")
+    shared = inspect(pin.shared_tag)
+    if shared is None or (present and shared[0] == present[0]):  # nobody's, or this checkout's
+        take_shared_tag(pin)
     if present and present[0] != made[0]:
         _remove_untagged(present[0])
     return Image(pin.image, made[0], made[2], built=True, seconds=time.monotonic() - started)
@@ -89,10 +101,30 @@ def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
 
 def build_anew(pin: Pin, tag: str, say: Say) -> None:
     """Makes the pin's image once more under another tag, without labels and without the build cache."""
-    ground, folder = base.ensure(pin, say), wheels.fetch(pin, say)
-    argv = build_argv(pin, ground, folder, stage_locks(pin, CACHE / "build" / pin.name), {})
-    argv[argv.index("--tag") + 1] = tag
-    _buildx(pin, [*argv[:3], "--no-cache", *argv[3:]], say)
+    with building(pin, say):
+        ground, folder = base.ensure(pin, say), wheels.fetch(pin, say)
+        argv = build_argv(pin, ground, folder, stage_locks(pin, CACHE / "build" / pin.name), {})
+        argv[argv.index("--tag") + 1] = tag
+        _buildx(pin, [*argv[:3], "--no-cache", *argv[3:]], say)
+
+
+@contextmanager
+def building(pin: Pin, say: Say) -> Iterator[None]:
+    """Held while an image of the pin is built: its staged locks and its log are one build's at a time."""
+    file = CACHE / "build" / f".{pin.name}.lock"
+    with alone(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
+        yield
+
+
+def take_shared_tag(pin: Pin) -> None:
+    """Makes the pin's tag without an identity name this checkout's image.
+
+    The image that the tag named before keeps the tag of its own checkout.
+    """
+    argv = ["docker", "tag", pin.image, pin.shared_tag]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise UsageError(f"{pin.image} cannot be tagged {pin.shared_tag}: {' '.join(result.stderr.split())}")
 
 
 def stage_locks(pin: Pin, folder: Path) -> Path:

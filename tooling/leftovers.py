@@ -1,4 +1,7 @@
-"""What outlives a cluster: containers, networks, volumes, keys, shared memory, processes."""
+"""What outlives a cluster: containers, networks, volumes, keys, processes.
+
+Shared memory cannot: a container's /dev/shm is its own and is removed with it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ _POLL_SECONDS = 0.2
 _CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
 
 
-def since(before: frozenset[str], name: str) -> tuple[str, ...]:
-    """All that a cluster left. `before`: what shared_memory() gave when it was not there yet."""
-    return (*of_cluster(name), *orphans(), *sorted(shared_memory() - before))
+def of(name: str) -> tuple[str, ...]:
+    """All that the last cluster of that name left."""
+    return (*of_cluster(name), *orphans(cluster.containers_of(name)))
 
 
 def of_cluster(name: str) -> list[str]:
@@ -30,28 +33,21 @@ def of_cluster(name: str) -> list[str]:
     return [*left, *([f"keys {keys}"] if keys.exists() else [])]
 
 
-def shared_memory(folder: Path = Path("/dev/shm")) -> frozenset[str]:  # noqa: S108 - looked at, not written to
-    """The files in this machine's /dev/shm that belong to the containers' user."""
-    user, _ = compose.container_user()
-    return frozenset(str(path) for path in folder.iterdir() if _owner(path) == user)
-
-
-def orphans(processes: Path = Path("/proc")) -> list[str]:
-    """This machine's processes of containers that the engine does not know any more, their shims too.
+def orphans(containers: frozenset[str], processes: Path = Path("/proc")) -> list[str]:
+    """This machine's processes of those `containers` (IDs) that the engine does not know any more, shims too.
 
     One that ends within SETTLE_SECONDS is none. Finds none where the engine runs on another machine.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
-    while found := _orphans(processes):
+    while found := _orphans(containers, processes):
         if time.monotonic() > deadline:
             return [f"process {number}" for number in found]
         time.sleep(_POLL_SECONDS)
     return []
 
 
-def _orphans(processes: Path) -> list[str]:
-    own = _containers(processes / "self")
-    seen = {process.name: _containers(process) - own for process in processes.glob("[0-9]*")}
+def _orphans(containers: frozenset[str], processes: Path) -> list[str]:
+    seen = {process.name: _containers(process) & containers for process in processes.glob("[0-9]*")}
     known = set(_docker("ps", "--all", "--quiet", "--no-trunc"))
     return sorted((number for number, names in seen.items() if names - known), key=int)
 
@@ -62,13 +58,6 @@ def _containers(process: Path) -> set[str]:
     except OSError:  # it has ended
         return set()
     return {name for text in texts for name in _CONTAINER.findall(text)}
-
-
-def _owner(path: Path) -> int | None:
-    try:
-        return path.lstat().st_uid
-    except OSError:  # gone
-        return None
 
 
 def _docker(*arguments: str) -> list[str]:

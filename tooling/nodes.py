@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import docker
+import requests
+from docker.errors import APIError, DockerException, NotFound
 
 from tooling.engine_client import connect
+from tooling.errors import EngineLostError
 
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
@@ -52,22 +55,40 @@ class Node:
 
 
 def read(endpoint: str, project: str | None = None) -> list[Node]:
-    """The nodes of a cluster, or those of every cluster, sorted by name."""
+    """The nodes of a cluster, or those of every cluster, sorted by name. Raises EngineLostError."""
     label = f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL
-    client = connect(endpoint)
-    try:
+    with asking(endpoint), closing(connect(endpoint)) as client:
         # sparse: a container that vanishes between the listing and the look is no error
         containers = client.containers.list(all=True, filters={"label": label}, sparse=True)
         seen = []
         for container in containers:
             try:
                 container.reload()
-            except docker.errors.NotFound:
+            except NotFound:
                 continue
             seen.append(_node(container.attrs, container.labels))
         return sorted(seen, key=lambda node: node.name)
-    finally:
-        client.close()
+
+
+@contextmanager
+def asking(endpoint: str) -> Iterator[None]:
+    """Raises EngineLostError where the engine does not answer; what it answers, errors too, is the caller's."""
+    try:
+        yield
+    except APIError:
+        raise
+    except (DockerException, requests.RequestException) as error:
+        raise EngineLostError(f"the Docker Engine at {endpoint} does not answer: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """The kernel's word for what is behind the libraries' errors, or what they say."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.strerror:
+            return str(found.strerror)
+        found = found.__cause__ or found.__context__
+    return " ".join(str(error).split())
 
 
 def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from tooling.advisories import Advisory
+from tooling.identity import IDENTITY
 
 INTEL_BINDINGS = "oneccl-bind-pt"
 PYTORCH_CPU = "+cpu"
@@ -119,7 +120,12 @@ class Pin:
 
     @property
     def image(self) -> str:
-        """The local tag of the image that is built for this pin."""
+        """The local tag of the image that this checkout builds for the pin. No other checkout moves it."""
+        return f"{self.shared_tag}-{IDENTITY}"
+
+    @property
+    def shared_tag(self) -> str:
+        """A tag without the checkout's identity, for commands that users type: the last ./inv build has it."""
         return f"cpu-train-stack:{self.name}"
 
     @property

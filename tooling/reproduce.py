@@ -15,8 +15,6 @@ from rich.table import Table
 from tooling import contents, engine, images, layers, registry, variants
 from tooling.choice import Choice
 
-NAME = "cpu-train-stack-reproduce"
-
 Say = Callable[[str], None]
 
 
@@ -24,7 +22,7 @@ def run(choice: Choice, as_json: bool, say: Say) -> None:
     """Builds twice and compares. Raises Exit with 1 and the first difference if the layers are not the same."""
     pin = variants.choose(choice.pin, (), choice.torch_source)
     engine.ensure(say)
-    tags = [f"{NAME}:{pin.name}-{number}" for number in ("first", "second")]
+    tags = [f"{pin.image}-{number}" for number in ("first", "second")]
     try:
         for tag in tags:
             started = time.monotonic()

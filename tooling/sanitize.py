@@ -31,9 +31,10 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     engine.ensure(say)
     tag = f"{pin.image}-{STAGE}"
     say(f"building {tag}, which has the compiler")
-    if subprocess.run(
-        stage_argv(pin, tag, say), env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False
-    ).returncode:
+    with images.building(pin, say):
+        argv = stage_argv(pin, tag, say)
+        built = subprocess.run(argv, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
+    if built.returncode != 0:
         raise UsageError(f"building {tag} failed: the step above says why")
     try:
         done = container.run(
@@ -43,7 +44,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
                 f"--sanitizer={'thread' if thread else 'address'}",
             ],
             [
-                # ThreadSanitizer needs fixed addresses, which Docker's default profile does not let a process ask for.
+                # ThreadSanitizer needs fixed addresses; Docker's default profile refuses them.
                 *(["--security-opt=seccomp=unconfined"] if thread else []),
                 f"--volume={images.BINDINGS}:/bindings:ro",
                 f"--volume={images.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",

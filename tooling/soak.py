@@ -103,14 +103,13 @@ def describe(job: Job) -> str:
 
 def run_one(spec: ClusterSpec, docker: engine.Engine, number: int, say: Say) -> Job:
     """One cluster from its start to its end. It is right if rank 0 says that every result is."""
-    before = leftovers.shared_memory()
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
         outcome = cluster.run(spec, docker, say, shown=nowhere)
     seconds = round(time.monotonic() - started, 2)
     log = cluster.folder_of(spec.name) / "log.txt"
     right = f"results of {spec.nodes * spec.ranks_per_node} ranks are right" in log.read_text(errors="replace")
-    job = Job(number, outcome.exit_code, right, seconds, leftovers.since(before, spec.name))
+    job = Job(number, outcome.exit_code, right, seconds, leftovers.of(spec.name))
     if not job.failed:
         return job
     kept = shutil.copy(log, FOLDER / f"job-{number}.log")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tooling.compose import LAUNCHER, ClusterSpec, container_user
+from tooling.compose import LABELS, LAUNCHER, ClusterSpec, container_user
 from tooling.errors import UsageError
 
 SSH_PORT = 2222
@@ -53,6 +53,7 @@ def remove(folder: Path) -> None:
 
 def _generate(spec: ClusterSpec, folder: Path, keys: list[Path]) -> None:
     argv = ["docker", "run", "--rm", "--pull=never", f"--name={spec.project}-keys", "--network=none"]
+    argv += [f"--label={name}={value}" for name, value in LABELS.items()]
     argv += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--user={}:{}".format(*container_user())]
     argv += [f"--mount=type=bind,source={folder},target=/run/keys", "--entrypoint=sh", spec.image]
     argv += ["-c", _MAKE, "sh", *(str(key.relative_to(folder)) for key in keys)]

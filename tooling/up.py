@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def up(request: Request) -> None:
     name = cluster.check_name(request.name)
     if request.max_restarts < 0 or (request.max_restarts and request.detach):
         raise UsageError("--max-restarts: expected 0 or more, and no --detach: nobody watches such a cluster")
+    environment = variables(request.environment)
+    check_set([key for key, value in environment.items() if value is None], os.environ)
     folder = Path(request.output) if request.output else cluster.folder_of(name) / "output"
     mounts = [Mount(Path(request.data).resolve(), "/data")] if request.data else []
     spec = ClusterSpec(
@@ -51,7 +54,7 @@ def up(request: Request) -> None:
         ranks_per_node=request.ranks_per_node,
         command=request.command,
         mounts=(*mounts, Mount(cluster.writable_folder(folder), "/output", read_only=False)),
-        environment=variables(request.environment),
+        environment=environment,
         offline=request.offline,
         launcher=request.launcher,
         memory=request.memory,
@@ -114,6 +117,14 @@ def variables(words: Sequence[str]) -> dict[str, str | None]:
             raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to hand on your own value")
         result[key] = value if equals else None
     return result
+
+
+def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raises UsageError if the caller has not all of the variables that are to be handed on."""
+    if missing := [name for name in names if name not in environ]:
+        raise UsageError(
+            f"--env {', '.join(missing)}: you have no such variable, expected NAME=VALUE or one that is set"
+        )
 
 
 def _names() -> list[str]:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from tooling import compose, nodes
+from invoke.exceptions import Exit
+
+from tooling import compose, engine, nodes
 from tooling.compose import LAUNCHER, ClusterSpec
+from tooling.errors import EngineLostError, UsageError
 from tooling.nodes import Node
 
 # After the first failure the other nodes have this long to notice it by themselves and to end with a message.
 GRACE_SECONDS = 10.0
 # A node may be paused or disconnected for so long and go on. Longer than the silence after which ssh gives up.
 PATIENCE_SECONDS = 20.0
+# A lost engine has this long to come back: to be restarted by systemd, for example.
+RETURN_SECONDS = 60.0
 # The job's exit code where no process of it has one.
 STUCK_EXIT_CODE = 1
 POLL_SECONDS = 0.3
@@ -25,11 +31,19 @@ Say = Callable[[str], None]
 
 
 def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
-    """The exit code of the cluster's job: 0, or that of the node that failed first. No job runs afterwards."""
+    """The exit code of the cluster's job: 0, or that of the node that failed first. No job runs afterwards.
+
+    Raises EngineGoneError if the engine is lost and does not come back.
+    """
     watchdog = Watchdog(say)
     deadline = None
     while True:
-        seen = nodes.read(endpoint, spec.project)
+        try:
+            seen = nodes.read(endpoint, spec.project)
+        except EngineLostError as error:
+            say(str(error))
+            until_engine_is_back(spec.name, endpoint, say)
+            continue
         now = time.monotonic()
         failed = nodes.first_failure(seen, expected=spec.service_names)
         stuck = watchdog.stuck(seen, now)
@@ -43,9 +57,37 @@ def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
             if running:
                 if not over:
                     say(f"stopping {', '.join(running)}")
-                compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
+                with suppress(EngineLostError):  # whoever takes the containers away meets it, too
+                    compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
             return failed.exit_code if failed else STUCK_EXIT_CODE if stuck else 0
         time.sleep(POLL_SECONDS)
+
+
+class EngineGoneError(Exit):
+    """The engine was lost while a cluster was up, and did not come back."""
+
+
+def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
+    """Waits for a lost engine; starts it where this checkout had started it. Raises EngineGoneError."""
+    deadline = time.monotonic() + RETURN_SECONDS
+    try:
+        engine.start_again(say)
+    except UsageError as error:
+        say(str(error))
+    while True:
+        try:
+            nodes.read(endpoint)
+        except EngineLostError:
+            if time.monotonic() > deadline:
+                raise EngineGoneError(
+                    f"the engine has not come back within {RETURN_SECONDS:.0f} s: start it; the next ./inv up "
+                    f"--name {name} or ./inv down --name {name} removes what is left of the cluster",
+                    code=STUCK_EXIT_CODE,
+                ) from None
+            time.sleep(1.0)
+        else:
+            say("the engine is back")
+            return
 
 
 class Watchdog:

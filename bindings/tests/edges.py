@@ -1,6 +1,6 @@
 """One rank of two in a case that is not everyday's. Prints "CASE: right" on rank 0, or raises.
 
-    torchrun --nproc-per-node 2 edges.py CASE
+torchrun --nproc-per-node 2 edges.py CASE
 """
 
 from __future__ import annotations
@@ -51,12 +51,20 @@ def hear(key: str) -> None:
     dist.distributed_c10d._get_default_store().wait([key], timedelta(seconds=60))
 
 
+def sum_again(done: Any) -> torch.Tensor:
+    work = dist.all_reduce(done.value()[0].clone(), async_op=True)
+    result: torch.Tensor = work.get_future().wait()[0]
+    return result
+
+
 def callback_waits() -> None:
     """A callback that waits for the future of a call that was started later."""
     first, second = (dist.all_reduce(torch.ones(size), async_op=True).get_future() for size in (10, 200_000))
     nested = first.then(lambda _: second.wait()[0].sum().item())
     check(nested.wait() == 400_000, "the callback saw the other call's result")
-    chained = first.then(lambda _: dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0].sum().item())
+    chained = first.then(
+        lambda _: dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0].sum().item()
+    )
     check(chained.wait() == 6, "the callback's own call is complete")
 
 
@@ -65,7 +73,11 @@ def callbacks_in_order() -> None:
     sums = []
     for size in range(1, 30):
         future = dist.all_reduce(torch.ones(size), async_op=True).get_future()
-        sums.append(future.then(lambda done: dist.all_reduce(done.value()[0].clone(), async_op=True).get_future().wait()[0]))
+        sums.append(
+            future.then(
+                lambda done: dist.all_reduce(done.value()[0].clone(), async_op=True).get_future().wait()[0]
+            )
+        )
         if dist.get_rank() == size % 2:
             time.sleep(0.003)
     for size, future in enumerate(sums, start=1):

@@ -2,8 +2,8 @@
 
     python exits.py FOLDER [--rounds 200]
 
-Each round: two ranks make a group, start calls that the other one never makes, with and without a callback, and end
-as any script does. They start from one process that has imported torch.
+Each round: two ranks make a group, start calls that the other one never makes, with and without a callback, and
+end as any script does. They start from one process that has imported torch.
 """
 
 from __future__ import annotations

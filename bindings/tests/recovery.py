@@ -2,10 +2,9 @@
 
     python recovery.py FOLDER [--rounds 50] [--ranks 3]        starts the ranks itself
 
-Each round: all ranks make a group over a new store, train two steps of DDP, one of them aborts while the others wait
-for it in a collective, these notice it within two seconds, make a group without the rank, and train on. Rank 0 prints
-a JSON document: the longest time that a rank needed to notice, and what the process holds after a few rounds and at
-the end.
+Each round: all ranks make a group over a new store and train two steps of DDP. One of them aborts, the others
+notice it within two seconds in a collective, make a group without that rank, and train on. Rank 0 prints a JSON
+document: the longest time that a rank needed to notice, and what the process holds after a few rounds and at the end.
 """
 
 from __future__ import annotations

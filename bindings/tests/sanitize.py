@@ -3,8 +3,8 @@
     python sanitize.py BUILD ONECCL [--sanitizer thread] [--ranks 2 3]
 
 BUILD is build.py, ONECCL the unpacked oneccl-devel wheel. Needs what build.py needs, and g++'s libasan or libtsan.
-Leaks are not looked for, since Python and torch leave much to the end of the process: cycles.py measures what groups
-leave. oneCCL, torch and Python are not compiled here, so what they do wrong is not seen.
+Leaks are not looked for, since Python and torch leave much to the end of the process: cycles.py measures what
+groups leave. oneCCL, torch and Python are not compiled here, so what they do wrong is not seen.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 600
 
 
-# The library to load before all others, and its options. ThreadSanitizer sees only a part of what a library does that
-# is not compiled with it.
+# The library to load before all others, and its options. ThreadSanitizer sees only a part of what other libraries do
+# that are not compiled with it.
 SANITIZERS = {
     "address": ("libasan.so", "ASAN_OPTIONS", "detect_leaks=0:exitcode=86"),
     "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=86:report_bugs=1"),

@@ -18,9 +18,9 @@ import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -81,7 +81,7 @@ def power_sgd(group: dist.ProcessGroup, net: Net, *, rank: int, batched: bool, b
 
 
 class Nested:
-    """torch.distributed as the quantization hooks know it: an all_gather's future has a list of lists, as with NCCL."""
+    """torch.distributed as the quantization hooks know it: an all_gather's future has a list of lists."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)
@@ -125,7 +125,11 @@ def train(
         total = loss.detach().clone()
         dist.all_reduce(total, group=group)
         losses.append(total.item())
-    weights = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]) if wrap is not fsdp else None
+    weights = (
+        torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+        if wrap is not fsdp
+        else None
+    )
     return losses, torch.empty(0) if weights is None else weights
 
 

@@ -19,10 +19,11 @@ from tests import containers, signals
 from tests.second_engine import SecondEngine
 from tooling import base, compose, pins
 from tooling.hosts import keys
+from tooling.identity import IDENTITY
 from tooling.paths import ROOT
 from tooling.say import say
 
-IMAGE = "cpu-train-stack-test-host"
+IMAGE = f"cpu-train-stack-test-host:{IDENTITY}"
 DOCKERFILE = """\
 FROM {base}
 RUN apt-get update -q && \\
@@ -88,6 +89,7 @@ class Machines:
         self.folder, self.home = folder, folder / "home"
         self.network = containers.unique_name()
         self.hosts: dict[str, Host] = {}
+        self.jobs: set[str] = set()  # that were launched from here
         (self.home / ".ssh").mkdir(parents=True)
         private, self._public = keys.pair()
         key = self.home / ".ssh" / "id_ed25519"
@@ -184,6 +186,7 @@ class Machines:
 
     def launch(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """`./inv launch` in the background, its output in pipes."""
+        self.jobs.update(word.removeprefix("--name=") for word in arguments if word.startswith("--name="))
         return subprocess.Popen(
             [str(ROOT / "inv"), *arguments],
             stdout=subprocess.PIPE,

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.signals import as_at_a_terminal
-from tooling import cluster
+from tooling import bench, bench_scaling, soak
 from tooling.compose import PROJECT_PREFIX
 from tooling.paths import ROOT
 
 INV = str(ROOT / "inv")
 
 
+# The cluster that a task begins where no --name is given.
+_NAMES = {
+    "up": "cluster",
+    "demo": "demo",
+    "soak": soak.NAME,
+    "bench collectives": bench.CLUSTER,
+    "bench scaling": bench_scaling.CLUSTER,
+}
+# The clusters that this session's calls of ./inv began.
+_begun: set[str] = set()
+
+
+def begins(arguments: Sequence[str]) -> str | None:
+    """The name of the cluster that `./inv arguments` begins, None if it begins none."""
+    own = list(itertools.takewhile(lambda word: word != "--", arguments))
+    default = _NAMES.get(" ".join(own[:2])) or _NAMES.get(own[0])
+    given = re.search(r"(?:^|\s)--name[=\s](\S+)", " ".join(own))
+    return given[1] if default and given else default
+
+
 def inv(*arguments: str, timeout: float = 300, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Runs ./inv to its end."""
+    if name := begins(arguments):
+        _begun.add(name)
     return subprocess.run([INV, *arguments], capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd)
 
 
@@ -43,6 +68,7 @@ class Running:
 
     def __init__(self, name: str, log: Path, *arguments: str) -> None:
         self.name, self.log = name, log
+        _begun.add(name)
         with log.open("wb") as stream:
             self.process = subprocess.Popen(
                 [INV, "up", f"--name={name}", *arguments],
@@ -87,24 +113,31 @@ def start(tmp_path: Path, image: str) -> Iterator[Callable[..., Running]]:
 
 
 def _there() -> set[str]:
-    """The clusters of this checkout that have a container or a network; another checkout's are its own affair."""
-    prefix, here = f"name=^{PROJECT_PREFIX}", str(cluster.CLUSTERS)
-    label = '{{.Label "com.docker.compose.project"}}|{{.Label "com.docker.compose.project.config_files"}}'
-    files = [line.split("|") for line in _listed("ps", "--all", "--filter", prefix, "--format", label)]
-    others = {project for project, file in files if not file.startswith(here)}
-    networks = _listed("network", "ls", "--filter", prefix, "--format", '{{.Label "com.docker.compose.project"}}')
-    return ({project for project, _ in files} | set(networks)) - others
+    """The names of this checkout's clusters that have a container or a network."""
+    arguments = ("--filter", f"name=^{PROJECT_PREFIX}", "--format", '{{.Label "com.docker.compose.project"}}')
+    projects = {*_listed("ps", "--all", *arguments), *_listed("network", "ls", *arguments)}
+    return {project.removeprefix(PROJECT_PREFIX) for project in projects}
+
+
+@contextmanager
+def no_cluster_left() -> Iterator[None]:
+    """Fails if a cluster is left that this session has begun, after it has removed it.
+
+    A cluster that was there before, or that somebody else begins meanwhile in this checkout, is not touched.
+    """
+    before = _there()
+    yield
+    left = (_there() - before) & _begun
+    for name in left:
+        inv("down", f"--name={name}")
+    assert not left, f"left behind: {', '.join(left)}"
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """Whatever a test does, no container and no network of a cluster that it began is there afterwards."""
-    before = _there()
-    yield
-    left = _there() - before
-    for project in left:
-        inv("down", f"--name={project.removeprefix(PROJECT_PREFIX)}")
-    assert not left, f"left behind: {', '.join(left)}"
+    with no_cluster_left():
+        yield
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from tests.cluster.bare_hosts import Machines
 from tooling import engine, image_lock
 from tooling.errors import USAGE_EXIT_CODE
 from tooling.hosts import record
-from tooling.hosts.commands import JOB_LABEL
+from tooling.hosts.commands import labels
+from tooling.identity import IDENTITY
 from tooling.image_lock import ImageLock
 from tooling.registry import Registry, Target
 from tooling.say import say
@@ -59,17 +60,21 @@ def machines(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         made.close()
 
 
-def running() -> list[str]:
-    """The containers of all jobs, whatever their state."""
-    argv = ["docker", "ps", "--all", "--filter", f"label={JOB_LABEL}", "--format", "{{.Names}}"]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+def running(*names: str) -> list[str]:
+    """The containers of this checkout's jobs of those names, whatever their state."""
+    found = []
+    for name in names:
+        filters = [word for label in labels(name) for word in ("--filter", f"label={label}")]
+        argv = ["docker", "ps", "--all", *filters, "--format", "{{.Names}}"]
+        found += subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    return found
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Whatever a test does, no container of a job is there afterwards."""
+def nothing_left(machines: Machines) -> Iterator[None]:
+    """Whatever a test does, no container of a job that it launched is there afterwards."""
     yield
-    left = running()
+    left = running(*machines.jobs)
     for name in left:
         bare_hosts.docker("rm", "--force", "--volumes", name)
     assert left == []
@@ -106,7 +111,7 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
     lines = argument_lists_until_the_end_of(process)
     try:
         assert process.wait() == 0, process.communicate()
-        assert any(b"--name=cts-job-held-2" in line for line in lines), (
+        assert any(f"--name=cts-job-{IDENTITY}-held-2".encode() in line for line in lines), (
             "the command that has the secret was not seen"
         )
         assert not any(UNSEEN.encode() in line for line in lines)
@@ -114,7 +119,7 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
         again = machines.inv("launch", *options, "--", "true")
         assert (again.returncode, again.stderr.count("\n")) == (USAGE_EXIT_CODE, 1), again
         assert "job held is running" in again.stderr
-        # Another checkout knows of it from the hosts themselves.
+        # Without a record, as after rm -r .cache, it is known from the hosts themselves.
         file = record.folder_of("held") / "job.json"
         text = file.read_text()
         file.unlink()
@@ -123,7 +128,7 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
         assert (elsewhere.returncode, elsewhere.stderr.count("a job held is running")) == (USAGE_EXIT_CODE, 3)
         shown = machines.inv("status", "--name=held").stdout
         assert shown.count("running") == 3
-        assert re.search(r"gamma .*cts-job-held-2 .*running", shown)
+        assert re.search(rf"gamma .*cts-job-{IDENTITY}-held-2 .*running", shown)
         deadline = time.monotonic() + 60
         while (output := machines.inv("logs", "--name=held").stdout).count(f"yes {UNSEEN}") < 3:
             assert time.monotonic() < deadline, output
@@ -131,7 +136,7 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
     finally:
         ended = machines.inv("stop", "--name=held")
     assert ended.returncode == 0, ended.stderr
-    assert running() == []
+    assert running("held") == []
     assert sorted(machines.inv("logs", "--name=held").stdout.splitlines()) == [
         f"{name} | yes {UNSEEN}" for name in machines.hosts
     ]
@@ -170,22 +175,23 @@ def test_nothing_outlives_the_command_that_watches_a_job(
     machines: Machines, launcher: str, number: signal.Signals, code: int
 ) -> None:
     """A killed ./inv cleans nothing up: the hosts notice that its session is over."""
-    options = (f"--launcher={launcher}", f"--name=cut-{launcher}", f"--output={machines.shared / 'cut'}")
+    name = f"cut-{launcher}"
+    options = (f"--launcher={launcher}", f"--name={name}", f"--output={machines.shared / 'cut'}")
     hosts = f"--hosts={machines.file('alpha', 'beta', 'gamma')}"
     process = machines.launch("launch", hosts, *options, "--", "sh", "-c", "echo begun; sleep 600")
     try:
         assert process.stdout is not None
         assert "begun" in process.stdout.readline()
-        assert len(running()) == 3
+        assert len(running(name)) == 3
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == code, out + err
     deadline = time.monotonic() + 30
-    while code < 0 and running() and time.monotonic() < deadline:
+    while code < 0 and running(name) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert running() == []
+    assert running(name) == []
     assert "Traceback" not in err
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import compose, leftovers, soak
+from tooling import leftovers, soak
 from tooling.compose import PROJECT_PREFIX
 
 WAITS = "import sys, time; print('ready', flush=True); time.sleep(60)"
@@ -39,26 +37,17 @@ def test_containers_networks_and_volumes_of_a_cluster_are_found_and_no_others(im
     assert leftovers.of_cluster(name) == []
 
 
-def test_a_process_of_a_container_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_a_clusters_container_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "SETTLE_SECONDS", 0.5)
-    assert leftovers.orphans() == []
-    shim = [sys.executable, "-c", WAITS, "-namespace", "moby", "-id", uuid.uuid4().hex * 2]
+    container, another = (uuid.uuid4().hex * 2 for _ in range(2))
+    shim = [sys.executable, "-c", WAITS, "-namespace", "moby", "-id", container]
     with subprocess.Popen(shim, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        assert leftovers.orphans() == [f"process {process.pid}"]
+        assert leftovers.orphans(frozenset({container})) == [f"process {process.pid}"]
+        assert leftovers.orphans(frozenset({another})) == [], "another cluster's is its own affair"
         process.kill()
-    assert leftovers.orphans() == []
-
-
-def test_shared_memory_counts_if_it_is_of_the_containers_user(tmp_path: Path) -> None:
-    user = compose.container_user()
-    for name, owner in (("ours", user), ("another's", (user[0] + 1, user[1]))):
-        (tmp_path / name).touch()
-        if os.geteuid() == 0:
-            os.chown(tmp_path / name, *owner)
-    expected = {str(tmp_path / "ours")} if os.geteuid() == 0 else set(map(str, tmp_path.iterdir()))
-    assert leftovers.shared_memory(tmp_path) == expected
+    assert leftovers.orphans(frozenset({container})) == []
 
 
 def test_short_clusters_of_mpirun_come_right_and_leave_nothing(image: str) -> None:

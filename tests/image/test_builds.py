@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,82 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
-from tooling import builds, locks, pins, wheels
+from tooling import builds, images, locks, pins, wheels
+from tooling import pin as pin_module
+from tooling.images import Image, Say
+from tooling.pin import Pin
 from tooling.pins import Matrix
 
 ROW = pins.load().pin()
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Image]]:
+    """Builds, as a checkout of that identity, an empty image of a pin of this test's own from those inputs."""
+    row = replace(ROW, name=containers.unique_name().rpartition("test-")[2])
+    wanted = ""
+    made: set[str] = set()
+
+    def buildx(pin: Pin, _argv: list[str], _say: Say) -> None:
+        argv = ["docker", "import", f"--change=LABEL {images.INPUTS_LABEL}={wanted}", "-", pin.image]
+        subprocess.run(argv, input=bytes(10240), capture_output=True, check=True, timeout=60)
+
+    def build(checkout: str, inputs: str) -> Image:
+        nonlocal wanted
+        wanted = inputs
+        monkeypatch.setattr(pin_module, "IDENTITY", checkout)
+        made.update((row.image, row.shared_tag))
+        return images.build(row, lambda _line: None)
+
+    monkeypatch.setattr(images, "CACHE", tmp_path)
+    monkeypatch.setattr(images, "_buildx", buildx)
+    monkeypatch.setattr(images, "inputs_sha256", lambda *_: wanted)
+    monkeypatch.setattr(wheels, "fetch", lambda *_: tmp_path)
+    monkeypatch.setattr(locks, "path_of", lambda _pin: locks.LOCKS / "2.13.txt")
+    monkeypatch.setattr(locks, "build_path_of", lambda _pin: locks.LOCKS / "2.13-build.txt")
+    yield build
+    for tag in made:
+        subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False, timeout=60)
+
+
+def test_a_checkouts_build_neither_replaces_nor_removes_another_checkouts_image(
+    image: str, build: Callable[[str, str], Image]
+) -> None:
+    mine = build("11111111", "a")
+    theirs = build("22222222", "b")
+    assert mine.tag != theirs.tag
+    assert _id(mine.tag) == mine.id
+
+    again = build("11111111", "c")
+    assert again.built
+    assert _id(mine.tag) == again.id
+    assert images.inspect(mine.id) is None, "the image that this one supersedes is left"
+    assert _id(theirs.tag) == theirs.id
+
+
+def test_the_shared_tag_follows_the_checkout_that_took_it(
+    image: str, build: Callable[[str, str], Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build("11111111", "a")
+    shared = first.tag.removesuffix("-11111111")
+    assert _id(shared) == first.id, "nobody had it"
+    build("22222222", "b")
+    assert _id(shared) == first.id
+    second = build("11111111", "c")
+    assert _id(shared) == second.id
+
+    theirs = build("22222222", "b")
+    assert not theirs.built
+    images.take_shared_tag(replace(ROW, name=shared.partition(":")[2]))
+    assert _id(shared) == theirs.id
+    build("11111111", "d")
+    assert _id(shared) == theirs.id
+
+
+def _id(reference: str) -> str:
+    found = images.inspect(reference)
+    assert found is not None, reference
+    return found[0]
 
 
 @pytest.mark.timeout(120)
@@ -29,6 +103,7 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     matrix = Matrix(ROW.name, {pin.name: pin for pin in (unlocked, dead, ROW)})
     monkeypatch.setattr(pins, "load", lambda: matrix)
     monkeypatch.setattr(wheels, "WHEELS", tmp_path)
+    monkeypatch.setattr(images, "take_shared_tag", lambda _pin: None)  # it is the user's
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     for variable in [name for name in os.environ if name.startswith("PIP_")]:

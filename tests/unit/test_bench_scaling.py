@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from entrypoints.host import Core
 from tooling import bench_scaling, bench_scaling_report, compose, plots_scaling
 from tooling.compose import ClusterSpec
 from tooling.errors import UsageError
@@ -17,6 +18,7 @@ from tooling.scaling.estimate import Estimate
 from tooling.scaling.step import Inputs, Job, step
 
 GRADIENT, EMBEDDING, BUCKETS, BATCH = 52_000_000, 10_000_000, 17, 8
+CORES = [Core((cpu,), (cpu,)) for cpu in range(2)]
 FACTS = {
     "date": "2026-01-02T03:04:05+00:00",
     "image": "sha256:1",
@@ -162,7 +164,7 @@ def test_the_picture_is_a_png(document: dict[str, Any], tmp_path: Path) -> None:
 )
 def test_every_node_gets_the_same_cores(cores: int, nodes: int, each: float, limited: bool) -> None:
     assert (bench_scaling.cores_of_each(cores, nodes), bench_scaling.limited(cores, nodes)) == (each, limited)
-    shares = compose.split_cores(list(range(cores)), nodes)
+    shares = compose.split_cores([Core((cpu,), (cpu,)) for cpu in range(cores)], nodes)
     for core in range(cores):  # no core is promised more than once
         users = [share for share in shares if core in share]
         assert sum(min(each, len(share)) / len(share) for share in users) <= 1
@@ -170,14 +172,14 @@ def test_every_node_gets_the_same_cores(cores: int, nodes: int, each: float, lim
 
 def test_a_nodes_cores_are_a_quota() -> None:
     spec = ClusterSpec("test", "cpu-train-stack:2.13", 4, 1, ("bench", "scaling"), cpus=0.5)
-    nodes = compose.document(spec, [0, 1], keys=Path("/keys"))["services"].values()
+    nodes = compose.document(spec, CORES, keys=Path("/keys"))["services"].values()
     assert {(node["cpuset"], node["cpu_period"], node["cpu_quota"]) for node in nodes} == {
         ("0", compose.CPU_PERIOD_US, compose.CPU_PERIOD_US // 2),
         ("1", compose.CPU_PERIOD_US, compose.CPU_PERIOD_US // 2),
     }
     unlimited = ClusterSpec("test", "cpu-train-stack:2.13", 2, 1, ("bench", "scaling"))
     assert not any(
-        "cpu_quota" in node for node in compose.document(unlimited, [0, 1], Path("/keys"))["services"].values()
+        "cpu_quota" in node for node in compose.document(unlimited, CORES, Path("/keys"))["services"].values()
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tooling import engine_start
 from tooling.apt_sources import APT, Source
 from tooling.engine_find import (
     EngineFacts,
@@ -341,6 +342,29 @@ def test_a_pid_file_of_a_process_that_runs_now_is_read_from_the_kernel(tmp_path:
     name = Path("/proc/self/comm").read_text().strip()
     assert not is_stale(pid_file, name)
     assert is_stale(pid_file, "dockerd")
+
+
+@pytest.mark.parametrize(
+    ("started", "pid_file", "killed"),
+    [
+        ("7", "7\n", True),
+        (None, "7\n", False),
+        ("6", "7\n", False),
+        ("7", None, False),
+        ("7", "8\n", False),
+    ],
+    ids=["killed", "never started one", "another checkout's", "stopped in good order", "a new one"],
+)
+def test_only_an_engine_of_this_checkout_that_did_not_end_in_good_order_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: str | None, pid_file: str | None, killed: bool
+) -> None:
+    found = {"own": started, "docker.pid": pid_file}
+    for name, text in found.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    monkeypatch.setattr(engine_start, "STARTED", tmp_path / "own")
+    monkeypatch.setattr(engine_start, "PID_FILES", {tmp_path / "docker.pid": "dockerd"})
+    assert engine_start.was_killed() is killed
 
 
 def test_os_release_is_read_with_quotes_comments_and_blank_lines() -> None:

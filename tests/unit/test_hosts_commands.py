@@ -17,6 +17,7 @@ from tooling.hosts import commands, keys, launch, record
 from tooling.hosts.job import Place, unknown
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Done
+from tooling.identity import IDENTITY
 from tooling.locking import alone
 
 PLACES = [
@@ -31,14 +32,14 @@ def words(command: str) -> list[str]:
 
 def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> None:
     argv = words(commands.create(job(data="/d", memory="4g"), 1, PLACES))
-    assert argv[:3] == ["docker", "create", "--name=cts-job-one-1"]
+    assert argv[:3] == ["docker", "create", f"--name=cts-job-{IDENTITY}-one-1"]
     for option in (
         *("--network=host", "--user=1001:100", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"),
         *("--shm-size=1073741824", "--memory=4g", "--memory-swap=4g", "--pull=never", "--env=HOME=/tmp"),
         *("--mount=type=bind,source=/d,target=/data,readonly", "--mount=type=bind,source=/out,target=/output"),
     ):
         assert option in argv
-    at = argv.index("stack:1")
+    at = argv.index("sha256:0")
     assert argv[at + 1 :] == [
         *("launch", "--nnodes=3", "--node-rank=1", "--master-addr=10.0.0.0", "--master-port=29500"),
         *("--nproc-per-node=2", "--", "train", "--x", "a b"),
@@ -48,7 +49,7 @@ def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> 
 def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
     mpi = job(launcher="mpirun", port=30000, environment={"A": "1", "TOKEN": None}, hub="/hub")
     first, second = words(commands.create(mpi, 0, PLACES)), words(commands.create(mpi, 1, PLACES))
-    assert second[second.index("stack:1") + 1 :] == ["sshd", "--port=30499"]
+    assert second[second.index("sha256:0") + 1 :] == ["sshd", "--port=30499"]
     assert "--hosts=10.0.0.0,10.0.0.1,10.0.0.2" in first
     assert {"--env=I_MPI_PORT_RANGE=30001:30498", "--env=I_MPI_HYDRA_IFACE=eth0"} < set(first)
     names = ["CPU_TRAIN_STACK_IMAGE", "HF_HOME", "A", "TOKEN"]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tooling import images, locks, pins
+from tooling import base, images, locks, pins, wheels
 from tooling.base import Base
+from tooling.identity import IDENTITY
+from tooling.images import Say
 from tooling.paths import ROOT
-from tooling.pin import Ccl
+from tooling.pin import Ccl, Pin
 
 PIN = pins.load().pin()
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
@@ -128,7 +132,7 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
     argv = images.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
     assert argv[:3] == ["docker", "buildx", "build"]
     assert argv[-1] == str(ROOT / "images")
-    assert words_after(argv, "--tag") == ["cpu-train-stack:2.13"]
+    assert words_after(argv, "--tag") == [f"cpu-train-stack:2.13-{IDENTITY}"]
     assert words_after(argv, "--build-context") == [
         f"wheels={tmp_path / 'wheels'}",
         f"locks={tmp_path / 'locks'}",
@@ -183,6 +187,35 @@ def test_an_origin_with_a_token_is_told_without_it(checkout: Path) -> None:
     assert len(made["org.opencontainers.image.revision"]) == 40
     (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n')
     assert images.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
+
+
+def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would stage the locks in one folder, under the same names, and write one log."""
+    engine: dict[str, tuple[str, dict[str, str], int]] = {}
+    together, most = 0, 0
+    said: list[str] = []
+
+    def buildx(pin: Pin, argv: list[str], say: Say) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        time.sleep(0.5)
+        engine[pin.image] = ("sha256:1", {images.INPUTS_LABEL: images.inputs_sha256(pin, GROUND)}, 1)
+        together -= 1
+
+    monkeypatch.setattr(images, "CACHE", checkout / ".cache")
+    monkeypatch.setattr(images, "_buildx", buildx)
+    monkeypatch.setattr(images, "inspect", engine.get)
+    monkeypatch.setattr(images, "take_shared_tag", lambda _pin: None)
+    monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
+    monkeypatch.setattr(wheels, "fetch", lambda *_: checkout)
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda _: images.build(PIN, said.append), range(2)))
+    assert most == 1
+    assert sorted(image.built for image in made) == [False, True]
+    assert "waiting for another ./inv that is building pin 2.13" in said
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no-git"])

@@ -12,6 +12,7 @@ import pytest
 
 from tooling import matrix, pins
 from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.identity import IDENTITY
 from tooling.paths import ROOT
 
 CHOICES = ", ".join(pins.load().pins)
@@ -34,7 +35,7 @@ def test_the_default_pin_is_the_one_that_is_built_when_none_is_named() -> None:
 
 def test_a_pin_names_its_image_and_its_requirements() -> None:
     pin = pins.load().pin("2.13")
-    assert pin.image == "cpu-train-stack:2.13"
+    assert pin.image == f"cpu-train-stack:2.13-{IDENTITY}"
     assert f"torch=={pin.packages['torch']}" in pin.requirements
     assert list(pin.requirements) == sorted(pin.requirements)
     assert pin.sources["torch"].url.startswith("https://")

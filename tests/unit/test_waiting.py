@@ -3,11 +3,14 @@ in tests/cluster."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tooling import fault_trial, reliability, up
+from tooling import fault_trial, nodes, reliability, up
 from tooling.cluster import Outcome
 from tooling.compose import JOB, ClusterSpec
+from tooling.errors import EngineLostError
 from tooling.faults import FAULTS
 from tooling.nodes import Node
 from tooling.reliability import Recovery
@@ -43,6 +46,13 @@ def test_a_node_that_comes_back_has_its_whole_time_again() -> None:
 
 def test_a_node_that_has_ended_is_not_held_back() -> None:
     assert Node("node-1", "p", False, 0, False, "", paused=True, cut_off=True).held_back() == ""
+
+
+def test_an_engine_that_does_not_answer_is_one_line_with_the_cause(tmp_path: Path) -> None:
+    endpoint = f"unix://{tmp_path}/docker.sock"
+    with pytest.raises(EngineLostError) as caught:
+        nodes.read(endpoint)
+    assert str(caught.value) == f"the Docker Engine at {endpoint} does not answer: No such file or directory"
 
 
 def spec() -> ClusterSpec:

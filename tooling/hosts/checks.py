@@ -15,6 +15,7 @@ from tooling.hosts.facts import Facts
 from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job, Place
 from tooling.hosts.remote import Done, Remote, RemoteError
+from tooling.identity import IDENTITY
 
 PULL_SECONDS = 1800.0
 _MENDS = (
@@ -118,7 +119,10 @@ def _image(job: Job, remote: Remote) -> str:
             raise RemoteError(f"{job.image} is not there and cannot be pulled: {_cut(pulled.last)}")
         done = remote.run(commands.image_id(job.image))
     if done.code != 0:
-        raise RemoteError(f"{job.image} is not there: push it, and launch with --image-lock image.lock.json")
+        raise RemoteError(
+            f"{job.image} is not there: copy it there (docker save, docker load), "
+            "or push it, and launch with --image-lock image.lock.json"
+        )
     return done.out.strip()
 
 
@@ -137,7 +141,7 @@ def _facts(remote: Remote) -> Facts:
 
 def _folders(job: Job, remote: Remote, its: Facts) -> str:
     """Looks for the folders that will be mounted, makes those to write to. Returns the output folder."""
-    output = job.output or f"{its.home}/cpu-train-stack/{job.name}"
+    output = job.output or f"{its.home}/cpu-train-stack/{IDENTITY}/{job.name}"
     if job.data:
         _checked(remote, commands.readable(job.data), f"--data {job.data}")
     for folder in filter(None, (output, job.hub)):

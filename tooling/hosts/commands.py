@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from tooling import identity
 from tooling.compose import START_SECONDS
 from tooling.hosts.job import Job, Place
 
@@ -36,9 +37,15 @@ FACTS = "; ".join(
 )
 
 
+def labels(name: str) -> tuple[str, str]:
+    """What marks the containers of this checkout's job `name`."""
+    return f"{JOB_LABEL}={name}", f"{identity.LABEL}={identity.IDENTITY}"
+
+
 def present_jobs(name: str) -> str:
-    """The containers of the job `name` on a host: their names and states."""
-    return f"docker ps --all --filter label={JOB_LABEL}={name} --format '{{{{.Names}}}} {{{{.State}}}}'"
+    """The containers of this checkout's job `name` on a host: their names and states."""
+    filters = " ".join(f"--filter label={label}" for label in labels(name))
+    return f"docker ps --all {filters} --format '{{{{.Names}}}} {{{{.State}}}}'"
 
 
 def image_id(reference: str) -> str:
@@ -171,7 +178,7 @@ def _create(
         "docker",
         "create",
         f"--name={job.container(index)}",
-        f"--label={JOB_LABEL}={job.name}",
+        *(f"--label={label}" for label in labels(job.name)),
         "--pull=never",
     ]
     argv += ["--network=host", f"--user={place.uid}:{place.gid}", "--cap-drop=ALL"]
@@ -189,4 +196,4 @@ def _create(
     argv += [f"--env={name}" if value is None else f"--env={name}={value}" for name, value in environment.items()]
     handed_on = [name for name, value in environment.items() if value is None]
     reads = [f"IFS= read -r {name} && export {name} &&" for name in handed_on]
-    return " ".join([*reads, shlex.join([*argv, job.image, *command])])
+    return " ".join([*reads, shlex.join([*argv, place.image_id, *command])])

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from tooling.compose import LAUNCHERS
 from tooling.errors import UsageError
 from tooling.hosts.hostfile import Host
+from tooling.identity import IDENTITY
 
 # Ports from the meeting port on: that one, hydra's and libfabric's, and the last for the containers' sshd.
 PORTS = 500
@@ -80,8 +81,8 @@ class Job:
         return int(self.memory[:-1]) << {"k": 10, "m": 20, "g": 30}[self.memory[-1].lower()]
 
     def container(self, index: int) -> str:
-        """The name of the container of host `index`."""
-        return f"cts-job-{self.name}-{index}"
+        """The name of the container of host `index`: no other checkout's job has it."""
+        return f"cts-job-{IDENTITY}-{self.name}-{index}"
 
 
 @dataclass(frozen=True)

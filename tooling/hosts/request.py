@@ -90,9 +90,8 @@ def run(request: Request) -> None:
 
 def values(names: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """The caller's own values of `names`, which are handed on line by line. Raises UsageError."""
+    up.check_set(names, environ)
     for name in names:
-        if name not in environ:
-            raise UsageError(f"--env {name}: you have no such variable, expected NAME=VALUE or one that is set")
         if "\n" in environ[name]:
             raise UsageError(f"--env {name}: its value has several lines, expected one: hand on a file instead")
     return [environ[name] for name in names]

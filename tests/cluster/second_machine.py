@@ -1,0 +1,80 @@
+"""A second machine as far as Docker goes: an engine in it is found where engines are, and nowhere else.
+
+It is a process with namespaces of its own for processes, mounts and the network, in which /run and /var/lib/docker
+are empty. So a test can let the tool start an engine there, and kill it, beside the engine of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tooling.engine_plan import may_act
+from tooling.host import read_host
+from tooling.paths import ROOT
+
+NAMESPACES = ("--mount", "--net", "--pid")
+PREPARE = """
+mount -t tmpfs tmpfs /run && mount --bind "$0" /var/lib/docker && ip link set lo up && echo ready &&
+exec sleep 3600
+"""
+
+
+class SecondMachine:
+    """Needs root, as engines do, and a system on which the tool starts engines."""
+
+    def __init__(self, folder: Path) -> None:
+        needed = ("dockerd", "unshare", "nsenter", "ip")
+        if missing := [name for name in needed if shutil.which(name) is None]:
+            pytest.skip(f"a second machine needs {', '.join(missing)}")
+        if not may_act(read_host()):
+            pytest.skip("the tool starts an engine on Debian, as root")
+        data = folder / "var-lib-docker"
+        data.mkdir()
+        argv = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "--kill-child", "sh", "-c", PREPARE, str(data)]
+        self._holder = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == b"ready\n"
+        holder = self._holder.pid
+        self._first = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
+
+    def command(self, *argv: str) -> list[str]:
+        """The words that run a command in it."""
+        return ["nsenter", *NAMESPACES, f"--target={self._first}", f"--wd={ROOT}", *argv]
+
+    def run(self, *argv: str, stdin: bytes = b"") -> str:
+        """The output of a command in it that must succeed."""
+        done = subprocess.run(self.command(*argv), input=stdin, capture_output=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    def python(
+        self, log: Path, script: str, *arguments: str, environ: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """A script of this checkout in it, in the background, its output in `log`."""
+        with log.open("wb") as stream:
+            return subprocess.Popen(
+                self.command(sys.executable, "-c", script, *arguments),
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environ},
+            )
+
+    @property
+    def engine(self) -> str:
+        """The process number of its dockerd, as that has written it down."""
+        return self.run("cat", "/run/docker.pid").strip()
+
+    def kill_engine(self) -> None:
+        self.run("kill", "-KILL", self.engine)
+
+    def close(self) -> None:
+        """Ends every process in it."""
+        self._holder.kill()
+        self._holder.wait()
