@@ -16,6 +16,8 @@ from entrypoints.bf16_products import autocast_dtype
 from entrypoints.host import EMULATED
 from entrypoints.randomness import Rule
 
+# "torch" leaves attention to torch.
+VARIABLE = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
 # query, key, value; what is added to the scores or None; whether a query sees no key behind its own place; what
 # scores are multiplied with before; the dropout
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]

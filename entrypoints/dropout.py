@@ -14,8 +14,8 @@ from typing import Any
 from entrypoints import kernels, randomness
 from entrypoints.randomness import Rule
 
-# "torch" leaves dropout, in attention too, to torch.
-VARIABLE = "CPU_TRAIN_STACK_DROPOUT"
+# "torch" leaves dropout to torch. The attention kernel has its own.
+VARIABLE = "CPU_TRAIN_STACK_DROPOUT_KERNEL"
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # The registration lives as long as this.
 _libraries: list[Any] = []
