@@ -3,6 +3,7 @@
 // were dropped with their sign set.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "exponential.hpp"
@@ -28,6 +29,11 @@ struct Shape {
   size_t batches, heads, queries, keys;
 };
 
+void fill(float* scores, float* weights, size_t keys, float value) {
+  std::fill(scores, scores + keys, value);
+  std::fill(weights, weights + keys, value);
+}
+
 // One row: `scores` become signed probabilities, `weights` gets what multiplies the values.
 AVX512 void forward_row(
     float* scores, float* weights, const float* bias, size_t keys, float scale, uint64_t first_block, Dropping rule) {
@@ -43,9 +49,8 @@ AVX512 void forward_row(
     _mm512_mask_storeu_ps(scores + i, lanes, score);
   }
   const float top = _mm512_reduce_max_ps(highest);
-  if (top == -std::numeric_limits<float>::infinity()) { // nothing may be looked at
-    std::fill(scores, scores + keys, 0.0f);
-    std::fill(weights, weights + keys, 0.0f);
+  if (top == -std::numeric_limits<float>::infinity() && !has_nan(scores, keys)) { // every key is hidden
+    fill(scores, weights, keys, 0.0f);
     return;
   }
   const __m512 shift = _mm512_set1_ps(top);
@@ -56,7 +61,12 @@ AVX512 void forward_row(
     sums = _mm512_mask_add_ps(sums, lanes, sums, value);
     _mm512_mask_storeu_ps(scores + i, lanes, value);
   }
-  const __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(sums));
+  const float sum = _mm512_reduce_add_ps(sums);
+  if (std::isnan(sum)) { // as every probability, those of dropped keys too
+    fill(scores, weights, keys, std::numeric_limits<float>::quiet_NaN()); // whose sign is not set
+    return;
+  }
+  const __m512 share = _mm512_set1_ps(1.0f / sum);
   const __m512 kept_scale = _mm512_set1_ps(rule.scale), sign = _mm512_set1_ps(-0.0f);
   const __m512i threshold = _mm512_set1_epi16(static_cast<short>(rule.threshold));
   for (size_t start = 0, block = first_block; start < keys; start += philox::BLOCK, ++block) {

@@ -28,7 +28,7 @@ AVX512_BF16 Row softmax(float* scores, const float* bias, size_t visible, size_t
     _mm512_storeu_ps(scores + i, score);
   }
   const float top = _mm512_reduce_max_ps(highest);
-  if (top == NONE) {
+  if (top == NONE && !has_nan(scores, columns)) { // every key is hidden
     std::fill(weights, weights + columns, uint16_t{0});
     return {0.0f, std::numeric_limits<float>::infinity()};
   }

@@ -1,4 +1,4 @@
-// Exponentials of sixteen numbers at once.
+// Sixteen numbers at once: the end of a row, exponentials.
 #pragma once
 
 #include "philox.hpp"
@@ -7,6 +7,15 @@ namespace {
 
 AVX512 inline __mmask16 first_lanes(size_t count) {
   return count >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
+}
+
+AVX512 inline bool has_nan(const float* values, size_t count) {
+  __mmask16 found = 0;
+  for (size_t i = 0; i < count; i += 16) {
+    const __m512 value = _mm512_maskz_loadu_ps(first_lanes(count - i), values + i);
+    found |= _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  }
+  return found != 0;
 }
 
 // exp for arguments <= 0: 2^n e^r with n an integer and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720.

@@ -12,6 +12,7 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
     OURS,
     P,
     check_hidden_rows_and_nan,
+    check_nan_behind_a_mask,
     expected,
     kept,
     tensors,
@@ -68,6 +69,7 @@ def a_causal_mask_hides_what_comes() -> None:
 
 def rows_without_keys_are_zero_and_nan_stays() -> None:
     check_hidden_rows_and_nan(torch.float32)
+    check_nan_behind_a_mask(torch.float32)
 
 
 def no_two_places_share_their_numbers() -> None:

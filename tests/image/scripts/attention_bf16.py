@@ -12,6 +12,7 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
     OURS,
     P,
     check_hidden_rows_and_nan,
+    check_nan_behind_a_mask,
     expected,
     kept,
     tensors,
@@ -103,6 +104,7 @@ def a_causal_mask_hides_what_comes() -> None:
 
 def rows_without_keys_are_zero_and_nan_stays() -> None:
     check_hidden_rows_and_nan(BF)
+    check_nan_behind_a_mask(BF)
 
 
 def it_is_the_same_from_every_layout_and_under_autocast() -> None:

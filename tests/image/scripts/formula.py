@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 OURS = functional.scaled_dot_product_attention
+TORCHS = torch._C._nn.scaled_dot_product_attention
 P = 0.25
 KEPT = 1 / (1 - round(P * 65536) / 65536)
 
@@ -48,3 +50,23 @@ def check_hidden_rows_and_nan(dtype: Any) -> None:
     found = OURS(*given, dropout_p=P)
     assert found[0, 0].isnan().all()
     assert found[0, 1:].isfinite().all()
+
+
+def check_nan_behind_a_mask(dtype: Any) -> None:
+    """NaN shows wherever it does in torch: in a row that sees nothing else, and in one that does not see it."""
+    visible = torch.zeros(1, 1, 3, 40, dtype=torch.bool)
+    visible[:, :, 0, 7] = visible[:, :, 1, 8] = True
+    for mask in (visible, torch.zeros(visible.shape).masked_fill(~visible, -math.inf).to(dtype)):
+        patterns = []
+        for attention, p in ((OURS, P), (TORCHS, 0.0)):
+            torch.manual_seed(1)
+            given = tensors(3, 40, dtype)
+            with torch.no_grad():
+                given[1][0, 0, 7] = math.nan
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION if p else SDPBackend.MATH):
+                found = attention(*given, attn_mask=mask, dropout_p=p)
+            found.sum().backward()
+            patterns.append([tensor.isnan() for tensor in (found, *(tensor.grad for tensor in given))])
+        assert patterns[1][0][0, 0].all()
+        for ours, torchs in zip(*patterns, strict=True):
+            assert torch.equal(ours, torchs)
