@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from entrypoints import attention_narrow, attention_wide, randomness
+from entrypoints import attention_mask, attention_narrow, attention_wide, randomness
 from entrypoints.bf16_products import autocast_dtype
 from entrypoints.host import EMULATED
 from entrypoints.randomness import Rule
 
 # "torch" leaves attention to torch.
 VARIABLE = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
-# query, key, value; what is added to the scores or None; whether a query sees no key behind its own place; what
-# scores are multiplied with before; the dropout
+# Arguments: query, key, value, a mask (attention_mask.readable) or None, whether attention is causal, the factor
+# of the scores, the dropout.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
 NO_DROPOUT = Rule(0, 0)
 
@@ -90,7 +90,7 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         with torch.autocast("cpu", enabled=False):
             query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
             return choice.kernels[dtype](
-                query, key, value, _bias(attn_mask, key.shape[2]), is_causal, factor, rule
+                query, key, value, attention_mask.readable(attn_mask, key.shape[2]), is_causal, factor, rule
             )
 
     return scaled_dot_product_attention
@@ -124,21 +124,10 @@ def _computed_in(query: Any) -> Any:
 
 def _fits(mask: Any, query: Any, key: Any) -> bool:
     """Whether a mask is known here; what is wrong with another, torch says best."""
-    if mask is None:
-        return True
-    wanted = (*query.shape[:3], key.shape[2])
-    return not mask.requires_grad and all(size in (1, whole) for size, whole in zip(mask.shape, wanted))
-
-
-def _bias(mask: Any, keys: int) -> Any:
-    """What is added to the scores: float32, whose last dimension is the keys; None for nothing."""
     import torch
 
     if mask is None:
-        return None
-    for dimension in range(3):
-        if mask.stride(dimension) == 0:  # expanded
-            mask = mask.narrow(dimension, 0, 1)
-    if mask.dtype is torch.bool:
-        mask = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
-    return mask.float().expand(*mask.shape[:3], keys).contiguous()
+        return True
+    wanted = (*query.shape[:3], key.shape[2])
+    fits = all(size in (1, whole) for size, whole in zip(mask.shape, wanted))
+    return fits and not mask.requires_grad and mask.dtype in (torch.bool, torch.float32, torch.bfloat16)

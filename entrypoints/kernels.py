@@ -29,7 +29,7 @@ def library() -> ctypes.CDLL:
         kernel.argtypes = (pointer, pointer, size, number, threshold, real)
         kernel.restype = None
     loaded.attention_forward.argtypes = (
-        *(pointer, pointer, pointer, ctypes.POINTER(size), ctypes.POINTER(size)),
+        *(pointer, pointer, pointer, ctypes.POINTER(size)),
         *(real, number, threshold, real),
     )
     loaded.attention_forward.restype = None

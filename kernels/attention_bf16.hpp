@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "exponential.hpp"
+#include "masks.hpp"
 #include "packing.hpp"
 #include "philox.hpp"
 #include "tiles.hpp"
@@ -27,12 +28,6 @@ struct Tensor {
 // `sharing`: so many heads in a row have one head of keys and values between them.
 struct Sizes {
   size_t batches, heads, sharing, queries, keys, features;
-};
-
-// What is added to the scores, float32, no addend where `values` is null. Steps of 0 broadcast.
-struct Bias {
-  const float* values;
-  size_t batch_step, head_step, row_step;
 };
 
 struct Rule {
@@ -69,15 +64,15 @@ AVX512_BF16 inline __mmask16 lanes_before(size_t end, size_t i) {
   return i < end ? first_lanes(end - i) : 0;
 }
 
-AVX512_BF16 inline __m512 score_of(const float* product, const float* bias, size_t i, __mmask16 lanes, __m512 factor) {
-  const __m512 score = _mm512_mul_ps(_mm512_loadu_ps(product + i), factor);
-  return bias == nullptr ? score : _mm512_add_ps(score, _mm512_maskz_loadu_ps(lanes, bias + i));
+template <masks::Type MASK>
+AVX512_BF16 inline __m512 score_of(const float* product, const char* mask, size_t i, __mmask16 lanes, __m512 factor) {
+  return masks::add<MASK>(_mm512_mul_ps(_mm512_loadu_ps(product + i), factor), mask, i, lanes);
 }
 
 struct Attention {
   Sizes sizes;
   Tensor query, key, value, out;
-  Bias bias;
+  masks::Mask mask;
   float scale;
   uint32_t causal; // 1: a query sees no key behind its own place
   Rule rule;
@@ -97,12 +92,8 @@ struct Attention {
     return causal ? std::min(sizes.keys, query_row + 1) : sizes.keys;
   }
 
-  const float* addends(size_t number, size_t query_row) const {
-    if (bias.values == nullptr) {
-      return nullptr;
-    }
-    return bias.values + number / sizes.heads * bias.batch_step + number % sizes.heads * bias.head_step +
-        query_row * bias.row_step;
+  const char* mask_row(size_t number, size_t query_row) const {
+    return mask.row(number / sizes.heads, number % sizes.heads, query_row);
   }
 
   uint64_t first_block(size_t number, size_t query_row, const Padded& wide) const {

@@ -12,7 +12,7 @@ namespace {
 struct Backward {
   const float* products;  // with the keys
   const float* gradients; // by the weights
-  const float* bias;
+  const char* mask;
   float logarithm;
   float sum; // of output times its gradient
   size_t visible; // keys
@@ -20,10 +20,11 @@ struct Backward {
 };
 
 // Of 16 keys: the weights, and the gradient by the products with the keys.
+template <masks::Type MASK>
 AVX512_BF16 inline void differentiate(const Backward& row, size_t i, __mmask16 lanes, __mmask16 keeps, float scale,
                                       float kept_scale, __m512& weight, __m512& gradient) {
   const __m512 factor = _mm512_set1_ps(scale), kept_factor = _mm512_set1_ps(kept_scale);
-  const __m512 score = score_of(row.products, row.bias, i, lanes, factor);
+  const __m512 score = score_of<MASK>(row.products, row.mask, i, lanes, factor);
   const __m512 share = _mm512_maskz_mov_ps(lanes, exp_of(_mm512_sub_ps(score, _mm512_set1_ps(row.logarithm))));
   const __m512 through = _mm512_maskz_mul_ps(keeps, _mm512_loadu_ps(row.gradients + i), kept_factor);
   weight = _mm512_maskz_mul_ps(keeps, share, kept_factor);
@@ -31,8 +32,9 @@ AVX512_BF16 inline void differentiate(const Backward& row, size_t i, __mmask16 l
 }
 
 // Two rows: weights and gradients as words of the two rows, gradients as rows as well.
-AVX512_BF16 void differentiate(const Backward* rows, size_t columns, size_t row_step, float scale, const Rule& rule,
-                               uint32_t* weights, uint32_t* gradients, uint16_t* by_rows) {
+template <masks::Type MASK>
+AVX512_BF16 void differentiate_pair(const Backward* rows, size_t columns, size_t row_step, float scale,
+                                    const Rule& rule, uint32_t* weights, uint32_t* gradients, uint16_t* by_rows) {
   for (size_t start = 0, block = 0; start < columns; start += philox::BLOCK, ++block) {
     const uint64_t kept[] = {kept_of(rows[0].first_block + block, rule), kept_of(rows[1].first_block + block, rule)};
     for (size_t part = 0; part < philox::BLOCK && start + part < columns; part += LANES) {
@@ -41,7 +43,7 @@ AVX512_BF16 void differentiate(const Backward* rows, size_t columns, size_t row_
       for (int row = 0; row < 2; ++row) {
         const __mmask16 lanes = lanes_before(rows[row].visible, i);
         const __mmask16 keeps = static_cast<__mmask16>(kept[row] >> part);
-        differentiate(rows[row], i, lanes, keeps, scale, rule.scale, weight[row], gradient[row]);
+        differentiate<MASK>(rows[row], i, lanes, keeps, scale, rule.scale, weight[row], gradient[row]);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(by_rows + row * row_step + i), rounded(gradient[row]));
       }
       _mm512_storeu_si512(weights + i, paired(weight[0], weight[1]));
@@ -49,6 +51,10 @@ AVX512_BF16 void differentiate(const Backward* rows, size_t columns, size_t row_
     }
   }
 }
+
+constexpr decltype(&differentiate_pair<masks::NONE>) DIFFERENTIATE_PAIR[masks::TYPES] = {
+    differentiate_pair<masks::NONE>, differentiate_pair<masks::FLOAT32>, differentiate_pair<masks::BFLOAT16>,
+    differentiate_pair<masks::BOOLEAN>};
 
 struct Gradients {
   Tensor out; // given
@@ -96,6 +102,8 @@ AVX512_BF16 void backward_head(const Attention& of, const Gradients& gradients, 
   uint32_t* by_scores = space.take<uint32_t>(wide.queries * wide.keys / 2);
   uint16_t* by_rows = space.take<uint16_t>(wide.queries * wide.keys);
 
+  const auto differentiate = DIFFERENTIATE_PAIR[of.mask.type];
+
   pack(of.shared_head(of.key, number), of.key.row_step, sizes.keys, wide.keys, sizes.features, wide.features, packed);
   transpose(reinterpret_cast<uint32_t*>(packed), wide.keys, words, keys);
   interleave(packed, wide.keys, wide.features, key_pairs);
@@ -125,7 +133,7 @@ AVX512_BF16 void backward_head(const Attention& of, const Gradients& gradients, 
         const bool there = each < count; // what fills up the last pair has weights of zero
         rows[each - row] = {
             products + each * wide.keys, by_weights + each * wide.keys,
-            there ? of.addends(number, first + each) : nullptr,
+            there ? of.mask_row(number, first + each) : nullptr,
             there ? of.logarithms[number * sizes.queries + first + each] : std::numeric_limits<float>::infinity(),
             there ? dot(out + each * of.out.row_step, outer + each * wide.features, sizes.features) : 0.0f,
             there ? of.visible(first + each) : 0, of.first_block(number, first + each, wide)};

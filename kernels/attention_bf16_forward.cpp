@@ -17,13 +17,14 @@ struct Row {
 
 // One row's products with `columns` keys, of which it sees the first `visible`, to exponentials, those that are kept,
 // in bfloat16.
-AVX512_BF16 Row softmax(float* scores, const float* bias, size_t visible, size_t columns, float scale,
+template <masks::Type MASK>
+AVX512_BF16 Row softmax(float* scores, const char* mask, size_t visible, size_t columns, float scale,
                         uint64_t first_block, const Rule& rule, uint16_t* weights) {
   const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(NONE);
   __m512 highest = lowest;
   for (size_t i = 0; i < columns; i += LANES) {
     const __mmask16 lanes = lanes_before(visible, i);
-    const __m512 score = _mm512_mask_mov_ps(lowest, lanes, score_of(scores, bias, i, lanes, factor));
+    const __m512 score = _mm512_mask_mov_ps(lowest, lanes, score_of<MASK>(scores, mask, i, lanes, factor));
     highest = _mm512_max_ps(highest, score);
     _mm512_storeu_ps(scores + i, score);
   }
@@ -48,6 +49,9 @@ AVX512_BF16 Row softmax(float* scores, const float* bias, size_t visible, size_t
   return {1 / sum, top + std::log(sum)};
 }
 
+constexpr decltype(&softmax<masks::NONE>) SOFTMAX[masks::TYPES] = {
+    softmax<masks::NONE>, softmax<masks::FLOAT32>, softmax<masks::BFLOAT16>, softmax<masks::BOOLEAN>};
+
 size_t bytes_forward(const Padded& wide) {
   const size_t rows = std::max(wide.keys, wide.queries);
   return rows * wide.features * 2 + 2 * wide.keys * wide.features * 2 + wide.queries * wide.features * 4 +
@@ -70,6 +74,7 @@ AVX512_BF16 void forward_head(const Attention& of, const Padded& wide, size_t nu
   pack(of.shared_head(of.value, number), of.value.row_step, of.sizes.keys, wide.keys, of.sizes.features, wide.features,
        packed);
   interleave(packed, wide.keys, wide.features, values);
+  const auto softmax = SOFTMAX[of.mask.type];
   for (size_t first = 0; first < of.sizes.queries; first += wide.queries) {
     const size_t count = std::min(wide.queries, of.sizes.queries - first);
     const size_t columns = padded(of.visible(first + count - 1), LANES);
@@ -79,7 +84,7 @@ AVX512_BF16 void forward_head(const Attention& of, const Padded& wide, size_t nu
                           count, columns, words);
     Row rows[QUERIES];
     for (size_t row = 0; row < count; ++row) {
-      rows[row] = softmax(scores + row * wide.keys, of.addends(number, first + row), of.visible(first + row), columns,
+      rows[row] = softmax(scores + row * wide.keys, of.mask_row(number, first + row), of.visible(first + row), columns,
                           of.scale, of.first_block(number, first + row, wide), of.rule, weights + row * wide.keys);
       of.logarithms[number * of.sizes.queries + first + row] = rows[row].logarithm;
     }

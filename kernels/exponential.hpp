@@ -1,4 +1,4 @@
-// Sixteen numbers at once: the end of a row, exponentials.
+// Sixteen numbers at once: the end of a row, bfloat16, exponentials.
 #pragma once
 
 #include "philox.hpp"
@@ -7,6 +7,10 @@ namespace {
 
 AVX512 inline __mmask16 first_lanes(size_t count) {
   return count >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
+}
+
+AVX512 inline __m512 widened(const uint16_t* values, __mmask16 lanes) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, values)), 16));
 }
 
 AVX512 inline bool has_nan(const float* values, size_t count) {

@@ -134,10 +134,6 @@ AVX512_BF16 inline __m512i paired(__m512 first, __m512 second) {
       _mm512_cvtepu16_epi32(rounded(first)), _mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded(second)), 16));
 }
 
-AVX512_BF16 inline __m512 widened(const uint16_t* values, __mmask16 lanes) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, values)), 16));
-}
-
 // float32 [features] to bfloat16, times `scale`.
 AVX512_BF16 void store_row(const float* from, size_t features, float scale, uint16_t* to) {
   for (size_t i = 0; i < features; i += LANES) {

@@ -33,20 +33,23 @@ def values_and_gradients_are_those_of_the_formula() -> None:
     for queries, keys in itertools.product((1, 5), (1, 15, 16, 17, 63, 64, 65, 130, 384)):
         hidden = torch.rand(2, 1, 1, keys) < 0.3
         hidden[..., 0] = False
-        biases = {
-            "none": None,
-            "padding": torch.zeros(2, 1, 1, keys).masked_fill_(hidden, torch.finfo(torch.float32).min),
-            "boolean": ~hidden,
-            "whole": torch.randn(2, 3, queries, keys),
-            "heads": torch.randn(1, 3, 1, keys),
-            "rows": torch.randn(2, 1, queries, 1),
-        }
-        for seed, (name, bias) in enumerate(biases.items()):
+        biases = (
+            None,
+            torch.zeros(2, 1, 1, keys).masked_fill_(hidden, torch.finfo(torch.float32).min),
+            ~hidden,
+            (~hidden).expand(2, 3, queries, keys),
+            torch.randn(2, 3, queries, keys),
+            torch.randn(2, 3, keys, queries).transpose(2, 3),
+            torch.randn(1, 3, 1, keys),
+            torch.randn(2, 1, queries, 1),
+        )
+        for seed, bias in enumerate(biases):
             given = tensors(queries, keys)
             keeps = kept(queries, keys, seed)
             torch.manual_seed(seed)
             found = OURS(*given, attn_mask=bias, dropout_p=P, scale=0.7)
-            added = torch.zeros(bias.shape).masked_fill_(~bias, -math.inf) if name == "boolean" else bias
+            boolean = bias is not None and bias.dtype is torch.bool
+            added = torch.zeros(bias.shape).masked_fill_(~bias, -math.inf) if boolean else bias
             wanted = expected(*given, bias=added, keeps=keeps, factor=0.7)
             close(found, wanted, 1e-5)
             outer = torch.randn_like(found)
