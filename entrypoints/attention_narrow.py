@@ -73,7 +73,7 @@ def _function() -> Any:
             ctx.how = causal, factor, rule
             ctx.save_for_backward(query, key, value, mask, out, logarithms)
             described = _described((query, key, value, mask, out, logarithms), *ctx.how)
-            kernels.library().attention_bfloat16_forward(ctypes.byref(described))
+            _run(kernels.library().attention_bfloat16_forward, described)
             return out
 
         @staticmethod
@@ -86,12 +86,23 @@ def _function() -> Any:
             each = (*query.shape[:2], *key.shape[2:])
             found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
             written = _Gradients(*map(_tensor, (outer, *found)))
-            described = _described(saved, *ctx.how)
-            kernels.library().attention_bfloat16_backward(ctypes.byref(described), ctypes.byref(written))
+            _run(kernels.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
             summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
             return (found[0], *summed, None, None, None, None)
 
     return FusedAttention
+
+
+def _run(kernel: Any, *structures: ctypes.Structure) -> None:
+    """Raises RuntimeError, as torch's allocator does, if a thread cannot get its working memory."""
+    import torch
+
+    missing = kernel(*map(ctypes.byref, structures))
+    if missing:
+        raise RuntimeError(
+            f"attention ran out of memory. It needs {missing:,} bytes for each of {torch.get_num_threads()} "
+            "threads: use a smaller batch or shorter sequences"
+        )
 
 
 def _contiguous_rows(tensor: Any) -> Any:

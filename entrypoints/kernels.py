@@ -37,8 +37,8 @@ def library() -> ctypes.CDLL:
     loaded.attention_backward.restype = None
     loaded.attention_supported.restype = ctypes.c_int
     loaded.attention_bfloat16_forward.argtypes = (pointer,)
-    loaded.attention_bfloat16_forward.restype = None
+    loaded.attention_bfloat16_forward.restype = size
     loaded.attention_bfloat16_backward.argtypes = (pointer, pointer)
-    loaded.attention_bfloat16_backward.restype = None
+    loaded.attention_bfloat16_backward.restype = size
     loaded.attention_bfloat16_supported.restype = ctypes.c_int
     return loaded

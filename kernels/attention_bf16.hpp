@@ -18,6 +18,10 @@ namespace attention {
 
 // Queries of a block, at most: whole tiles, whole pairs.
 constexpr size_t QUERIES = 48;
+// Keys that are packed at a time, whole blocks of random numbers. In the backward pass also those whose gradients are
+// summed at a time, so that its memory does not grow with the keys.
+constexpr size_t KEYS = 1024;
+static_assert(KEYS % philox::BLOCK == 0 && KEYS % LANES == 0);
 
 // bfloat16 [batch, head, row, feature], whose features are contiguous.
 struct Tensor {
@@ -37,14 +41,17 @@ struct Rule {
 };
 
 // Sizes as the workspaces have them: what is missing is zero. `queries`: of a block, whose scores stay in the cache.
+// `tile`: keys that are packed at a time. `rows`: the most that are packed at a time. `blocks`: of a row's numbers.
 struct Padded {
   explicit Padded(const Sizes& sizes)
       : keys(padded(sizes.keys, LANES)),
         features(padded(sizes.features, LANES)),
         queries(keys <= 1024 ? QUERIES : keys <= 2048 ? QUERIES / 2 : QUERIES / 4),
+        tile(std::min(keys, KEYS)),
+        rows(std::max(tile, QUERIES)),
         blocks(padded(sizes.keys, philox::BLOCK) / philox::BLOCK) {}
 
-  size_t keys, features, queries, blocks;
+  size_t keys, features, queries, tile, rows, blocks;
 };
 
 // The elements of a block of 64 that are kept.
@@ -92,8 +99,8 @@ struct Attention {
     return causal ? std::min(sizes.keys, query_row + 1) : sizes.keys;
   }
 
-  const char* mask_row(size_t number, size_t query_row) const {
-    return mask.row(number / sizes.heads, number % sizes.heads, query_row);
+  const char* mask_row(size_t number, size_t query_row, size_t key = 0) const {
+    return mask.row(number / sizes.heads, number % sizes.heads, query_row, key);
   }
 
   uint64_t first_block(size_t number, size_t query_row, const Padded& wide) const {

@@ -53,27 +53,29 @@ constexpr decltype(&softmax<masks::NONE>) SOFTMAX[masks::TYPES] = {
     softmax<masks::NONE>, softmax<masks::FLOAT32>, softmax<masks::BFLOAT16>, softmax<masks::BOOLEAN>};
 
 size_t bytes_forward(const Padded& wide) {
-  const size_t rows = std::max(wide.keys, wide.queries);
-  return rows * wide.features * 2 + 2 * wide.keys * wide.features * 2 + wide.queries * wide.features * 4 +
+  return wide.rows * wide.features * 2 + 2 * wide.keys * wide.features * 2 + wide.queries * wide.features * 4 +
       wide.queries * wide.keys * 6 + 64 * 8;
 }
 
 // Head `number` of all.
 AVX512_BF16 void forward_head(const Attention& of, const Padded& wide, size_t number, Workspace space) {
   const size_t words = wide.features / 2;
-  uint16_t* packed = space.take<uint16_t>(std::max(wide.keys, wide.queries) * wide.features);
+  uint16_t* packed = space.take<uint16_t>(wide.rows * wide.features);
   uint32_t* keys = space.take<uint32_t>(wide.keys * words);
   uint32_t* values = space.take<uint32_t>(wide.keys * words);
   float* found = space.take<float>(wide.queries * wide.features);
   float* scores = space.take<float>(wide.queries * wide.keys);
   uint16_t* weights = space.take<uint16_t>(wide.queries * wide.keys);
 
-  pack(of.shared_head(of.key, number), of.key.row_step, of.sizes.keys, wide.keys, of.sizes.features, wide.features,
-       packed);
-  transpose(reinterpret_cast<uint32_t*>(packed), wide.keys, words, keys);
-  pack(of.shared_head(of.value, number), of.value.row_step, of.sizes.keys, wide.keys, of.sizes.features, wide.features,
-       packed);
-  interleave(packed, wide.keys, wide.features, values);
+  for (size_t first = 0; first < wide.keys; first += KEYS) {
+    const size_t count = std::min(KEYS, wide.keys - first), filled = std::min(KEYS, of.sizes.keys - first);
+    pack(of.shared_head(of.key, number) + first * of.key.row_step, of.key.row_step, filled, count, of.sizes.features,
+         wide.features, packed);
+    transpose(reinterpret_cast<uint32_t*>(packed), count, words, keys + first, wide.keys);
+    pack(of.shared_head(of.value, number) + first * of.value.row_step, of.value.row_step, filled, count,
+         of.sizes.features, wide.features, packed);
+    interleave(packed, count, wide.features, values + first * words);
+  }
   const auto softmax = SOFTMAX[of.mask.type];
   for (size_t first = 0; first < of.sizes.queries; first += wide.queries) {
     const size_t count = std::min(wide.queries, of.sizes.queries - first);
@@ -105,15 +107,10 @@ EXPORT int attention_bfloat16_supported() {
   return philox::vectors() && __builtin_cpu_supports("avx512bf16") ? 1 : 0;
 }
 
-// [batch, head, query or key, feature] of bfloat16, steps in elements.
-EXPORT void attention_bfloat16_forward(const Attention* of) {
+// [batch, head, query or key, feature] of bfloat16, steps in elements. Returns 0, or the bytes that some thread could
+// not get: then there is no result.
+EXPORT size_t attention_bfloat16_forward(const Attention* of) {
   const Padded wide(of->sizes);
-#pragma omp parallel
-  {
-    const Memory memory(bytes_forward(wide));
-#pragma omp for schedule(static)
-    for (size_t number = 0; number < of->sizes.batches * of->sizes.heads; ++number) {
-      forward_head(*of, wide, number, memory.start());
-    }
-  }
+  return for_each(of->sizes.batches * of->sizes.heads, bytes_forward(wide),
+                  [&](size_t number, Workspace space) { forward_head(*of, wide, number, space); });
 }

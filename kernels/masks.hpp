@@ -9,7 +9,7 @@ namespace masks {
 
 // BOOLEAN: bytes; where one is 0, -infinity is added.
 enum Type : uint32_t { NONE, FLOAT32, BFLOAT16, BOOLEAN };
-constexpr size_t TYPES = 4;
+constexpr size_t TYPES = 4, BYTES[TYPES] = {0, sizeof(float), sizeof(uint16_t), 1};
 
 // What is added to the scores: [batch, head, query, key], keys are contiguous. Steps are in bytes, 0 broadcasts.
 struct Mask {
@@ -17,8 +17,9 @@ struct Mask {
   size_t batch_step, head_step, query_step;
   Type type;
 
-  const char* row(size_t batch, size_t head, size_t query) const {
-    return values + batch * batch_step + head * head_step + query * query_step;
+  // A row from `key` on.
+  const char* row(size_t batch, size_t head, size_t query, size_t key = 0) const {
+    return values + batch * batch_step + head * head_step + query * query_step + key * BYTES[type];
   }
 };
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,12 +104,15 @@ def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
 
 
 def a_causal_mask_hides_what_comes() -> None:
-    for size in (40, 130):
-        given, keeps = tensors(size, size, BF), kept(size, size, 3)
+    for queries, keys in ((40, 40), (130, 130), (1100, 1100), (1100, 40), (40, 1100)):
+        given, keeps = tensors(queries, keys, BF), kept(queries, keys, 3)
+        outer = torch.randn(2, 3, queries, 8).to(BF)
         torch.manual_seed(3)
-        found = OURS(*given, dropout_p=P, is_causal=True)
-        hidden = torch.full((size, size), -math.inf).triu(1)
-        assert error(found, expected(*given, bias=hidden, keeps=keeps, factor=8**-0.5)) < ROUNDED
+        found = derived(OURS(*given, dropout_p=P, is_causal=True), given, outer)
+        hidden = torch.full((queries, keys), -math.inf).triu(1)
+        wanted = derived(expected(*given, bias=hidden, keeps=keeps, factor=8**-0.5), given, outer)
+        for one, other in zip(found, wanted, strict=True):
+            assert error(one, other) < ROUNDED, (queries, keys)
 
 
 def masks_are_read_and_not_copied() -> None:
@@ -120,6 +128,43 @@ def keep(saved: list[Any], tensor: Any) -> Any:
     """Add the tensor to those that a backward pass keeps."""
     saved.append(tensor)
     return tensor
+
+
+@contextmanager
+def memory_left(size: int) -> Iterator[None]:
+    """As if so many bytes were left on this machine."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def without_memory_it_raises_and_names_the_size() -> None:
+    """First of all: what was freed before could be used again."""
+    for shape, in_backward in (((1, 1, 2**20, 16), False), ((1, 1, 1024, 8192), True)):
+        query, key = torch.ones(1, 1, 1, shape[3], dtype=BF).requires_grad_(), torch.ones(shape, dtype=BF)
+        found = OURS(query, key, key, dropout_p=P) if in_backward else None
+        message = ""
+        try:
+            with memory_left(2**26):
+                found.sum().backward() if found is not None else OURS(query, key, key, dropout_p=P)
+        except RuntimeError as error:
+            message = str(error)
+        assert re.search(r"out of memory. It needs [\d,]{10,} bytes for each of \d+ threads", message), message
+
+
+def memory_of_backward_does_not_grow_with_keys() -> None:
+    """128 Ki keys, whose gradients are 32 MiB. All at once were 160 MiB for each thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    query, key, value = (torch.ones(1, 1, size, 64, dtype=BF).requires_grad_() for size in (1, 2**17, 2**17))
+    found = OURS(query, key, value, dropout_p=P)
+    with memory_left(2**26):
+        found.sum().backward()
+    torch.set_num_threads(before)
 
 
 def rows_without_keys_are_zero_and_nan_stays() -> None:
@@ -184,6 +229,8 @@ def what_is_not_ours_is_torchs() -> None:
 assert OURS.__module__ == attention.__name__
 assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16", "torch's kernel has AMX, which it is left to"
 for check in (
+    without_memory_it_raises_and_names_the_size,
+    memory_of_backward_does_not_grow_with_keys,
     values_and_gradients_are_those_of_the_formula,
     without_dropout_it_is_as_near_as_torchs_kernel,
     a_causal_mask_hides_what_comes,
