@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from entrypoints import attention_mask, attention_narrow, attention_wide, randomness
-from entrypoints.bf16_products import autocast_dtype
+from entrypoints.bf16_products import computed_in
 from entrypoints.host import EMULATED
 from entrypoints.randomness import Rule
 
@@ -71,16 +71,16 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         **others: Any,
     ) -> Any:
         given = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        dtype = _computed_in(query)
+        dtype = computed_in(query, key, value) if randomness.plain(*given) else None
         ours = (
             dtype in choice.kernels
             and (dropout_p > 0 or (dtype in choice.without_dropout and _learns(query, key, value)))
+            and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it for CPUs too
             and not any(others.values())
-            and randomness.plain(*given)
             and all(tensor.dim() == 4 and tensor.numel() for tensor in given)
             and _alike(query, key, value, enable_gqa)
             and not (is_causal and attn_mask is not None)
-            and _fits(attn_mask, query, key)
+            and _fits(attn_mask, query, key, dtype)
         )
         rule = (randomness.draw(dropout_p) if dropout_p else NO_DROPOUT) if ours else None
         if rule is None:
@@ -115,19 +115,10 @@ def _alike(query: Any, key: Any, value: Any, shared: bool) -> bool:
     )
 
 
-def _computed_in(query: Any) -> Any:
-    """The type that attention has: autocast's, or the tensors' own."""
-    import torch
-
-    return (autocast_dtype() if query.dtype is torch.float32 else None) or query.dtype
-
-
-def _fits(mask: Any, query: Any, key: Any) -> bool:
+def _fits(mask: Any, query: Any, key: Any, dtype: Any) -> bool:
     """Whether a mask is known here; what is wrong with another, torch says best."""
-    import torch
-
     if mask is None:
         return True
     wanted = (*query.shape[:3], key.shape[2])
     fits = all(size in (1, whole) for size, whole in zip(mask.shape, wanted))
-    return fits and not mask.requires_grad and mask.dtype in (torch.bool, torch.float32, torch.bfloat16)
+    return fits and not mask.requires_grad and attention_mask.known(mask, dtype)

@@ -15,6 +15,11 @@ class Mask(ctypes.Structure):
     _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3), ("type", ctypes.c_uint32)]
 
 
+def known(mask: Any, dtype: Any) -> bool:
+    """Whether torch takes such a mask for attention in `dtype`: to refuse others is left to it."""
+    return mask.dtype is dtype or str(mask.dtype) in ("torch.bool", "torch.float32")
+
+
 def readable(mask: Any, keys: int) -> Any:
     """`mask` itself, or a copy in its own type if its keys are not next to each other in memory."""
     if mask is None or (mask.shape[3] == keys and mask.stride(3) == 1):

@@ -12,7 +12,9 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
     OURS,
     P,
     check_hidden_rows_and_nan,
+    check_math_backend,
     check_nan_behind_a_mask,
+    check_refusals,
     expected,
     kept,
     tensors,
@@ -118,6 +120,14 @@ def what_is_not_ours_is_torchs() -> None:
     raise AssertionError("a mask of another shape was taken")
 
 
+def what_torch_refuses_is_refused() -> None:
+    check_refusals(torch.float32)
+
+
+def torchs_own_operators_can_be_chosen() -> None:
+    check_math_backend(torch.float32)
+
+
 def threads_change_nothing() -> None:
     given, before, results = tensors(50, 90), torch.get_num_threads(), []
     for threads in (1, 3):
@@ -138,6 +148,8 @@ for check in (
     no_two_places_share_their_numbers,
     narrow_types_are_computed_wide_and_rounded_once,
     what_is_not_ours_is_torchs,
+    what_torch_refuses_is_refused,
+    torchs_own_operators_can_be_chosen,
     threads_change_nothing,
 ):
     torch.manual_seed(7)

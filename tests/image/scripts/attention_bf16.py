@@ -18,7 +18,9 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
     OURS,
     P,
     check_hidden_rows_and_nan,
+    check_math_backend,
     check_nan_behind_a_mask,
+    check_refusals,
     expected,
     kept,
     tensors,
@@ -201,6 +203,14 @@ def recomputed_activations_drop_the_same() -> None:
         assert torch.equal(one, other)
 
 
+def what_torch_refuses_is_refused() -> None:
+    check_refusals(BF)
+
+
+def torchs_own_operators_can_be_chosen() -> None:
+    check_math_backend(BF)
+
+
 def threads_change_nothing() -> None:
     given, before, results = tensors(50, 90, BF), torch.get_num_threads(), []
     for threads in (1, 3):
@@ -238,6 +248,8 @@ for check in (
     rows_without_keys_are_zero_and_nan_stays,
     it_is_the_same_from_every_layout_and_under_autocast,
     recomputed_activations_drop_the_same,
+    what_torch_refuses_is_refused,
+    torchs_own_operators_can_be_chosen,
     threads_change_nothing,
     what_is_not_ours_is_torchs,
 ):
