@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from entrypoints import attention_narrow, attention_wide, randomness
-from entrypoints.bf16_products import autocast_dtype
+from entrypoints import attention_mask, attention_narrow, attention_wide, randomness
+from entrypoints.bf16_products import computed_in
 from entrypoints.host import EMULATED
 from entrypoints.randomness import Rule
 
-# query, key, value; what is added to the scores or None; whether a query sees no key behind its own place; what
-# scores are multiplied with before; the dropout
+# "torch" leaves attention to torch.
+VARIABLE = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
+# Arguments: query, key, value, a mask (attention_mask.readable) or None, whether attention is causal, the factor
+# of the scores, the dropout.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
 NO_DROPOUT = Rule(0, 0)
 
@@ -69,16 +71,16 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         **others: Any,
     ) -> Any:
         given = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        dtype = _computed_in(query)
+        dtype = computed_in(query, key, value) if randomness.plain(*given) else None
         ours = (
             dtype in choice.kernels
             and (dropout_p > 0 or (dtype in choice.without_dropout and _learns(query, key, value)))
+            and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it for CPUs too
             and not any(others.values())
-            and randomness.plain(*given)
             and all(tensor.dim() == 4 and tensor.numel() for tensor in given)
             and _alike(query, key, value, enable_gqa)
             and not (is_causal and attn_mask is not None)
-            and _fits(attn_mask, query, key)
+            and _fits(attn_mask, query, key, dtype)
         )
         rule = (randomness.draw(dropout_p) if dropout_p else NO_DROPOUT) if ours else None
         if rule is None:
@@ -88,7 +90,7 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         with torch.autocast("cpu", enabled=False):
             query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
             return choice.kernels[dtype](
-                query, key, value, _bias(attn_mask, key.shape[2]), is_causal, factor, rule
+                query, key, value, attention_mask.readable(attn_mask, key.shape[2]), is_causal, factor, rule
             )
 
     return scaled_dot_product_attention
@@ -113,30 +115,10 @@ def _alike(query: Any, key: Any, value: Any, shared: bool) -> bool:
     )
 
 
-def _computed_in(query: Any) -> Any:
-    """The type that attention has: autocast's, or the tensors' own."""
-    import torch
-
-    return (autocast_dtype() if query.dtype is torch.float32 else None) or query.dtype
-
-
-def _fits(mask: Any, query: Any, key: Any) -> bool:
+def _fits(mask: Any, query: Any, key: Any, dtype: Any) -> bool:
     """Whether a mask is known here; what is wrong with another, torch says best."""
     if mask is None:
         return True
     wanted = (*query.shape[:3], key.shape[2])
-    return not mask.requires_grad and all(size in (1, whole) for size, whole in zip(mask.shape, wanted))
-
-
-def _bias(mask: Any, keys: int) -> Any:
-    """What is added to the scores: float32, whose last dimension is the keys; None for nothing."""
-    import torch
-
-    if mask is None:
-        return None
-    for dimension in range(3):
-        if mask.stride(dimension) == 0:  # expanded
-            mask = mask.narrow(dimension, 0, 1)
-    if mask.dtype is torch.bool:
-        mask = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
-    return mask.float().expand(*mask.shape[:3], keys).contiguous()
+    fits = all(size in (1, whole) for size, whole in zip(mask.shape, wanted))
+    return fits and not mask.requires_grad and attention_mask.known(mask, dtype)

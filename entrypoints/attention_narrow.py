@@ -11,7 +11,7 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from entrypoints import kernels
+from entrypoints import attention_mask, kernels
 from entrypoints.randomness import Rule
 
 
@@ -32,7 +32,7 @@ class _Attention(ctypes.Structure):
         ("key", _Tensor),
         ("value", _Tensor),
         ("out", _Tensor),
-        ("bias", _Tensor),
+        ("mask", attention_mask.Mask),
         ("scale", ctypes.c_float),
         ("causal", ctypes.c_uint32),
         ("rule", _Rule),
@@ -49,14 +49,14 @@ def supported() -> bool:
     return bool(kernels.library().attention_bfloat16_supported())
 
 
-def attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, factor: float, rule: Rule) -> Any:
+def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
     """As its formula has it; tensors are bfloat16."""
-    return _function().apply(query, key, value, bias, causal, factor, rule)
+    return _function().apply(query, key, value, mask, causal, factor, rule)
 
 
 @lru_cache(maxsize=1)
 def _function() -> Any:
-    """The autograd function: bfloat16 [batch, heads, queries or keys, features], a bias that may be broadcast.
+    """The autograd function: bfloat16 [batch, heads, queries or keys, features], a mask that may be broadcast.
 
     Keys and values may have fewer heads: each is shared by as many of the queries' in a row.
     """
@@ -65,15 +65,15 @@ def _function() -> Any:
     class FusedAttention(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(
-            ctx: Any, query: Any, key: Any, value: Any, bias: Any, causal: bool, factor: float, rule: Rule
+            ctx: Any, query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule
         ) -> Any:
             query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
             out = _empty(query, query.shape)
             logarithms = torch.empty(query.shape[:3])
             ctx.how = causal, factor, rule
-            ctx.save_for_backward(query, key, value, bias, out, logarithms)
-            described = _described((query, key, value, bias, out, logarithms), *ctx.how)
-            kernels.library().attention_bfloat16_forward(ctypes.byref(described))
+            ctx.save_for_backward(query, key, value, mask, out, logarithms)
+            described = _described((query, key, value, mask, out, logarithms), *ctx.how)
+            _run(kernels.library().attention_bfloat16_forward, described)
             return out
 
         @staticmethod
@@ -85,14 +85,24 @@ def _function() -> Any:
             # of every head, also where keys and values are shared
             each = (*query.shape[:2], *key.shape[2:])
             found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
-            described = _described(saved, *ctx.how)
-            kernels.library().attention_bfloat16_backward(
-                ctypes.byref(described), ctypes.byref(_Gradients(*map(_tensor, (outer, *found))))
-            )
+            written = _Gradients(*map(_tensor, (outer, *found)))
+            _run(kernels.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
             summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
             return (found[0], *summed, None, None, None, None)
 
     return FusedAttention
+
+
+def _run(kernel: Any, *structures: ctypes.Structure) -> None:
+    """Raises RuntimeError, as torch's allocator does, if a thread cannot get its working memory."""
+    import torch
+
+    missing = kernel(*map(ctypes.byref, structures))
+    if missing:
+        raise RuntimeError(
+            f"attention ran out of memory. It needs {missing:,} bytes for each of {torch.get_num_threads()} "
+            "threads: use a smaller batch or shorter sequences"
+        )
 
 
 def _contiguous_rows(tensor: Any) -> Any:
@@ -116,15 +126,13 @@ def _tensor(tensor: Any) -> _Tensor:
 
 
 def _described(tensors: Any, causal: bool, factor: float, rule: Rule) -> _Attention:
-    query, key, value, bias, out, logarithms = tensors
+    query, key, value, mask, out, logarithms = tensors
     batches, heads, queries, features = query.shape
     sizes = batches, heads, heads // key.shape[1], queries, key.shape[2], features
-    steps = () if bias is None else (0 if size == 1 else step for size, step in zip(bias.shape[:3], bias.stride()))
-    added = _Tensor(None if bias is None else bias.data_ptr(), (ctypes.c_size_t * 3)(*steps))
     return _Attention(
         (ctypes.c_size_t * 6)(*sizes),
         *map(_tensor, (query, key, value, out)),
-        added,
+        attention_mask.described(mask),
         factor,
         int(causal),
         _Rule(rule.seed, rule.threshold, rule.scale),

@@ -10,11 +10,10 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from entrypoints import kernels
+from entrypoints import attention_mask, kernels
 from entrypoints.randomness import Rule
 
 _Sizes = ctypes.c_size_t * 4
-_Strides = ctypes.c_size_t * 3
 
 
 def supported() -> bool:
@@ -22,7 +21,7 @@ def supported() -> bool:
     return bool(kernels.library().attention_supported())
 
 
-def attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, factor: float, rule: Rule) -> Any:
+def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
     """In float32, rounded to the tensors' type at the end."""
     import torch
 
@@ -30,34 +29,26 @@ def attention(query: Any, key: Any, value: Any, bias: Any, causal: bool, factor:
     if sharing > 1:
         key, value = (tensor.repeat_interleave(sharing, 1) for tensor in (key, value))
     if causal:
-        hidden = torch.full((query.shape[2], key.shape[2]), -torch.inf).triu(1)
-        bias = hidden[None, None]
+        mask = torch.ones((1, 1, query.shape[2], key.shape[2]), dtype=torch.bool).tril()
     wide = (tensor.float() for tensor in (query, key, value))
-    return _function().apply(*wide, bias, factor, rule).to(query.dtype)
+    return _function().apply(*wide, mask, factor, rule).to(query.dtype)
 
 
 @lru_cache(maxsize=1)
 def _function() -> Any:
-    """The autograd function: float32 [batch, heads, queries or keys, features], a bias that may be broadcast."""
+    """The autograd function: float32 [batch, heads, queries or keys, features], a mask that may be broadcast."""
     import torch
 
     class Attention(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any, factor: float, rule: Rule) -> Any:
+        def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, factor: float, rule: Rule) -> Any:
             ctx.shape, ctx.factor, ctx.rule = query.shape, factor, rule
             query, key, value = (tensor.detach().flatten(0, 1) for tensor in (query, key, value))
             marked = torch.bmm(query, key.transpose(1, 2))
             weights = torch.empty_like(marked)
             sizes = _Sizes(*ctx.shape[:2], *marked.shape[1:])
-            strides = _Strides(*(0 if size == 1 else step for size, step in _dimensions(bias)))
             kernels.library().attention_forward(
-                *(
-                    marked.data_ptr(),
-                    weights.data_ptr(),
-                    None if bias is None else bias.data_ptr(),
-                    strides,
-                    sizes,
-                ),
+                *(marked.data_ptr(), weights.data_ptr(), ctypes.byref(attention_mask.described(mask)), sizes),
                 *(factor, rule.seed, rule.threshold, rule.scale),
             )
             ctx.save_for_backward(query, key, value, marked)
@@ -82,8 +73,3 @@ def _function() -> Any:
             return (*(each.unflatten(0, ctx.shape[:2]) for each in found), None, None, None)
 
     return Attention
-
-
-def _dimensions(bias: Any) -> list[tuple[int, int]]:
-    """Size and stride of a bias's batch, head and query dimensions."""
-    return [(1, 0)] * 3 if bias is None else list(zip(bias.shape[:3], bias.stride()[:3]))

@@ -68,23 +68,23 @@ def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def scaled_dot_product_attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         narrow = torch.bfloat16
-        if query.device.type != "cpu" or narrow not in (query.dtype, autocast_dtype()):
+        if query.device.type != "cpu" or computed_in(query, key, value) is not narrow:
             return original(query, key, value, *args, **kwargs)
+        args, kwargs = _wide_masks(args, kwargs)
         with torch.autocast("cpu", enabled=False):
             rounded = [tensor.to(narrow).float() for tensor in (query, key, value)]
-            args, kwargs = _wide_masks(args, kwargs)
             return original(*rounded, *args, **kwargs).to(narrow)
 
     return scaled_dot_product_attention
 
 
 def _wide_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Masks that are added have to be of the operands' type."""
+    """Widen masks like the operands. torch refuses masks of other dtypes."""
 
     import torch
 
     def wide(value: Any) -> Any:
-        return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        return value.float() if isinstance(value, torch.Tensor) and computed_in(value) is torch.bfloat16 else value
 
     return tuple(map(wide, args)), {name: wide(value) for name, value in kwargs.items()}
 
@@ -97,3 +97,17 @@ def autocast_dtype() -> Any:
     if hasattr(torch, "getautocast_dtype"):  # since 2.4
         return torch.getautocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return torch.get_autocast_cpu_dtype() if enabled and enabled() else None
+
+
+def computed_in(*tensors: Any) -> Any:
+    """The dtype that torch computes a product of these in: autocast's or their own. None if they differ."""
+    import torch
+
+    autocast = autocast_dtype()
+
+    def cast(tensor: Any) -> Any:
+        castable = tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return autocast if autocast and castable else tensor.dtype
+
+    dtypes = {cast(tensor) for tensor in tensors}
+    return dtypes.pop() if len(dtypes) == 1 else None

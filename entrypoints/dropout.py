@@ -14,8 +14,8 @@ from typing import Any
 from entrypoints import kernels, randomness
 from entrypoints.randomness import Rule
 
-# "torch" leaves dropout, in attention too, to torch.
-VARIABLE = "CPU_TRAIN_STACK_DROPOUT"
+# "torch" leaves dropout to torch. The attention kernel has its own.
+VARIABLE = "CPU_TRAIN_STACK_DROPOUT_KERNEL"
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # The registration lives as long as this.
 _libraries: list[Any] = []
@@ -37,7 +37,7 @@ def _dropout(tensor: Any, p: float, train: bool) -> Any:
         return tensor
     ours = str(tensor.dtype) in _KERNELS and randomness.plain(tensor)
     rule = randomness.draw(p) if ours else None
-    return _function().apply(tensor, rule) if rule else tensor * _noise(tensor, p)
+    return _function().apply(tensor, rule, None) if rule else tensor * _noise(tensor, p)
 
 
 def _noise(tensor: Any, p: float) -> Any:
@@ -56,23 +56,28 @@ def _function() -> Any:
 
     class Dropout(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, tensor: Any, rule: Rule) -> Any:
-            ctx.rule = rule
-            return drop(tensor.detach(), rule)
+        def forward(ctx: Any, tensor: Any, rule: Rule, strides: Any) -> Any:
+            result = drop(tensor.detach(), rule, strides)
+            ctx.how = rule, result.stride()
+            return result
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            return Dropout.apply(gradients[0], ctx.rule), None
+            return Dropout.apply(gradients[0], *ctx.how), None, None
 
     return Dropout
 
 
-def drop(tensor: Any, rule: Rule) -> Any:
-    """`tensor` (float32 or bfloat16, of any shape) with elements dropped by their place in it, in a new one."""
+def drop(tensor: Any, rule: Rule, strides: Any = None) -> Any:
+    """A copy of `tensor` (float32 or bfloat16) in which elements are dropped by their place in memory.
+
+    `strides`: of the result, without gaps or overlaps. By default `tensor`'s own, as torch preserves them.
+    """
     import torch
 
-    dense = tensor.contiguous()
-    result = torch.empty_like(dense)
-    kernel = getattr(kernels.library(), _KERNELS[str(dense.dtype)])
-    kernel(dense.data_ptr(), result.data_ptr(), dense.numel(), rule.seed, rule.threshold, rule.scale)
+    result = torch.empty_like(tensor) if strides is None else tensor.new_empty_strided(tensor.shape, strides)
+    if tensor.stride() != result.stride():
+        tensor = result.copy_(tensor)
+    kernel = getattr(kernels.library(), _KERNELS[str(result.dtype)])
+    kernel(tensor.data_ptr(), result.data_ptr(), result.numel(), rule.seed, rule.threshold, rule.scale)
     return result

@@ -7,12 +7,16 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+# "torch" leaves to torch what any kernel of the library does. OLD_NAME means the same.
+VARIABLE = "CPU_TRAIN_STACK_KERNELS"
+OLD_NAME = "CPU_TRAIN_STACK_DROPOUT"
 LIBRARY = Path(__file__).resolve().parent.parent / "kernels" / "libkernels.so"
 
 
 def wanted(variable: str) -> bool:
-    """Whether there is a library, and the user did not leave to torch what `variable` is about."""
-    return LIBRARY.exists() and os.environ.get(variable, "") != "torch"
+    """Whether there is a library, and the user did not leave what `variable` is about, or everything, to torch."""
+    names = (VARIABLE, OLD_NAME, variable)
+    return LIBRARY.exists() and not any(os.environ.get(name) == "torch" for name in names)
 
 
 @lru_cache(maxsize=1)
@@ -25,7 +29,7 @@ def library() -> ctypes.CDLL:
         kernel.argtypes = (pointer, pointer, size, number, threshold, real)
         kernel.restype = None
     loaded.attention_forward.argtypes = (
-        *(pointer, pointer, pointer, ctypes.POINTER(size), ctypes.POINTER(size)),
+        *(pointer, pointer, pointer, ctypes.POINTER(size)),
         *(real, number, threshold, real),
     )
     loaded.attention_forward.restype = None
@@ -33,8 +37,8 @@ def library() -> ctypes.CDLL:
     loaded.attention_backward.restype = None
     loaded.attention_supported.restype = ctypes.c_int
     loaded.attention_bfloat16_forward.argtypes = (pointer,)
-    loaded.attention_bfloat16_forward.restype = None
+    loaded.attention_bfloat16_forward.restype = size
     loaded.attention_bfloat16_backward.argtypes = (pointer, pointer)
-    loaded.attention_bfloat16_backward.restype = None
+    loaded.attention_bfloat16_backward.restype = size
     loaded.attention_bfloat16_supported.restype = ctypes.c_int
     return loaded

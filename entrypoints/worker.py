@@ -82,6 +82,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
             bf16_products.install()
         if kernels.wanted(dropout.VARIABLE):
             dropout.install()
+        if kernels.wanted(attention.VARIABLE):
             attention.install(bf16, widened)
         return job.run(environment, partial(banner.show, environment, preloaded))
 

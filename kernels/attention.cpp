@@ -3,9 +3,11 @@
 // were dropped with their sign set.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "exponential.hpp"
+#include "masks.hpp"
 #include "philox.hpp"
 
 namespace {
@@ -18,34 +20,32 @@ struct Dropping {
   float scale; // of what is kept
 };
 
-// What is added to the scores: of a row at `batch`, `head` and `query`. No addend where `values` is null.
-struct Bias {
-  const float* values;
-  size_t batch_stride, head_stride, query_stride;
-};
-
 struct Shape {
   size_t batches, heads, queries, keys;
 };
 
+void fill(float* scores, float* weights, size_t keys, float value) {
+  std::fill(scores, scores + keys, value);
+  std::fill(weights, weights + keys, value);
+}
+
 // One row: `scores` become signed probabilities, `weights` gets what multiplies the values.
+template <masks::Type MASK>
 AVX512 void forward_row(
-    float* scores, float* weights, const float* bias, size_t keys, float scale, uint64_t first_block, Dropping rule) {
-  const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    float* scores, float* weights, const char* mask, size_t keys, float scale, uint64_t first_block, Dropping rule) {
+  constexpr float NONE = -std::numeric_limits<float>::infinity();
+  const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(NONE);
   __m512 highest = lowest;
   for (size_t i = 0; i < keys; i += LANES) {
     const __mmask16 lanes = first_lanes(keys - i);
-    __m512 score = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, scores + i), factor);
-    if (bias != nullptr) {
-      score = _mm512_add_ps(score, _mm512_maskz_loadu_ps(lanes, bias + i));
-    }
+    const __m512 product = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, scores + i), factor);
+    const __m512 score = masks::add<MASK>(product, mask, i, lanes);
     highest = _mm512_mask_max_ps(highest, lanes, highest, score);
     _mm512_mask_storeu_ps(scores + i, lanes, score);
   }
   const float top = _mm512_reduce_max_ps(highest);
-  if (top == -std::numeric_limits<float>::infinity()) { // nothing may be looked at
-    std::fill(scores, scores + keys, 0.0f);
-    std::fill(weights, weights + keys, 0.0f);
+  if (top == NONE && !has_nan(scores, keys)) { // every key is hidden
+    fill(scores, weights, keys, 0.0f);
     return;
   }
   const __m512 shift = _mm512_set1_ps(top);
@@ -56,7 +56,12 @@ AVX512 void forward_row(
     sums = _mm512_mask_add_ps(sums, lanes, sums, value);
     _mm512_mask_storeu_ps(scores + i, lanes, value);
   }
-  const __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(sums));
+  const float sum = _mm512_reduce_add_ps(sums);
+  if (std::isnan(sum)) { // as every probability, those of dropped keys too
+    fill(scores, weights, keys, std::numeric_limits<float>::quiet_NaN()); // whose sign is not set
+    return;
+  }
+  const __m512 share = _mm512_set1_ps(1.0f / sum);
   const __m512 kept_scale = _mm512_set1_ps(rule.scale), sign = _mm512_set1_ps(-0.0f);
   const __m512i threshold = _mm512_set1_epi16(static_cast<short>(rule.threshold));
   for (size_t start = 0, block = first_block; start < keys; start += philox::BLOCK, ++block) {
@@ -101,6 +106,9 @@ AVX512 void backward_row(
   }
 }
 
+constexpr decltype(&forward_row<masks::NONE>) FORWARD_ROW[masks::TYPES] = {
+    forward_row<masks::NONE>, forward_row<masks::FLOAT32>, forward_row<masks::BFLOAT16>, forward_row<masks::BOOLEAN>};
+
 } // namespace
 
 // Whether this CPU has what the two below are made of.
@@ -108,23 +116,20 @@ EXPORT int attention_supported() {
   return philox::vectors() ? 1 : 0;
 }
 
-// Tensors are [batches, heads, queries, keys] of float32, contiguous; strides of `bias` are in elements.
+// Tensors are [batches, heads, queries, keys] of float32, contiguous.
 EXPORT void attention_forward(
-    float* scores, float* weights, const float* bias, const size_t* bias_strides, const size_t* sizes, float scale,
-    uint64_t seed, uint32_t threshold, float kept_scale) {
+    float* scores, float* weights, const masks::Mask* mask, const size_t* sizes, float scale, uint64_t seed,
+    uint32_t threshold, float kept_scale) {
   const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3]};
-  const Bias added{bias, bias_strides[0], bias_strides[1], bias_strides[2]};
   const Dropping rule{seed, threshold, kept_scale};
   const size_t blocks = (shape.keys + philox::BLOCK - 1) / philox::BLOCK;
+  const auto forward = FORWARD_ROW[mask->type];
 #pragma omp parallel for schedule(static)
   for (size_t row = 0; row < shape.batches * shape.heads * shape.queries; ++row) {
     const size_t query = row % shape.queries, head = row / shape.queries % shape.heads;
     const size_t batch = row / shape.queries / shape.heads;
-    const float* addends = added.values == nullptr
-        ? nullptr
-        : added.values + batch * added.batch_stride + head * added.head_stride + query * added.query_stride;
     float* own = scores + row * shape.keys;
-    forward_row(own, weights + row * shape.keys, addends, shape.keys, scale, row * blocks, rule);
+    forward(own, weights + row * shape.keys, mask->row(batch, head, query), shape.keys, scale, row * blocks, rule);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "exponential.hpp"
+#include "masks.hpp"
 #include "packing.hpp"
 #include "philox.hpp"
 #include "tiles.hpp"
@@ -17,6 +18,10 @@ namespace attention {
 
 // Queries of a block, at most: whole tiles, whole pairs.
 constexpr size_t QUERIES = 48;
+// Keys that are packed at a time, whole blocks of random numbers. In the backward pass also those whose gradients are
+// summed at a time, so that its memory does not grow with the keys.
+constexpr size_t KEYS = 1024;
+static_assert(KEYS % philox::BLOCK == 0 && KEYS % LANES == 0);
 
 // bfloat16 [batch, head, row, feature], whose features are contiguous.
 struct Tensor {
@@ -29,12 +34,6 @@ struct Sizes {
   size_t batches, heads, sharing, queries, keys, features;
 };
 
-// What is added to the scores, float32, no addend where `values` is null. Steps of 0 broadcast.
-struct Bias {
-  const float* values;
-  size_t batch_step, head_step, row_step;
-};
-
 struct Rule {
   uint64_t seed;
   uint32_t threshold;
@@ -42,14 +41,17 @@ struct Rule {
 };
 
 // Sizes as the workspaces have them: what is missing is zero. `queries`: of a block, whose scores stay in the cache.
+// `tile`: keys that are packed at a time. `rows`: the most that are packed at a time. `blocks`: of a row's numbers.
 struct Padded {
   explicit Padded(const Sizes& sizes)
       : keys(padded(sizes.keys, LANES)),
         features(padded(sizes.features, LANES)),
         queries(keys <= 1024 ? QUERIES : keys <= 2048 ? QUERIES / 2 : QUERIES / 4),
+        tile(std::min(keys, KEYS)),
+        rows(std::max(tile, QUERIES)),
         blocks(padded(sizes.keys, philox::BLOCK) / philox::BLOCK) {}
 
-  size_t keys, features, queries, blocks;
+  size_t keys, features, queries, tile, rows, blocks;
 };
 
 // The elements of a block of 64 that are kept.
@@ -69,15 +71,15 @@ AVX512_BF16 inline __mmask16 lanes_before(size_t end, size_t i) {
   return i < end ? first_lanes(end - i) : 0;
 }
 
-AVX512_BF16 inline __m512 score_of(const float* product, const float* bias, size_t i, __mmask16 lanes, __m512 factor) {
-  const __m512 score = _mm512_mul_ps(_mm512_loadu_ps(product + i), factor);
-  return bias == nullptr ? score : _mm512_add_ps(score, _mm512_maskz_loadu_ps(lanes, bias + i));
+template <masks::Type MASK>
+AVX512_BF16 inline __m512 score_of(const float* product, const char* mask, size_t i, __mmask16 lanes, __m512 factor) {
+  return masks::add<MASK>(_mm512_mul_ps(_mm512_loadu_ps(product + i), factor), mask, i, lanes);
 }
 
 struct Attention {
   Sizes sizes;
   Tensor query, key, value, out;
-  Bias bias;
+  masks::Mask mask;
   float scale;
   uint32_t causal; // 1: a query sees no key behind its own place
   Rule rule;
@@ -97,12 +99,8 @@ struct Attention {
     return causal ? std::min(sizes.keys, query_row + 1) : sizes.keys;
   }
 
-  const float* addends(size_t number, size_t query_row) const {
-    if (bias.values == nullptr) {
-      return nullptr;
-    }
-    return bias.values + number / sizes.heads * bias.batch_step + number % sizes.heads * bias.head_step +
-        query_row * bias.row_step;
+  const char* mask_row(size_t number, size_t query_row, size_t key = 0) const {
+    return mask.row(number / sizes.heads, number % sizes.heads, query_row, key);
   }
 
   uint64_t first_block(size_t number, size_t query_row, const Padded& wide) const {

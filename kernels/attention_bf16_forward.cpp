@@ -17,18 +17,19 @@ struct Row {
 
 // One row's products with `columns` keys, of which it sees the first `visible`, to exponentials, those that are kept,
 // in bfloat16.
-AVX512_BF16 Row softmax(float* scores, const float* bias, size_t visible, size_t columns, float scale,
+template <masks::Type MASK>
+AVX512_BF16 Row softmax(float* scores, const char* mask, size_t visible, size_t columns, float scale,
                         uint64_t first_block, const Rule& rule, uint16_t* weights) {
   const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(NONE);
   __m512 highest = lowest;
   for (size_t i = 0; i < columns; i += LANES) {
     const __mmask16 lanes = lanes_before(visible, i);
-    const __m512 score = _mm512_mask_mov_ps(lowest, lanes, score_of(scores, bias, i, lanes, factor));
+    const __m512 score = _mm512_mask_mov_ps(lowest, lanes, score_of<MASK>(scores, mask, i, lanes, factor));
     highest = _mm512_max_ps(highest, score);
     _mm512_storeu_ps(scores + i, score);
   }
   const float top = _mm512_reduce_max_ps(highest);
-  if (top == NONE) {
+  if (top == NONE && !has_nan(scores, columns)) { // every key is hidden
     std::fill(weights, weights + columns, uint16_t{0});
     return {0.0f, std::numeric_limits<float>::infinity()};
   }
@@ -48,28 +49,34 @@ AVX512_BF16 Row softmax(float* scores, const float* bias, size_t visible, size_t
   return {1 / sum, top + std::log(sum)};
 }
 
+constexpr decltype(&softmax<masks::NONE>) SOFTMAX[masks::TYPES] = {
+    softmax<masks::NONE>, softmax<masks::FLOAT32>, softmax<masks::BFLOAT16>, softmax<masks::BOOLEAN>};
+
 size_t bytes_forward(const Padded& wide) {
-  const size_t rows = std::max(wide.keys, wide.queries);
-  return rows * wide.features * 2 + 2 * wide.keys * wide.features * 2 + wide.queries * wide.features * 4 +
+  return wide.rows * wide.features * 2 + 2 * wide.keys * wide.features * 2 + wide.queries * wide.features * 4 +
       wide.queries * wide.keys * 6 + 64 * 8;
 }
 
 // Head `number` of all.
 AVX512_BF16 void forward_head(const Attention& of, const Padded& wide, size_t number, Workspace space) {
   const size_t words = wide.features / 2;
-  uint16_t* packed = space.take<uint16_t>(std::max(wide.keys, wide.queries) * wide.features);
+  uint16_t* packed = space.take<uint16_t>(wide.rows * wide.features);
   uint32_t* keys = space.take<uint32_t>(wide.keys * words);
   uint32_t* values = space.take<uint32_t>(wide.keys * words);
   float* found = space.take<float>(wide.queries * wide.features);
   float* scores = space.take<float>(wide.queries * wide.keys);
   uint16_t* weights = space.take<uint16_t>(wide.queries * wide.keys);
 
-  pack(of.shared_head(of.key, number), of.key.row_step, of.sizes.keys, wide.keys, of.sizes.features, wide.features,
-       packed);
-  transpose(reinterpret_cast<uint32_t*>(packed), wide.keys, words, keys);
-  pack(of.shared_head(of.value, number), of.value.row_step, of.sizes.keys, wide.keys, of.sizes.features, wide.features,
-       packed);
-  interleave(packed, wide.keys, wide.features, values);
+  for (size_t first = 0; first < wide.keys; first += KEYS) {
+    const size_t count = std::min(KEYS, wide.keys - first), filled = std::min(KEYS, of.sizes.keys - first);
+    pack(of.shared_head(of.key, number) + first * of.key.row_step, of.key.row_step, filled, count, of.sizes.features,
+         wide.features, packed);
+    transpose(reinterpret_cast<uint32_t*>(packed), count, words, keys + first, wide.keys);
+    pack(of.shared_head(of.value, number) + first * of.value.row_step, of.value.row_step, filled, count,
+         of.sizes.features, wide.features, packed);
+    interleave(packed, count, wide.features, values + first * words);
+  }
+  const auto softmax = SOFTMAX[of.mask.type];
   for (size_t first = 0; first < of.sizes.queries; first += wide.queries) {
     const size_t count = std::min(wide.queries, of.sizes.queries - first);
     const size_t columns = padded(of.visible(first + count - 1), LANES);
@@ -79,7 +86,7 @@ AVX512_BF16 void forward_head(const Attention& of, const Padded& wide, size_t nu
                           count, columns, words);
     Row rows[QUERIES];
     for (size_t row = 0; row < count; ++row) {
-      rows[row] = softmax(scores + row * wide.keys, of.addends(number, first + row), of.visible(first + row), columns,
+      rows[row] = softmax(scores + row * wide.keys, of.mask_row(number, first + row), of.visible(first + row), columns,
                           of.scale, of.first_block(number, first + row, wide), of.rule, weights + row * wide.keys);
       of.logarithms[number * of.sizes.queries + first + row] = rows[row].logarithm;
     }
@@ -100,15 +107,10 @@ EXPORT int attention_bfloat16_supported() {
   return philox::vectors() && __builtin_cpu_supports("avx512bf16") ? 1 : 0;
 }
 
-// [batch, head, query or key, feature] of bfloat16, steps in elements.
-EXPORT void attention_bfloat16_forward(const Attention* of) {
+// [batch, head, query or key, feature] of bfloat16, steps in elements. Returns 0, or the bytes that some thread could
+// not get: then there is no result.
+EXPORT size_t attention_bfloat16_forward(const Attention* of) {
   const Padded wide(of->sizes);
-#pragma omp parallel
-  {
-    const Memory memory(bytes_forward(wide));
-#pragma omp for schedule(static)
-    for (size_t number = 0; number < of->sizes.batches * of->sizes.heads; ++number) {
-      forward_head(*of, wide, number, memory.start());
-    }
-  }
+  return for_each(of->sizes.batches * of->sizes.heads, bytes_forward(wide),
+                  [&](size_t number, Workspace space) { forward_head(*of, wide, number, space); });
 }

@@ -1,4 +1,4 @@
-// Exponentials of sixteen numbers at once.
+// Sixteen numbers at once: the end of a row, bfloat16, exponentials.
 #pragma once
 
 #include "philox.hpp"
@@ -9,9 +9,23 @@ AVX512 inline __mmask16 first_lanes(size_t count) {
   return count >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
 }
 
-// exp for arguments <= 0: 2^n e^r with n an integer and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720.
+AVX512 inline __m512 widened(const uint16_t* values, __mmask16 lanes) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, values)), 16));
+}
+
+AVX512 inline bool has_nan(const float* values, size_t count) {
+  __mmask16 found = 0;
+  for (size_t i = 0; i < count; i += 16) {
+    const __m512 value = _mm512_maskz_loadu_ps(first_lanes(count - i), values + i);
+    found |= _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  }
+  return found != 0;
+}
+
+// exp for arguments <= 0: 2^n e^r with n an integer and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720. Below -87
+// it is 0: what is left of float32 there are denormal numbers, each of which costs some CPUs more than 100 cycles.
 AVX512 inline __m512 exp_of(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x); // e^-104 is 0 in float32; of a NaN the second operand is the result
+  const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ); // or NaN
   const __m512 n = _mm512_roundscale_ps(
       _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x); // ln 2 in two parts
@@ -20,7 +34,7 @@ AVX512 inline __m512 exp_of(__m512 x) {
   for (float coefficient : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
   }
-  return _mm512_scalef_ps(p, n);
+  return _mm512_maskz_scalef_ps(normal, p, n);
 }
 
 } // namespace

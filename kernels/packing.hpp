@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 
 #include "exponential.hpp"
@@ -31,17 +32,18 @@ class Workspace {
   char* next_;
 };
 
+// A thread's memory. False if there was none.
 class Memory {
  public:
-  explicit Memory(size_t bytes) : start_(static_cast<char*>(std::aligned_alloc(64, padded(bytes, 64)))) {
-    if (start_ == nullptr) {
-      std::abort();
-    }
-  }
+  explicit Memory(size_t bytes) : start_(static_cast<char*>(std::aligned_alloc(64, padded(bytes, 64)))) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
     std::free(start_);
+  }
+
+  explicit operator bool() const {
+    return start_ != nullptr;
   }
 
   Workspace start() const {
@@ -51,6 +53,28 @@ class Memory {
  private:
   char* start_;
 };
+
+// Calls `work` for 0 .. count - 1, divided among the threads, each with so many bytes of memory. An exception cannot
+// leave OpenMP's threads: if one of them gets no memory, nothing is called and `bytes` is the result, otherwise 0.
+template <typename Work>
+size_t for_each(size_t count, size_t bytes, Work work) {
+  std::atomic<bool> failed{false};
+#pragma omp parallel
+  {
+    const Memory memory(bytes);
+    if (!memory) {
+      failed = true;
+    }
+#pragma omp barrier
+    if (!failed) {
+#pragma omp for schedule(static)
+      for (size_t number = 0; number < count; ++number) {
+        work(number, memory.start());
+      }
+    }
+  }
+  return failed ? bytes : 0;
+}
 
 // Rows of one head as words of two features, [rows][features / 2]; rows from `count` to `rows` are zero.
 AVX512_BF16 void pack(const uint16_t* from, size_t step, size_t count, size_t rows, size_t features, size_t wide,
@@ -97,16 +121,16 @@ AVX512_BF16 inline void transpose_square(const uint32_t* from, size_t from_step,
   }
 }
 
-// [rows][words] to [words][rows]; rows are a multiple of 16, words of 8.
-AVX512_BF16 void transpose(const uint32_t* from, size_t rows, size_t words, uint32_t* to) {
+// [rows][words] to [words][rows], whose rows are `step` apart; rows are a multiple of 16, words of 8.
+AVX512_BF16 void transpose(const uint32_t* from, size_t rows, size_t words, uint32_t* to, size_t step) {
   for (size_t row = 0; row < rows; row += LANES) {
     size_t word = 0;
     for (; word + LANES <= words; word += LANES) {
-      transpose_square(from + row * words + word, words, to + word * rows + row, rows);
+      transpose_square(from + row * words + word, words, to + word * step + row, step);
     }
     for (; word < words; ++word) {
       for (size_t each = row; each < row + LANES; ++each) {
-        to[word * rows + each] = from[each * words + word];
+        to[word * step + each] = from[each * words + word];
       }
     }
   }
@@ -132,10 +156,6 @@ AVX512_BF16 inline __m256i rounded(__m512 value) {
 AVX512_BF16 inline __m512i paired(__m512 first, __m512 second) {
   return _mm512_or_si512(
       _mm512_cvtepu16_epi32(rounded(first)), _mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded(second)), 16));
-}
-
-AVX512_BF16 inline __m512 widened(const uint16_t* values, __mmask16 lanes) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, values)), 16));
 }
 
 // float32 [features] to bfloat16, times `scale`.

@@ -7,33 +7,56 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import cpuinfo
-from entrypoints.dropout import VARIABLE
+from entrypoints import attention, cpuinfo, dropout
 from entrypoints.host import EMULATED
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")
 MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
-# oneDNN is kept from bf16 instructions, so that attention in bf16 is taken over on every machine.
-LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+ISA = "ONEDNN_MAX_CPU_ISA"
+# Hide instructions, so that each path runs on every machine that can take it: without bf16 instructions, attention
+# in bf16 is computed in fp32; with them and without AMX, their kernel computes attention without dropout too.
+NO_BF16, NO_AMX = {ISA: "AVX512_CORE"}, {ISA: "AVX512_CORE_BF16"}
 with_instructions = pytest.mark.skipif(
     cpuinfo.read().bf16 == EMULATED,
     reason="this CPU has no bf16 instructions: the kernel for them cannot run on it",
 )
-NAMES = ("dropout", "attention", pytest.param("attention_bf16", marks=with_instructions))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str) -> None:
-    env = {} if name == "attention_bf16" else LIMITED
-    done = run_in_image("run", f"/s/{name}.py", env=env, docker_args=MOUNT)
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("dropout", NO_BF16),
+        ("attention", NO_BF16),
+        pytest.param("attention_bf16", NO_AMX, marks=with_instructions),
+    ],
+)
+def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str, limit: dict[str, str]) -> None:
+    done = run_in_image("run", f"/s/{name}.py", env=limit, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     checks = re.findall(r"^def (\w+)\(\) -> None:$", (SCRIPTS / f"{name}.py").read_text(), re.MULTILINE)
     assert checks
-    assert done.stdout.split() == checks
+    assert sorted(done.stdout.split()) == sorted(checks)
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention", "attention_bf16"])
-def test_a_user_can_have_torchs_own(run_in_image: RunInImage, name: str) -> None:
-    done = run_in_image("run", f"/s/{name}.py", env={VARIABLE: "torch"}, docker_args=MOUNT)
-    assert (done.returncode, done.stdout) == (0, "torch's own\n"), done.stderr
+@pytest.mark.parametrize(
+    ("variables", "left"),
+    [
+        ((), {"dropout", "attention", "attention-without-dropout"}),
+        ((dropout.VARIABLE,), {"attention", "attention-without-dropout"}),
+        ((attention.VARIABLE,), {"dropout"}),
+    ],
+)
+def test_a_user_can_have_torchs_own(run_in_image: RunInImage, variables: tuple[str, ...], left: set[str]) -> None:
+    env = {**NO_AMX, **dict.fromkeys(variables, "torch")}
+    done = run_in_image("run", "/s/kernels_in_use.py", env=env, docker_args=MOUNT)
+    assert done.returncode == 0, done.stderr
+    if cpuinfo.read().bf16 == EMULATED:
+        left = left - {"attention-without-dropout"}
+    assert set(done.stdout.split()) == left
+
+
+def test_attention_without_dropout_is_left_to_torch_where_torch_has_amx(run_in_image: RunInImage) -> None:
+    done = run_in_image("run", "/s/kernels_in_use.py", docker_args=MOUNT)
+    assert done.returncode == 0, done.stderr
+    assert ("attention-without-dropout" in done.stdout) == (cpuinfo.read().bf16 == "avx512_bf16")

@@ -97,7 +97,7 @@ def test_only_ours_and_ipex_start_through_this_stack() -> None:
 
 def test_ipex_is_measured_without_this_stacks_kernels() -> None:
     assert {recipe.name: recipe.variables for recipe in recipes.ALL if recipe.variables} == {
-        "ipex-2.8": ("CPU_TRAIN_STACK_DROPOUT=torch",)
+        "ipex-2.8": ("CPU_TRAIN_STACK_KERNELS=torch",)
     }
 
 

@@ -12,6 +12,9 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
     OURS,
     P,
     check_hidden_rows_and_nan,
+    check_math_backend,
+    check_nan_behind_a_mask,
+    check_refusals,
     expected,
     kept,
     tensors,
@@ -32,20 +35,23 @@ def values_and_gradients_are_those_of_the_formula() -> None:
     for queries, keys in itertools.product((1, 5), (1, 15, 16, 17, 63, 64, 65, 130, 384)):
         hidden = torch.rand(2, 1, 1, keys) < 0.3
         hidden[..., 0] = False
-        biases = {
-            "none": None,
-            "padding": torch.zeros(2, 1, 1, keys).masked_fill_(hidden, torch.finfo(torch.float32).min),
-            "boolean": ~hidden,
-            "whole": torch.randn(2, 3, queries, keys),
-            "heads": torch.randn(1, 3, 1, keys),
-            "rows": torch.randn(2, 1, queries, 1),
-        }
-        for seed, (name, bias) in enumerate(biases.items()):
+        biases = (
+            None,
+            torch.zeros(2, 1, 1, keys).masked_fill_(hidden, torch.finfo(torch.float32).min),
+            ~hidden,
+            (~hidden).expand(2, 3, queries, keys),
+            torch.randn(2, 3, queries, keys),
+            torch.randn(2, 3, keys, queries).transpose(2, 3),
+            torch.randn(1, 3, 1, keys),
+            torch.randn(2, 1, queries, 1),
+        )
+        for seed, bias in enumerate(biases):
             given = tensors(queries, keys)
             keeps = kept(queries, keys, seed)
             torch.manual_seed(seed)
             found = OURS(*given, attn_mask=bias, dropout_p=P, scale=0.7)
-            added = torch.zeros(bias.shape).masked_fill_(~bias, -math.inf) if name == "boolean" else bias
+            boolean = bias is not None and bias.dtype is torch.bool
+            added = torch.zeros(bias.shape).masked_fill_(~bias, -math.inf) if boolean else bias
             wanted = expected(*given, bias=added, keeps=keeps, factor=0.7)
             close(found, wanted, 1e-5)
             outer = torch.randn_like(found)
@@ -68,6 +74,7 @@ def a_causal_mask_hides_what_comes() -> None:
 
 def rows_without_keys_are_zero_and_nan_stays() -> None:
     check_hidden_rows_and_nan(torch.float32)
+    check_nan_behind_a_mask(torch.float32)
 
 
 def no_two_places_share_their_numbers() -> None:
@@ -113,6 +120,14 @@ def what_is_not_ours_is_torchs() -> None:
     raise AssertionError("a mask of another shape was taken")
 
 
+def what_torch_refuses_is_refused() -> None:
+    check_refusals(torch.float32)
+
+
+def torchs_own_operators_can_be_chosen() -> None:
+    check_math_backend(torch.float32)
+
+
 def threads_change_nothing() -> None:
     given, before, results = tensors(50, 90), torch.get_num_threads(), []
     for threads in (1, 3):
@@ -125,18 +140,18 @@ def threads_change_nothing() -> None:
         torch.testing.assert_close(one, other)
 
 
-if OURS.__module__ == attention.__name__:
-    for check in (
-        values_and_gradients_are_those_of_the_formula,
-        a_causal_mask_hides_what_comes,
-        rows_without_keys_are_zero_and_nan_stays,
-        no_two_places_share_their_numbers,
-        narrow_types_are_computed_wide_and_rounded_once,
-        what_is_not_ours_is_torchs,
-        threads_change_nothing,
-    ):
-        torch.manual_seed(7)
-        check()
-        print(check.__name__)
-else:
-    print("torch's own")
+assert OURS.__module__ == attention.__name__
+for check in (
+    values_and_gradients_are_those_of_the_formula,
+    a_causal_mask_hides_what_comes,
+    rows_without_keys_are_zero_and_nan_stays,
+    no_two_places_share_their_numbers,
+    narrow_types_are_computed_wide_and_rounded_once,
+    what_is_not_ours_is_torchs,
+    what_torch_refuses_is_refused,
+    torchs_own_operators_can_be_chosen,
+    threads_change_nothing,
+):
+    torch.manual_seed(7)
+    check()
+    print(check.__name__)

@@ -141,6 +141,22 @@ def gradients_pass_where_values_did() -> None:
     assert torch.equal(grads[0], grads[1])
 
 
+def layouts_are_kept() -> None:
+    """As torch does; and a gradient's own layout does not matter."""
+    images = torch.randn(2, 6, 5, 7)
+    last = images.to(memory_format=torch.channels_last)
+    for given in (images, last, last[:, ::2], images.permute(3, 0, 2, 1), images[:, :1].expand(2, 6, 5, 7)):
+        for dtype in (torch.float32, BF):
+            values = given.detach().to(dtype).requires_grad_()
+            dropped = functional.dropout(values, 0.4)
+            assert dropped.stride() == torch.empty_like(values).stride()
+            for format in (torch.contiguous_format, torch.channels_last):
+                outer = torch.ones(values.shape, dtype=dtype).to(memory_format=format)
+                (gradient,) = torch.autograd.grad(dropped, values, outer, retain_graph=True)
+                assert torch.equal(gradient != 0, dropped != 0)
+    assert functional.dropout(last, P).is_contiguous(memory_format=torch.channels_last)
+
+
 def attention_drops_too() -> None:
     """torch's own attention, whose dropout is called from C++, and a layer of torch's encoder."""
     q = torch.randn(2, 3, 32, 8, requires_grad=True)
@@ -164,24 +180,19 @@ def the_rest_is_as_ever() -> None:
     assert set(torch.func.grad(lambda x: functional.dropout(x, 0.5).sum())(torch.ones(99)).tolist()) == {0.0, 2.0}
 
 
-if dropout._libraries:
-    for check in (
-        the_generator_is_philox,
-        each_element_follows_its_number,
-        the_rate_is_right,
-        elements_are_independent,
-        seeds_follow_torchs_generator,
-        threads_change_nothing,
-        gradients_pass_where_values_did,
-        attention_drops_too,
-        the_rest_is_as_ever,
-    ):
-        torch.manual_seed(7)
-        check()
-        print(check.__name__)
-else:
-    torch.manual_seed(3)
-    drawn = torch.empty(50).bernoulli_(0.5).div_(0.5)
-    torch.manual_seed(3)
-    assert torch.equal(functional.dropout(torch.ones(50), 0.5), drawn)
-    print("torch's own")
+assert dropout._libraries
+for check in (
+    the_generator_is_philox,
+    each_element_follows_its_number,
+    the_rate_is_right,
+    elements_are_independent,
+    seeds_follow_torchs_generator,
+    threads_change_nothing,
+    gradients_pass_where_values_did,
+    layouts_are_kept,
+    attention_drops_too,
+    the_rest_is_as_ever,
+):
+    torch.manual_seed(7)
+    check()
+    print(check.__name__)

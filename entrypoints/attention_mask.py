@@ -1,0 +1,39 @@
+"""Masks of attention as the kernels read them (kernels/masks.hpp): in the caller's own type and layout."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+# As in the source. 0 is no mask.
+_TYPES = {"torch.float32": 1, "torch.bfloat16": 2, "torch.bool": 3}
+
+
+class Mask(ctypes.Structure):
+    """Steps are in bytes, of batch, head and query; 0 broadcasts."""
+
+    _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3), ("type", ctypes.c_uint32)]
+
+
+def known(mask: Any, dtype: Any) -> bool:
+    """Whether torch takes such a mask for attention in `dtype`: to refuse others is left to it."""
+    return mask.dtype is dtype or str(mask.dtype) in ("torch.bool", "torch.float32")
+
+
+def readable(mask: Any, keys: int) -> Any:
+    """`mask` itself, or a copy in its own type if its keys are not next to each other in memory."""
+    if mask is None or (mask.shape[3] == keys and mask.stride(3) == 1):
+        return mask
+    for dimension in range(3):
+        if mask.stride(dimension) == 0:  # expanded
+            mask = mask.narrow(dimension, 0, 1)
+    return mask.expand(*mask.shape[:3], keys).contiguous()
+
+
+def described(mask: Any) -> Mask:
+    """`mask` ([batch, head, query, key], readable, or None) for the kernels, which must not outlive it."""
+    if mask is None:
+        return Mask()
+    size = mask.element_size()
+    steps = (0 if count == 1 else step * size for count, step in zip(mask.shape[:3], mask.stride()))
+    return Mask(mask.data_ptr(), (ctypes.c_size_t * 3)(*steps), _TYPES[str(mask.dtype)])

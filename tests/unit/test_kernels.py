@@ -1,0 +1,38 @@
+"""Which of the image's kernels a process uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrypoints import attention, dropout, kernels
+
+NAMES = (attention.VARIABLE, dropout.VARIABLE)
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, NAMES),
+        ({"CPU_TRAIN_STACK_KERNELS": "torch"}, ()),
+        ({"CPU_TRAIN_STACK_ATTENTION_KERNEL": "torch"}, (dropout.VARIABLE,)),
+        ({"CPU_TRAIN_STACK_DROPOUT_KERNEL": "torch"}, (attention.VARIABLE,)),
+        pytest.param({"CPU_TRAIN_STACK_DROPOUT": "torch"}, (), id="the old name of CPU_TRAIN_STACK_KERNELS"),
+        ({"CPU_TRAIN_STACK_KERNELS": ""}, NAMES),
+    ],
+)
+def test_a_variable_leaves_to_torch_what_its_name_says(
+    variables: dict[str, str], wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "LIBRARY", tmp_path)
+    for name in (kernels.VARIABLE, kernels.OLD_NAME, *NAMES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert tuple(name for name in NAMES if kernels.wanted(name)) == wanted
+
+
+def test_without_the_library_everything_is_left_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "libkernels.so")
+    assert not any(kernels.wanted(name) for name in NAMES)
