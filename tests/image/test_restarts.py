@@ -162,7 +162,7 @@ def test_nodes_that_lose_one_of_them_go_on_with_another_in_its_place(kill_at: An
     """Two agents, of one rank each; the one that comes later has never heard of the job."""
     meeting = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node-0:29777", "--max-restarts=3")
     flags = line("/output/run", **SAVING, backend="gloo")
-    node = (*LAUNCH[:2], *meeting, "--nproc-per-node=1", "--", "train", *flags)
+    node = ("torchrun", *meeting, "--nproc-per-node=1", "--no-python", "entrypoint", "train", *flags)
     done = kill_at(["agent /output/run/checkpoint-50"], node, node)
     assert done.returncode == 0, done.stderr
     document = result(output_folder / "run")
