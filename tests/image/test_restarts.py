@@ -13,7 +13,7 @@ import pytest
 from tests import containers
 from tests.image.test_train import line, mounts, result, reviews
 
-# Runs a command and kills one of its ranks when a folder or file is there, for each of the list; "" is there at once.
+# Runs a command and kills one of its ranks when a path is there, for each of the list; "" is there at once.
 KILL_AT = """
 import os, pathlib, signal, subprocess, sys, time
 moments, command = (part.split("|") for part in sys.argv[1:])
