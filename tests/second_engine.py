@@ -38,6 +38,13 @@ class SecondEngine:
         argv = ["docker", "--host", f"unix://{self.socket}", *arguments]
         return subprocess.run(argv, input=stdin, capture_output=True, check=True, timeout=120).stdout.decode()
 
+    def limit(self, megabytes: int) -> None:
+        """Has its data in memory, of so many megabytes. Before it is started."""
+        data = self.folder / "data"
+        data.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(data)]
+        subprocess.run(mount, check=True, timeout=60)
+
     def start(self, *options: str) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([*self._argv, *options], stdout=log, stderr=log)
@@ -68,12 +75,14 @@ class SecondEngine:
 
 
 @contextmanager
-def running(folder: Path, *options: str) -> Iterator[SecondEngine]:
+def running(folder: Path, *options: str, data_megabytes: int | None = None) -> Iterator[SecondEngine]:
     """An engine that answers. Afterwards neither it nor a container of it is left."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("an engine of its own needs root and dockerd")
     engine = SecondEngine(folder)
     try:
+        if data_megabytes is not None:
+            engine.limit(data_megabytes)
         engine.start(*options)
         try:
             yield engine

@@ -264,6 +264,7 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     if "dataloader_num_workers" not in parsed.given:
         values["dataloader_num_workers"] = int(os.environ.get(DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])
+    compiling.check_names(values)
     compiling.check(values)
     # Progress is ours (see progress.py); Hugging Face would print dictionaries.
     values["disable_tqdm"] = True

@@ -13,16 +13,9 @@ from entrypoints.errors import UsageError
 
 def check(values: dict[str, Any]) -> None:
     """Raises UsageError if the flags ask for a compilation that cannot be done. `values`: TrainingArguments'."""
-    backend, mode = values.get("torch_compile_backend"), values.get("torch_compile_mode")
-    if not (values.get("torch_compile") or backend or mode):
+    backend = values.get("torch_compile_backend")
+    if not (values.get("torch_compile") or backend or values.get("torch_compile_mode")):
         return
-    from accelerate.utils import DynamoBackend
-    from torch import _inductor
-
-    backends = [kind.value.lower() for kind in DynamoBackend if kind.value != "NO"]
-    for name, value, known in (("backend", backend, backends), ("mode", mode, [*_inductor.list_mode_options()])):
-        if value and value.lower() not in known:
-            raise UsageError(f"--torch_compile_{name} {value} is not known, expected one of: {', '.join(known)}")
     if (backend or "inductor") != "inductor":
         return
     compiler = os.environ.get("CXX") or "g++"
@@ -40,3 +33,19 @@ def check(values: dict[str, Any]) -> None:
         raise UsageError(
             f"--torch_compile makes C++ on CPUs, but {' and '.join(lacks)} are missing here: leave it out"
         )
+
+
+def check_names(values: dict[str, Any]) -> None:
+    """Raises UsageError for a backend or a mode that there is not. Needs accelerate, and torch's compiler."""
+    known: dict[str, list[str]] = {}
+    if values.get("torch_compile_backend"):
+        from accelerate.utils import DynamoBackend
+
+        known["torch_compile_backend"] = [kind.value.lower() for kind in DynamoBackend if kind.value != "NO"]
+    if values.get("torch_compile_mode"):
+        from torch import _inductor  # its import takes seconds
+
+        known["torch_compile_mode"] = [*_inductor.list_mode_options()]
+    for name, names in known.items():
+        if values[name].lower() not in names:
+            raise UsageError(f"--{name} {values[name]} is not known, expected one of: {', '.join(names)}")

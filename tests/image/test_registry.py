@@ -12,6 +12,7 @@ import socket
 import socketserver
 import struct
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import containers, registry
+from tests import containers, registry, second_engine
 from tooling import base, contents, engine, images, pins, proofs, push, sbom
 from tooling.choice import Choice
 from tooling.contents import Inventory
@@ -166,6 +167,26 @@ def test_a_registry_that_has_had_enough_pulls_is_not_taken_for_one_that_is_not_t
         server.shutdown()
     assert "You have reached your pull rate limit" in message
     assert message.endswith("wait, or docker login")
+
+
+def test_a_pull_for_which_the_engine_has_no_room_is_not_taken_for_a_registry_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with second_engine.running(tmp_path, data_megabytes=8) as full:
+        assert full.process is not None
+        inside = ["nsenter", f"--net=/proc/{full.process.pid}/ns/net"]
+        script = Path(__file__).parent / "scripts" / "one_image_registry.py"
+        argv = [*inside, sys.executable, str(script), "16"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+            try:
+                assert server.stdout is not None
+                reference = server.stdout.readline().strip()
+                monkeypatch.setenv("DOCKER_HOST", f"unix://{full.socket}")
+                with pytest.raises(UsageError) as caught:
+                    base.pull(reference, silence_seconds=60)
+            finally:
+                server.kill()
+    assert "no space left on device: the disk of Docker is full" in str(caught.value)
 
 
 def test_a_push_during_the_checks_is_not_overwritten(

@@ -13,20 +13,11 @@ import pytest
 from tests import containers
 from tests.image.test_train import line, mounts, result, reviews
 
-# Runs the commands, which ` -- ` separates, and kills when a folder or file of the list is there; "" is there at
-# once. It kills a rank of the first command; for "agent PATH" the last command with its rank, and runs it again.
+# Runs a command and kills one of its ranks when a path is there, for each of the list; "" is there at once.
 KILL_AT = """
-import os, pathlib, signal, socket, subprocess, sys, time
-moments, *commands = (part.split("|") for part in sys.argv[1].split(" -- "))
-def start(command):
-    return subprocess.Popen(command, start_new_session=True)
-def listens():
-    with socket.socket() as probe:
-        return probe.connect_ex(("node-0", 29777)) == 0
-jobs = [start(commands[0])]
-while commands[1:] and not listens():  # the first node is where the others meet
-    time.sleep(0.1)
-jobs += map(start, commands[1:])
+import os, pathlib, signal, subprocess, sys, time
+moments, command = (part.split("|") for part in sys.argv[1:])
+job = subprocess.Popen(command)
 def ranks():
     found = set()
     for folder in pathlib.Path("/proc").iterdir():
@@ -38,21 +29,13 @@ def ranks():
     return found
 gone = set()
 for moment in moments:
-    kind, _, path = moment.rpartition(" ")
-    while (path and not pathlib.Path(path).exists()) or not ranks() - gone:
-        if jobs[0].poll() is not None:
-            sys.exit(f"the job ended with {jobs[0].returncode} before {moment!r}")
+    while (moment and not pathlib.Path(moment).exists()) or not ranks() - gone:
+        if job.poll() is not None:
+            sys.exit(f"the job ended with {job.returncode} before {moment!r}")
         time.sleep(0.02)
     gone = ranks()
-    if kind == "agent":
-        parents = {pid: pathlib.Path(f"/proc/{pid}/status").read_text() for pid in gone}
-        for pid in (jobs[-1].pid, *(pid for pid in gone if f"PPid:\\t{jobs[-1].pid}\\n" in parents[pid])):
-            os.kill(pid, signal.SIGKILL)
-        jobs[-1].wait()
-        jobs[-1] = start(commands[-1])
-    else:
-        os.kill(max(gone), signal.SIGKILL)
-sys.exit(max(job.wait() for job in jobs))
+    os.kill(max(gone), signal.SIGKILL)
+sys.exit(job.wait())
 """
 SAVING: dict[str, object] = {
     "num_train_epochs": None,
@@ -79,11 +62,9 @@ def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kill_at(image: str, data: Path, output_folder: Path) -> Any:
-    def run(moments: list[str], *commands: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        words = " -- ".join("|".join(command) for command in (moments, *commands))
-        argv = ("python", "-c", KILL_AT, words)
-        folders = ["--hostname=node-0", *mounts(data, output_folder)]
-        return containers.run(image, *argv, docker_args=folders, timeout=240)
+    def run(moments: list[str], *command: str) -> subprocess.CompletedProcess[str]:
+        argv = ("python", "-c", KILL_AT, "|".join(moments), "|".join(command))
+        return containers.run(image, *argv, docker_args=mounts(data, output_folder), timeout=240)
 
     return run
 
@@ -134,7 +115,7 @@ def test_a_job_whose_ranks_are_killed_begins_as_asked_until_it_has_a_checkpoint_
     # The checkpoint's run saved every 50 steps, this one is to save every 40.
     flags = {"overwrite_output_dir": True, "resume_from_checkpoint": "/output/old/checkpoint-50", "save_steps": 40}
     moments = ["", "/output/run/_job", "/output/run/checkpoint-120"]
-    done = kill_at(moments, (*LAUNCH, "train", *line("/output/run", **{**SAVING, **flags})))
+    done = kill_at(moments, *LAUNCH, "train", *line("/output/run", **{**SAVING, **flags}))
     assert done.returncode == 0, done.stderr
     for number in (1, 2, 3):
         assert f"was killed by SIGKILL: restart {number} of 3" in done.stderr
@@ -150,21 +131,9 @@ def test_a_job_whose_ranks_are_killed_begins_as_asked_until_it_has_a_checkpoint_
 def test_torchruns_own_restart_goes_on_from_the_last_checkpoint(kill_at: Any, output_folder: Path) -> None:
     flags = line("/output/run", **SAVING)
     torchrun = ("torchrun", "--no-python", "--nproc-per-node=2", "--max-restarts=1", "entrypoint", "train", *flags)
-    done = kill_at(["/output/run/checkpoint-50"], torchrun)
+    done = kill_at(["/output/run/checkpoint-50"], *torchrun)
     assert done.returncode == 0, done.stderr
     document = result(output_folder / "run")
     assert document["steps"] == len(document["losses"]) == 200
     resumed = int(Path(document["resumed_from"]).name.rpartition("-")[2])
     assert f"from step {resumed}," in done.stderr
-
-
-def test_nodes_that_lose_one_of_them_go_on_with_another_in_its_place(kill_at: Any, output_folder: Path) -> None:
-    """Two agents, of one rank each; the one that comes later has never heard of the job."""
-    meeting = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node-0:29777", "--max-restarts=3")
-    flags = line("/output/run", **SAVING, backend="gloo")
-    node = (*LAUNCH[:2], *meeting, "--nproc-per-node=1", "--", "train", *flags)
-    done = kill_at(["agent /output/run/checkpoint-50"], node, node)
-    assert done.returncode == 0, done.stderr
-    document = result(output_folder / "run")
-    assert document["steps"] == len(document["losses"]) == 200
-    assert document["resumed_from"].startswith("/output/run/checkpoint-")

@@ -61,8 +61,7 @@ def test_a_field_is_trained_as_asked_or_refused_in_one_line(tried: Any, case: Ca
     if case.same is not None:
         assert (found["weights_sha256"] == plain["weights_sha256"]) is case.same
     if case.same:
-        precision = 1e-2 if "--bf16_full_eval" in case.flags else 1e-5
-        assert found["metrics"]["eval_loss"] == pytest.approx(plain["metrics"]["eval_loss"], rel=precision)
+        assert found["metrics"]["eval_loss"] == pytest.approx(plain["metrics"]["eval_loss"], rel=1e-5)
     if "--prediction_loss_only" in case.flags:
         assert "eval_accuracy" not in found["metrics"]
     for name in case.leaves:

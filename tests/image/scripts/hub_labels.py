@@ -35,7 +35,7 @@ def texts(labels: list[Any], kind: Any) -> str:
 
 
 def words(tags: list[list[int]], others: list[list[int]]) -> str:
-    rows = {"tokens": [["a", "b"]] * len(tags), "ner_tags": tags, "pos_tags": others}
+    rows: dict[str, list[Any]] = {"tokens": [["a", "b"]] * len(tags), "ner_tags": tags, "pos_tags": others}
     return read(rows, tokens=WORDS, ner_tags=List(CLASS), pos_tags=List(CLASS))
 
 
