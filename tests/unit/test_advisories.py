@@ -126,6 +126,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "ensure", lambda _: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(images, "inputs_sha256", lambda *_: "sum")
+    monkeypatch.setattr(images, "take_shared_tag", lambda _: None)
     monkeypatch.setattr(images, "inspect", lambda _: ("sha256:1", {images.INPUTS_LABEL: "sum"}, 1))
 
 

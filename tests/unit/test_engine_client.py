@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docker.errors import DockerException
 
 from tests import certificates
 from tooling import engine_find, follow, nodes, registry
-from tooling.errors import UsageError
+from tooling.errors import EngineLostError, UsageError
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.45"},
@@ -86,7 +85,7 @@ def test_an_engine_that_another_authority_vouches_for_is_refused(
 ) -> None:
     certificates.make(tmp_path / "others")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "others"))
-    with pytest.raises(DockerException, match="certificate verify failed"):
+    with pytest.raises(EngineLostError, match="certificate verify failed"):
         nodes.read(endpoint)
 
 
