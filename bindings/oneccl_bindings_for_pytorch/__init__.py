@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
 
 _libraries.preload()
 
-from oneccl_bindings_for_pytorch._backend import create, stop  # noqa: E402  after the checks: its errors would say nothing
+from oneccl_bindings_for_pytorch._backend import ProcessGroupCCL, create, stop  # noqa: E402  after the checks: its errors would say nothing
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
@@ -52,6 +54,22 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
     return backend
 
 
+def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
+    """torch's own function passes over every backend but its own two."""
+
+    def _set_pg_timeout(timeout: timedelta, group: torch.distributed.ProcessGroup | None = None) -> None:
+        found = torch.distributed.group.WORLD if group is None else group
+        cpu = torch.device("cpu")
+        backend = found._get_backend(cpu) if cpu in getattr(found, "_device_types", ()) else None
+        if isinstance(backend, ProcessGroupCCL):
+            backend.set_timeout(timeout)
+        else:
+            set_timeout(timeout, group)
+
+    return _set_pg_timeout
+
+
+torch.distributed.distributed_c10d._set_pg_timeout = _with_ccl(torch.distributed.distributed_c10d._set_pg_timeout)
 # Before Python and then the C++ libraries end: callbacks need the one, transfers the others.
 atexit.register(stop)
 torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])

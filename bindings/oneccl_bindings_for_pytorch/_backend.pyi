@@ -3,6 +3,7 @@ from datetime import timedelta
 from torch.distributed import Backend, Store
 
 class ProcessGroupCCL(Backend):
+    def set_timeout(self, timeout: timedelta) -> None: ...
     def has_error(self) -> bool: ...
 
 def create(

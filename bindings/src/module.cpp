@@ -29,6 +29,7 @@ PYBIND11_MODULE(_backend, module) {
   py::class_<ccl_backend::ProcessGroupCCL, c10::intrusive_ptr<ccl_backend::ProcessGroupCCL>, c10d::Backend>(
       module, "ProcessGroupCCL")
       .def_property_readonly("options", &ccl_backend::ProcessGroupCCL::getBackendOptions)
+      .def("set_timeout", &ccl_backend::ProcessGroupCCL::setTimeout, py::arg("timeout"))
       .def(
           "has_error",
           [](ccl_backend::ProcessGroupCCL& self) { return self.getError() != c10d::ErrorType::SUCCESS; },

@@ -67,10 +67,7 @@ void ProcessGroupCCL::setTimeout(Milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCCL::getBackendOptions() {
-  const auto found = require_group("options");
-  auto options = c10::make_intrusive<Options>("ccl", found->timeout());
-  options->group_name = found->options.name;
-  return options;
+  return c10::make_intrusive<Options>("ccl", require_group("options")->timeout());
 }
 
 void ProcessGroupCCL::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {

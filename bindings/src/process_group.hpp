@@ -66,9 +66,9 @@ class ProcessGroupCCL final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override;
   // SUCCESS, or COMM_ERROR once the group has failed, was aborted or lost a rank.
   c10d::ErrorType getError() override;
-  // Of calls from now on.
-  void setTimeout(Milliseconds timeout) override;
-  c10::intrusive_ptr<Options> getBackendOptions() override;
+  // Of calls from now on. These two are virtual in torch after 2.8, where they override.
+  void setTimeout(Milliseconds timeout);
+  c10::intrusive_ptr<Options> getBackendOptions();
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
   // Waits a few seconds for what is in flight, then leaves the group. Never hangs.

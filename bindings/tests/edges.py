@@ -227,7 +227,7 @@ def interface() -> None:
     """What torch's other backends have too."""
     one = group(seconds=50)
     check(backend(one).options._timeout == timedelta(seconds=50), "options")
-    one.set_timeout(timedelta(seconds=1))
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), one)
     check(backend(one).options._timeout == timedelta(seconds=1), "set_timeout")
     one.monitored_barrier(timedelta(seconds=20))
     begin = time.monotonic()

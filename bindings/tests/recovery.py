@@ -4,7 +4,7 @@
 
 Each round: all ranks make a group over a new store and train two steps of DDP. One of them aborts, the others
 notice it within two seconds in a collective, make a group without that rank, and train on. Rank 0 prints a JSON
-document: the longest time that a rank needed to notice, and what the process holds after a few rounds and at the end.
+document: the longest time that a rank needed to notice, and what the process holds early and at the end.
 """
 
 from __future__ import annotations

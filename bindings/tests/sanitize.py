@@ -23,8 +23,8 @@ HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 600
 
 
-# The library to load before all others, and its options. ThreadSanitizer sees only a part of what libraries do that
-# are not compiled with it.
+# The library to load before all others, and its options. ThreadSanitizer sees only a part of what other libraries
+# do that are not compiled with it.
 SANITIZERS = {
     "address": ("libasan.so", "ASAN_OPTIONS", "detect_leaks=0:exitcode=86"),
     "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=86:report_bugs=1"),

@@ -72,7 +72,8 @@ def test_ddp_its_hooks_and_fsdp_train_as_with_gloo(run_in_image: RunInImage) -> 
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/checks/training.py")
     done = run_in_image(*command, docker_args=CHECKS, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("ddp", "ddp_bf16", "ddp_hook", "fsdp"):
+    hooks = ("power_sgd_1", "power_sgd_2", "batched_power_sgd", "quantized", "power_sgd in several buckets")
+    for name in ("ddp", "ddp_bf16", "ddp_hook", "fsdp", *hooks):
         assert f"\n{name}: " in "\n" + done.stdout
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.containers import RunInImage
 from tooling.conformance import CHECKS
 
+APPLICATION = "/opt/cpu-train-stack"
 RUN = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl")
 
 FORK = """
@@ -80,7 +81,7 @@ class Dying(dist.Store):
         super().__init__()
         self.store = store
     def set(self, key, value):
-        if sys.argv[1] == "before" or not key.startswith("ccl/"):
+        if sys.argv[1] == "before" or not ("lifeline" in key or "joined" in key):
             os.kill(os.getpid(), signal.SIGKILL)
         self.store.set(key, value)
     def clone(self): return self
@@ -146,6 +147,51 @@ def test_groups_that_come_and_go_leave_nothing(run_in_image: RunInImage) -> None
     assert late["mappings"] - early["mappings"] <= 4, document
     assert late["allocated"] - early["allocated"] < 0.5e6, document
     assert late["memory"] - early["memory"] < 20e6, document
+
+
+def test_groups_are_aborted_and_made_again_without_a_rank(run_in_image: RunInImage) -> None:
+    command = ("python", "/scripts/recovery.py", "/tmp", "--rounds=50")
+    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS), timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    early, late = document["early"], document["late"]
+    for name in ("files", "threads", "shared"):
+        assert late[name] <= early[name], document
+    assert late["mappings"] - early["mappings"] <= 4, document
+    assert late["memory"] - early["memory"] < 20e6, document
+
+
+def test_processes_that_end_with_a_call_in_flight_do_not_crash(run_in_image: RunInImage) -> None:
+    command = ("python", "/scripts/exits.py", "/tmp", "--rounds=20")
+    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "40 processes ended in order" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "callback_holds_the_gil",
+        "callback_waits",
+        "callbacks_in_order",
+        "failed_creation",
+        "forked",
+        "future_after_wait",
+        "interface",
+        "left_in_order",
+        "parked_receive",
+        "same_store",
+    ],
+)
+def test_cases_that_are_not_everydays(run_in_image: RunInImage, case: str) -> None:
+    # Without an agent, which would end the ranks when one of them is killed.
+    each = f"RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /scripts/edges.py {case}"
+    start = f"for rank in 0 1; do ({each}; echo end $rank $?) & done; wait"
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    done = run_in_image("sh", "-c", start, env=place, docker_args=mounted(CHECKS), timeout=150)
+    assert f"{case}: right" in done.stdout, done.stdout + done.stderr
+    assert "end 0 0" in done.stdout, done.stdout + done.stderr
+    assert f"end 1 {9 if case == 'failed_creation' else 0}" in done.stdout, done.stdout + done.stderr
 
 
 def test_forked_children_neither_hang_nor_disturb_their_parents_group(
