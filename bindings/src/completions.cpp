@@ -1,14 +1,19 @@
 #include "completions.hpp"
 
+#include "errors.hpp"
 #include "patience.hpp"
 
 #include <ATen/Parallel.h>
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iostream>
 #include <set>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // Of the OpenMP that torch uses.
@@ -61,6 +66,16 @@ int Completions::depth() {
   return current_depth;
 }
 
+void Completions::run_at_depth(int depth, const std::function<void()>& task) {
+  const int before = std::exchange(current_depth, depth);
+  try {
+    task();
+  } catch (const std::exception& error) { // torch catches what callbacks of Python and of `then` raise
+    std::cerr << c10::str("ccl: a callback raised: ", message_of(error), "\n");
+  }
+  current_depth = before;
+}
+
 void Completions::post(std::function<void()> task) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (stopping_) {
@@ -72,8 +87,11 @@ void Completions::post(std::function<void()> task) {
     wake_.notify_one();
     return;
   }
-  ++threads_;
-  std::thread([this] { work(); }).detach();
+  try {
+    std::thread([this] { work(); }).detach(); // it waits for the mutex first
+    ++threads_;
+  } catch (const std::system_error&) { // no thread to be had: one that runs takes the task, or the next post
+  }
 }
 
 void Completions::work() {
@@ -93,7 +111,7 @@ void Completions::work() {
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
     guard.unlock();
-    task();
+    run_at_depth(0, task);
     task = nullptr;
     guard.lock();
   }
@@ -149,10 +167,8 @@ void OrderedCallbacks::run(uint64_t turn) {
     waiting_.erase(waiting_.begin());
     idle_looks_ = 0;
     guard.unlock();
-    current_depth = depth_;
-    complete();
+    Completions::run_at_depth(depth_, complete);
     complete = nullptr;
-    current_depth = 0;
     guard.lock();
   }
   --runners();
@@ -163,7 +179,7 @@ void OrderedCallbacks::run(uint64_t turn) {
   }
 }
 
-void OrderedCallbacks::relieve() {
+void OrderedCallbacks::relieve(bool may_overtake) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!running_ || clock_ == 0 || waiting_.empty() || !waiting_.begin()->second) {
     return;
@@ -172,20 +188,24 @@ void OrderedCallbacks::relieve() {
   clock_gettime(clock_, &used);
   const bool moved = used.tv_sec != used_.tv_sec || used.tv_nsec != used_.tv_nsec;
   used_ = used;
-  idle_looks_ = moved ? 0 : idle_looks_ + 1;
+  idle_looks_ = moved || !may_overtake ? 0 : idle_looks_ + 1;
   if (idle_looks_ >= kBlockedLooks) {
     start();
   }
 }
 
-void OrderedCallbacks::relieve_all() {
+void OrderedCallbacks::relieve_all(bool may_overtake) {
   std::vector<std::shared_ptr<OrderedCallbacks>> lanes;
   {
     std::lock_guard<std::mutex> guard(running().mutex);
     lanes.assign(running().lanes.begin(), running().lanes.end());
   }
+  int deepest = 0;
   for (const auto& lane : lanes) {
-    lane->relieve();
+    deepest = std::max(deepest, lane->depth_);
+  }
+  for (const auto& lane : lanes) { // one that waits for a future of a deeper lane goes on with that one
+    lane->relieve(may_overtake && lane->depth_ == deepest);
   }
 }
 

@@ -28,6 +28,7 @@ class Completions {
 
   // How many callbacks the calling thread is inside of: zero in a thread of the user's.
   static int depth();
+  static void run_at_depth(int depth, const std::function<void()>& task);
 
  private:
   friend class OrderedCallbacks;
@@ -57,14 +58,16 @@ class OrderedCallbacks : public std::enable_shared_from_this<OrderedCallbacks> {
   void ready(uint64_t sequence, std::function<void()> complete);
 
   // Lets waiting futures overtake blocked callbacks. To be called every few milliseconds while is_any_running().
-  static void relieve_all();
+  // `may_overtake`: no callback waits for a collective that it called itself. Such a one goes on when its collective
+  // does, on every rank at another time: overtaking it would change the order of the calls.
+  static void relieve_all(bool may_overtake);
   static bool is_any_running();
 
  private:
   void run(uint64_t turn);
   // With the mutex held: starts a runner if there is something to run and nobody runs.
   void start();
-  void relieve();
+  void relieve(bool may_overtake);
 
   const int depth_;
   std::mutex mutex_;

@@ -62,7 +62,7 @@ Engine::Lock Engine::lock() {
     if (stopping_) {
       C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
     }
-    if (stuck_) {
+    if (left_behind_ > 0) {
       C10_THROW_ERROR(DistBackendError, "ccl: a group of this process could not connect, so oneCCL cannot go on");
     }
   }
@@ -81,6 +81,7 @@ void Engine::submit(const OperationPtr& operation) {
     submissions_.fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
     Watchdog::instance().remove(operation);
+    operation->group_->ended(operation->log_number_, false);
     throw;
   }
   std::lock_guard<std::mutex> guard(park_mutex_);
@@ -156,6 +157,9 @@ void Engine::wait(Operation& operation, std::optional<Clock::time_point> limit) 
     return;
   }
   const auto finished = [&] { return operation.finished_.load(std::memory_order_acquire); };
+  if (stopping_ && !finished()) { // threads that wait already stay here until the process is gone
+    C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
+  }
   ++waiting_;
   Patience patience(operation.bytes_);
   while (!finished()) {

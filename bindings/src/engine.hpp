@@ -26,9 +26,9 @@ class Engine {
   // For calls into oneCCL other than by `submit`. Raises DistBackendError where a thread never came back from oneCCL,
   // and once the process ends.
   Lock lock();
-  // A thread that holds the lock was left behind: oneCCL is of no use any more in this process.
-  void mark_stuck() {
-    stuck_ = true;
+  // A thread that holds the lock was left behind, or has come back after all. Meanwhile oneCCL is of no use.
+  void count_left_behind(int more) {
+    left_behind_ += more;
   }
 
   void submit(const OperationPtr& operation);
@@ -62,7 +62,7 @@ class Engine {
 
   const pid_t process_;
   std::timed_mutex mutex_;
-  std::atomic<bool> stuck_{false};
+  std::atomic<int> left_behind_{0};
   std::list<OperationPtr> in_flight_; // under mutex_
   std::vector<OperationPtr> given_up_; // under mutex_
   std::atomic<size_t> count_{0}; // size of in_flight_, readable without the lock

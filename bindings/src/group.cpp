@@ -26,12 +26,18 @@ constexpr seconds kHearOut{3};
 // The same where another rank has given up before, and told the others.
 constexpr seconds kHearOutTold{1};
 constexpr Milliseconds kLookAgain{50};
+constexpr Milliseconds kLookForJoined{10};
 // What a rank has sent before it ended may still be on its way for this long.
 constexpr seconds kLastWords{2};
 // For the connections of the lifeline, once all ranks are there.
 constexpr seconds kTieLifeline{60};
 constexpr const char* kGaveUp = "gave-up";
 constexpr const char* kAllJoined = "all-joined";
+
+std::atomic<int>& opening_lanes() {
+  static auto* const count = new std::atomic<int>(0);
+  return *count;
+}
 
 std::string joined_key(int rank) {
   return c10::str("joined/", rank);
@@ -82,6 +88,44 @@ bool run_bounded(
   return true;
 }
 
+// A thread's attempt to make a communicator, which its caller may give up.
+class Attempt {
+ public:
+  // With the engine locked. Raises if it was given up before.
+  void begin() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (is_abandoned_) {
+      C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
+    }
+    is_inside_ = true;
+  }
+  // The thread has come back from oneCCL. False if the attempt was given up.
+  bool end() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    is_over_ = true;
+    if (is_abandoned_) {
+      Engine::instance().count_left_behind(-1);
+    }
+    return !is_abandoned_;
+  }
+  void abandon() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (is_over_ || is_abandoned_) {
+      return;
+    }
+    is_abandoned_ = true;
+    if (is_inside_) {
+      Engine::instance().count_left_behind(1);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_inside_ = false;
+  bool is_over_ = false;
+  bool is_abandoned_ = false;
+};
+
 } // namespace
 
 Group::Group(GroupOptions given)
@@ -105,10 +149,14 @@ Group::Group(GroupOptions given)
   mailbox_ = std::make_unique<Mailbox>(*lanes_[0].communicator, options.size);
 }
 
-void Group::join(c10d::Store& store, Clock::time_point deadline) {
+void Group::join(c10d::Store& store, Clock::time_point deadline, const std::function<void()>& look) {
   store.set(joined_key(options.rank), "");
   if (store.add("joined", 1) == options.size) {
     store.set(kAllJoined, "");
+  }
+  while (look && Clock::now() < deadline && !store.check({kAllJoined})) {
+    look();
+    std::this_thread::sleep_for(kLookForJoined);
   }
   try {
     store.wait({kAllJoined}, left_until(deadline));
@@ -133,30 +181,44 @@ std::unique_ptr<ccl::communicator> Group::connect(
   // The last step of oneCCL's connecting waits for the peers with no limit: a thread that can be left behind does it.
   using Made = std::shared_ptr<ccl::communicator>;
   auto exchange = std::make_shared<StoreExchange>(store, deadline);
-  const std::function<Made()> make =
-      [exchange, size = options.size, rank = options.rank, ranks = options.global_ranks] {
-        const auto guard = Engine::instance().lock();
-        initialize_library();
-        auto made = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
-        exchange->close();
-        communicator_made(ranks);
-        return made;
-      };
+  auto attempt = std::make_shared<Attempt>();
+  const std::function<Made()> make = [exchange, attempt, size = options.size, rank = options.rank,
+                                      ranks = options.global_ranks] {
+    const auto guard = Engine::instance().lock();
+    attempt->begin();
+    Made made;
+    try {
+      initialize_library();
+      made = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
+      communicator_made(ranks);
+    } catch (...) {
+      (void)attempt->end();
+      throw;
+    }
+    exchange->close();
+    if (!attempt->end()) { // too late: the communicator is nobody's
+      Remains remains;
+      remains.communicators.push_back(std::make_unique<ccl::communicator>(std::move(*made)));
+      (void)retire(std::move(remains), false);
+      C10_THROW_ERROR(DistBackendError, "the ranks finished connecting too late");
+    }
+    return made;
+  };
   const auto began = Clock::now();
   const auto look = [&] {
     const auto reason = why_never(began, UINT64_MAX);
     if (!reason.empty()) {
-      Engine::instance().mark_stuck();
       C10_THROW_ERROR(DistBackendError, reason);
     }
   };
   Made made;
   try {
     if (!run_bounded<Made>(make, left_until(deadline), made, look)) {
-      Engine::instance().mark_stuck();
       C10_THROW_ERROR(DistBackendError, c10::str("no answer within ", timeout().count() / 1000.0, " s"));
     }
   } catch (const std::exception& error) {
+    exchange->abandon();
+    attempt->abandon();
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: the ranks could not connect, ", where(), ": ", message_of(error)));
   }
   return std::make_unique<ccl::communicator>(std::move(*made));
@@ -226,14 +288,42 @@ int Group::open_lane() {
       return depth;
     }
   }
-  const auto deadline = Clock::now() + timeout();
+  struct Counted {
+    Counted() {
+      ++opening_lanes();
+    }
+    ~Counted() {
+      --opening_lanes();
+    }
+  } const counted;
+  const auto began = Clock::now();
+  const auto deadline = began + timeout();
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), private_store());
-  join(*store, deadline);
+  join(*store, deadline, [&] {
+    require_usable("a callback's call");
+    const auto reason = why_never(began, UINT64_MAX);
+    if (!reason.empty()) {
+      C10_THROW_ERROR(DistBackendError, c10::str("ccl: a callback's call cannot start on ", where(), ": ", reason));
+    }
+  });
   auto made = connect(store, deadline);
+  std::vector<OperationPtr> released; // goes after the lock
   const auto guard = Engine::instance().lock();
+  if (closed_) { // meanwhile: nobody else would retire it
+    Remains late;
+    late.communicators.push_back(std::move(made));
+    if (retire(std::move(late), false)) {
+      released = Engine::instance().take_kept();
+    }
+    C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", where(), " was left meanwhile"));
+  }
   lane.communicator = std::move(made);
   return depth;
+}
+
+bool Group::is_opening_lane() {
+  return opening_lanes().load() > 0;
 }
 
 uint64_t Group::next_sequence(int lane) {

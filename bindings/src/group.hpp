@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -55,6 +56,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // The lane of calls in this thread. The first call of a lane makes its communicator, with all ranks.
   int open_lane();
+  // Is a lane being made, in any group of the process?
+  static bool is_opening_lane();
   // The number of the next collective of the lane; the first one is 1.
   uint64_t next_sequence(int lane);
   uint64_t sequence() const {
@@ -124,8 +127,8 @@ class Group : public std::enable_shared_from_this<Group> {
     std::shared_ptr<OrderedCallbacks> callbacks;
   };
 
-  // All ranks meet in the store.
-  void join(c10d::Store& store, Clock::time_point deadline);
+  // All ranks meet in the store. `look` is called all the time, and may raise.
+  void join(c10d::Store& store, Clock::time_point deadline, const std::function<void()>& look = nullptr);
   std::unique_ptr<ccl::communicator> connect(const c10::intrusive_ptr<c10d::Store>& store, Clock::time_point deadline);
   void publish(c10d::Store& store);
   std::string read_peers(c10d::Store& store, std::chrono::seconds limit);

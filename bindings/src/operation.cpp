@@ -2,6 +2,7 @@
 
 #include "completions.hpp"
 #include "engine.hpp"
+#include "patience.hpp"
 #include "types.hpp"
 #include "watchdog.hpp"
 
@@ -141,7 +142,7 @@ void Operation::settle_in_order() {
     self->settle();
   };
   if (is_message()) {
-    Completions::instance().post(std::move(task));
+    Completions::instance().post([task = std::move(task)] { Completions::run_at_depth(1, task); });
   } else {
     group_->callbacks(lane_).ready(what_.sequence, std::move(task));
   }
@@ -196,7 +197,14 @@ bool Operation::wait(Milliseconds timeout) {
     was_waited_for_ = true;
   }
   if (future && !Engine::instance().is_forked()) {
-    future->wait();
+    // Without a limit, its own wait; callbacks of earlier calls may take their time.
+    Patience patience(bytes_);
+    while (limit && !future->completed() && Clock::now() < *limit) {
+      patience.pause();
+    }
+    if (!limit) {
+      future->wait();
+    }
   }
   if (const auto error = exception()) {
     std::rethrow_exception(error);
@@ -209,6 +217,7 @@ void Operation::synchronize() {
 }
 
 void Operation::abort() {
+  group_->require_own_process("an abort");
   Watchdog::instance().abort(group_, c10::str(what_.describe(), " was aborted"));
 }
 

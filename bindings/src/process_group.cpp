@@ -35,7 +35,13 @@ std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) con
 
 WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
   const auto group = require_group(call.name);
-  const int lane = is_collective ? group->open_lane() : 0;
+  int lane = 0;
+  try {
+    lane = is_collective ? group->open_lane() : 0;
+  } catch (const std::exception& error) { // the ranks are out of step from here on
+    Watchdog::instance().abort(group, message_of(error));
+    throw;
+  }
   const auto sequence = is_collective ? group->next_sequence(lane) : ++messages_;
   const auto operation = c10::make_intrusive<Operation>(group, std::move(call), sequence, lane);
   try {
@@ -84,7 +90,7 @@ bool ProcessGroupCCL::drain(const Group& group) {
   const auto limit = Clock::now() + kShutdown;
   Patience patience(0);
   while (Watchdog::instance().has(group)) {
-    if (Clock::now() >= limit) {
+    if (Clock::now() >= limit || Engine::instance().is_stopping()) {
       return false;
     }
     Engine::instance().poll();
@@ -107,6 +113,9 @@ void ProcessGroupCCL::leave(const char* reason, bool is_orderly) {
     Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->where()));
   }
   left->close();
+  if (Watchdog::instance().has(*left)) { // another thread's call that began meanwhile
+    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->where()));
+  }
 }
 
 void ProcessGroupCCL::shutdown() {

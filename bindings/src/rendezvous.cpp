@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <thread>
+
 namespace ccl_backend {
 namespace {
 
@@ -22,11 +25,13 @@ ccl::vector_class<char> StoreExchange::get(const ccl::string_class& name) {
   if (is_optional && !store_->check({key})) {
     return {};
   }
-  const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
-  if (left.count() <= 0) {
-    C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
+  // The store's own wait could not be ended, and the engine is locked meanwhile.
+  for (Milliseconds pause{1}; !store_->check({key}); pause = std::min(2 * pause, Milliseconds(20))) {
+    if (abandoned_ || Clock::now() >= deadline_) {
+      C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
+    }
+    std::this_thread::sleep_for(pause);
   }
-  store_->wait({key}, left);
   const auto value = store_->get(key);
   return {value.begin(), value.end()};
 }

@@ -16,6 +16,11 @@ class StoreExchange final : public ccl::kvs_interface {
   void set(const ccl::string_class& key, const ccl::vector_class<char>& data) override;
   int get_id() override;
 
+  // Nobody waits for the communicator any more: `get` raises soon.
+  void abandon() {
+    abandoned_ = true;
+  }
+
   // oneCCL erases its keys when the communicator goes, when the store may be gone already: from now on do nothing.
   void close();
 
@@ -24,6 +29,7 @@ class StoreExchange final : public ccl::kvs_interface {
   const Clock::time_point deadline_;
   const int id_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> abandoned_{false};
 };
 
 } // namespace ccl_backend

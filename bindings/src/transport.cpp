@@ -112,7 +112,7 @@ bool retire(Remains remains, bool is_idle) {
   auto& known = transport();
   const auto count = remains.communicators.size();
   if (is_idle && known.given_up.empty()) {
-    remains = {};
+    { const Remains gone = std::move(remains); }
     count_down(count);
     return false;
   }

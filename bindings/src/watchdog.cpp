@@ -118,6 +118,12 @@ bool Watchdog::has(const Group& group) {
       in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->group_.get() == &group; });
 }
 
+bool Watchdog::has_callbacks_calls() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return Group::is_opening_lane() ||
+      std::any_of(in_flight_.begin(), in_flight_.end(), [](const auto& operation) { return operation->lane_ > 0; });
+}
+
 std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_hopeless() {
   const auto now = Clock::now();
   std::vector<std::pair<OperationPtr, std::string>> hopeless;
@@ -148,7 +154,7 @@ void Watchdog::watch() {
       fail(operation, c10::str(reason, ", ", operation->group_->where()));
       Completions::instance().post([operation = std::move(operation)] {});
     }
-    OrderedCallbacks::relieve_all();
+    OrderedCallbacks::relieve_all(!has_callbacks_calls());
     std::this_thread::sleep_for(kLook);
   }
 }

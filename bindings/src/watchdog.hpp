@@ -29,6 +29,8 @@ class Watchdog {
 
   // Are operations of the group in flight?
   bool has(const Group& group);
+  // Is a collective in flight, or about to start, that a callback has called?
+  bool has_callbacks_calls();
 
  private:
   Watchdog();

@@ -52,6 +52,7 @@ def hear(key: str) -> None:
 
 
 def sum_again(done: Any) -> torch.Tensor:
+    """Inside of a callback: waits for another collective."""
     work = dist.all_reduce(done.value()[0].clone(), async_op=True)
     result: torch.Tensor = work.get_future().wait()[0]
     return result
@@ -69,20 +70,24 @@ def callback_waits() -> None:
 
 
 def callbacks_in_order() -> None:
-    """Callbacks that call collectives, beside calls of the main thread: the order is the same on every rank."""
+    """Callbacks that call two collectives each, beside calls of the main thread: one order on every rank."""
+
+    def twice(done: Any) -> torch.Tensor:
+        work = dist.all_reduce(done.value()[0].clone(), async_op=True)
+        work.get_future().wait()
+        return sum_again(work.get_future())
+
+    hold = ctypes.PyDLL(None).usleep  # holds the GIL: the callbacks of this rank are late
     sums = []
-    for size in range(1, 30):
-        future = dist.all_reduce(torch.ones(size), async_op=True).get_future()
-        sums.append(
-            future.then(
-                lambda done: dist.all_reduce(done.value()[0].clone(), async_op=True).get_future().wait()[0]
-            )
-        )
-        if dist.get_rank() == size % 2:
+    for size in range(1, 31):
+        sums.append(dist.all_reduce(torch.ones(size), async_op=True).get_future().then(twice))
+        if size % 10 == 0 and dist.get_rank() == size // 10 % 2:
+            hold(500_000)
+        elif dist.get_rank() == size % 2:
             time.sleep(0.003)
     for size, future in enumerate(sums, start=1):
         found = future.wait()
-        check(found.shape == (size,) and found.sum().item() == 4 * size, f"callback {size} gave {found}")
+        check(found.shape == (size,) and found.sum().item() == 8 * size, f"callback {size} gave {found}")
 
 
 def callback_holds_the_gil() -> None:
