@@ -30,7 +30,6 @@ _MONITORED = "torch refuses monitored_barrier by name for every backend but gloo
 DIFFERENCES: Mapping[str, str] = {
     "test_ddp_logging_data_cpu": 'DDP\'s log calls every backend that torch does not know "custom"',
     "test_monitored_barrier_gloo": _MONITORED,
-    "test_monitored_barrier_gloo_rank_0_timeout": _MONITORED,
     "test_monitored_barrier_gloo_subgroup": _MONITORED,
     "test_sparse_all_reduce_sum": "ccl has no sparse tensors",
 }

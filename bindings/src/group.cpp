@@ -529,12 +529,16 @@ void Group::monitored_barrier(Milliseconds limit, bool wait_for_all) {
     }
   } else {
     std::string missing;
-    for (int rank = 1; rank < options.size && (missing.empty() || wait_for_all); ++rank) {
+    for (int rank = 1; rank < options.size && limit.count() > 0 && (missing.empty() || wait_for_all); ++rank) {
       if (!wait(prefix + std::to_string(rank), deadline)) {
         missing += (missing.empty() ? "" : ", ") + std::to_string(global_rank(rank));
       }
     }
-    store.set(outcome_key, missing.empty() ? "" : took_too_long(missing));
+    if (limit.count() == 0) { // gloo's words
+      store.set(outcome_key, c10::str("ccl: Rank 0 timed out in monitoredBarrier after 0 ms, ", where()));
+    } else {
+      store.set(outcome_key, missing.empty() ? "" : took_too_long(missing));
+    }
   }
   const auto outcome = store.get_to_str(outcome_key);
   if (!outcome.empty()) {

@@ -78,7 +78,7 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCCL::getBackendOptions() 
 
 void ProcessGroupCCL::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   const auto found = require_group("monitored_barrier");
-  found->monitored_barrier(options.timeout.count() > 0 ? options.timeout : found->timeout(), wait_for_all);
+  found->monitored_barrier(options.timeout == c10d::kUnsetTimeout ? found->timeout() : options.timeout, wait_for_all);
 }
 
 c10d::ErrorType ProcessGroupCCL::getError() {

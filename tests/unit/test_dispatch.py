@@ -99,14 +99,19 @@ def test_plan_as_a_table_shows_the_same() -> None:
     assert "variable    WORLD_SIZE=2" in table
 
 
-def test_plan_takes_less_than_150_ms_of_cpu_time() -> None:
-    spent = []
-    for _ in range(5):
+def test_plan_costs_little_more_than_the_standard_library_it_needs() -> None:
+    """Processor time of the quickest of five runs each, in turns: a busy machine makes both slower."""
+
+    def spent(command: list[str]) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert entrypoint("plan", "--json").returncode == 0
+        assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=60).returncode == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent) < 0.150
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    plan = [sys.executable, "-m", "entrypoints", "plan", "--json"]
+    libraries = [sys.executable, "-c", "import argparse, dataclasses, json, pathlib, re, subprocess"]
+    pairs = [(spent(plan), spent(libraries)) for _ in range(5)]
+    assert min(pair[0] for pair in pairs) < 4 * min(pair[1] for pair in pairs)
 
 
 def test_plan_preloads_nothing_into_itself() -> None:
