@@ -149,7 +149,7 @@ CASES = (
     same("--ddp_static_graph=true", "--torch_compile_backend=eager"),
     same("--prediction_loss_only", says="(13 rows)"),
     Case(("--bf16_full_eval",), ("bf16_full_eval",), says="(13 rows)"),  # Trainer leaves the model in bf16
-    same("--use_cpu", says="--use_cpu"),
+    same("--use_cpu"),
     same(
         *(*SAVING, "--save_only_model", "--save_on_each_node", "--save_total_limit=1", "--enable_jit_checkpoint"),
         *("--ignore_data_skip", "--restore_callback_states_from_checkpoint"),
