@@ -123,7 +123,7 @@ def check(claim: Path, kind: str, launcher: str) -> None:
     assert (found["world_size"], found["nodes"], found["backend"]) == (2, 2, "ccl")
     assert (found["launcher"], found["steps"], found["image"]) == (launcher, STEPS, REFERENCE)
     assert len(set(found["weights_sha256"])) == 1
-    assert (folder / ".job").read_text().startswith(f"{NAMESPACE}/bert/")
+    assert (folder / "_job").read_text().startswith(f"{NAMESPACE}/bert/")
 
 
 def test_a_pytorchjobs_pods_train(cluster: Cluster) -> None:
