@@ -1,9 +1,8 @@
-"""Compile the extension against the torch of this Python and pack the wheel. Needs no network and no build tools
-but g++ and strip.
+"""Compile the extension against the torch of this Python and pack the wheel. Requires g++ and strip; offline.
 
     python build.py --oneccl DIR --output DIR
 
-DIR of --oneccl is the unpacked oneccl-devel wheel. The same inputs give the same wheel, byte for byte.
+The DIR of --oneccl is the unpacked oneccl-devel wheel. The same inputs produce the same wheel, byte for byte.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ PACKAGE = "oneccl_bindings_for_pytorch"
 DISTRIBUTION = "oneccl_bind_pt"
 STATIC_LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 HEADER = Path("include/oneapi/ccl.hpp")
-# In an environment's lib, from the package in site-packages.
+# The environment's lib, relative to the package in site-packages.
 RPATH = "$ORIGIN/../../.."
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-# With a sanitizer -O1 overrides -O2, and the lines of the sources are kept.
 SANITIZERS = ("address", "thread")
-SANITIZE = ["-fno-omit-frame-pointer", "-O1", "-g1"]
+# -O1 overrides the -O2 of FLAGS, and -g1 keeps line numbers.
+SANITIZER_FLAGS = ["-fno-omit-frame-pointer", "-O1", "-g1"]
 PRECOMPILED = """\
 #include <ATen/ATen.h>
 #include <oneapi/ccl.hpp>
@@ -55,13 +54,13 @@ Tag: {tag}
 
 
 class BuildError(Exception):
-    """What is wrong with the inputs, in one line."""
+    """An error in the inputs, in one line."""
 
 
 def abi(torch: ModuleType) -> list[str]:
-    """What this torch was compiled with: extensions with other types of its own would not know each other's."""
+    """The flags that this torch was compiled with, which an extension needs to share C++ types with torch."""
     flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # of pybind11 before 3: torch up to 2.8
+    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # pybind11 before 3: torch up to 2.8
         value = getattr(torch._C, f"_PYBIND11_{name}", None)
         if value is not None:
             flags.append(f'-DPYBIND11_{name}="{value}"')
@@ -69,15 +68,15 @@ def abi(torch: ModuleType) -> list[str]:
 
 
 def find_oneccl(directory: Path) -> Path:
-    """The folder in or below `directory` that has oneCCL's headers and its static library for the CPU."""
+    """The directory that has oneCCL's headers and its static library for the CPU: `directory`, or one below it."""
     for candidate in [directory, *sorted(directory.glob("*.data/data"))]:
         if (candidate / HEADER).is_file() and (candidate / STATIC_LIBRARY).is_file():
             return candidate
-    raise BuildError(f"found no {HEADER} and {STATIC_LIBRARY} in {directory}: unpack the oneccl-devel wheel there")
+    raise BuildError(f"{directory} has no {HEADER} and {STATIC_LIBRARY}: unpack the oneccl-devel wheel there")
 
 
 def find_hwloc(directories: list[Path]) -> Path:
-    """oneCCL's only shared library besides libfabric, which it opens at run time."""
+    """The only shared library that oneCCL links; it opens libfabric at run time."""
     for directory in directories:
         if (directory / "libhwloc.so.15").is_file():
             return directory / "libhwloc.so.15"
@@ -93,7 +92,7 @@ def run(command: list[str]) -> None:
 
 
 def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitizer: str | None) -> Path:
-    """The shared object: stripped, or with a sanitizer's checks."""
+    """The shared object: stripped, unless it is compiled with a sanitizer."""
     import torch
 
     torch_root = Path(torch.__file__).parent
@@ -104,7 +103,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitizer: str |
         f"-ffile-prefix-map={HERE}=bindings",
         f"-ffile-prefix-map={torch_root}=torch",
     ]
-    extra = [f"-fsanitize={sanitizer}", *SANITIZE] if sanitizer else []
+    extra = [f"-fsanitize={sanitizer}", *SANITIZER_FLAGS] if sanitizer else []
     common = ["g++", *FLAGS, *extra, *abi(torch), *include]
     header = scratch / "precompiled.hpp"
     header.write_text(PRECOMPILED)
@@ -130,7 +129,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitizer: str |
 
 
 def pack(extension: Path, output: Path) -> Path:
-    """The wheel, with fixed times and order."""
+    """The wheel, with fixed timestamps and a fixed order of files."""
     import torch
 
     version = torch.__version__.split("+")[0]
@@ -171,13 +170,13 @@ def digest(content: bytes) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--oneccl", type=Path, required=True, help="the unpacked oneccl-devel wheel")
-    parser.add_argument("--output", type=Path, required=True, help="where the wheel goes")
+    parser.add_argument("--output", type=Path, required=True, help="the directory for the wheel")
     parser.add_argument(
         "--libraries",
         type=Path,
         action="append",
         default=[],
-        help="where libhwloc.so.15 is, besides the environment's lib and the system's",
+        help="a directory to search for libhwloc.so.15 before the environment's lib and the system's",
     )
     parser.add_argument("--sanitize", choices=SANITIZERS, help="for tests/sanitize.py: compile with a sanitizer")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""The torch.distributed backend "ccl": oneCCL's collectives for tensors in host memory.
+"""The torch.distributed backend "ccl": collectives of oneCCL for tensors in host memory.
 
     import oneccl_bindings_for_pytorch
     torch.distributed.init_process_group("ccl", ...)
 
-`cwd` is the package's directory, for `source $cwd/env/setvars.sh`.
+`cwd` is the directory of the package, for `source $cwd/env/setvars.sh`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,13 @@ cwd = str(Path(__file__).resolve().parent)
 if torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(
         f"oneccl_bind_pt {__version__} is built for torch {TORCH_VERSION}, found torch {torch.__version__}: "
-        f"install torch {TORCH_VERSION}, or the oneccl_bind_pt of your torch"
+        f"install torch {TORCH_VERSION}, or the oneccl_bind_pt that is built for torch {torch.__version__}"
     )
 
 _libraries.preload()
-
-from oneccl_bindings_for_pytorch._backend import ProcessGroupCCL, create, stop  # noqa: E402  after the checks: its errors would say nothing
+# Loaded after the checks above, whose errors are clearer than those of the loader.
+_backend = import_module("oneccl_bindings_for_pytorch._backend")
+create = _backend.create
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
@@ -47,21 +49,21 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
         size=options.group_size,
         timeout=options.timeout,
         name=options.group_id,
-        # Empty for the default group, which has all ranks; so may another one.
+        # Empty for a group of all ranks.
         global_ranks=[] if covers_all else list(options.global_ranks_in_group),
     )
-    _shm.made(range(first, _shm.next_number()), opened_by_all=covers_all)
+    _shm.created(range(first, _shm.next_number()), opened_by_all=covers_all)
     return backend
 
 
 def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
-    """torch's own function passes over every backend but its own two."""
+    """Extend torch's function, which ignores all backends but gloo and nccl, to ccl."""
 
     def _set_pg_timeout(timeout: timedelta, group: torch.distributed.ProcessGroup | None = None) -> None:
         found = torch.distributed.group.WORLD if group is None else group
         cpu = torch.device("cpu")
         backend = found._get_backend(cpu) if cpu in getattr(found, "_device_types", ()) else None
-        if isinstance(backend, ProcessGroupCCL):
+        if isinstance(backend, _backend.ProcessGroupCCL):
             backend.set_timeout(timeout)
         else:
             set_timeout(timeout, group)
@@ -70,6 +72,6 @@ def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
 
 
 torch.distributed.distributed_c10d._set_pg_timeout = _with_ccl(torch.distributed.distributed_c10d._set_pg_timeout)
-# Before Python and then the C++ libraries end: callbacks need the one, transfers the others.
-atexit.register(stop)
+# Runs before the interpreter, which callbacks need, and the C++ libraries, which transfers need, shut down.
+atexit.register(_backend.stop)
 torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])

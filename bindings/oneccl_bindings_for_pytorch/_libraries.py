@@ -1,6 +1,6 @@
-"""What has to be in place before oneCCL is loaded: hwloc, and libfabric with its providers, opened by name.
+"""Loads the libraries that oneCCL opens by name: hwloc, and libfabric with its providers.
 
-Torch-free. Every function raises ImportError with one line that says what is missing and what to do.
+Does not import torch. Every function raises ImportError with one line that names what is missing and what to do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from oneccl_bindings_for_pytorch import _shm
 
 FABRIC = "libfabric.so.1"
 HWLOC = "libhwloc.so.15"
-IMPI = "impi-rt<2021.19"  # later ones leave libfabric out
+IMPI = "impi-rt<2021.19"  # later versions do not include libfabric
 PROVIDERS_VARIABLE = "FI_PROVIDER_PATH"
 SHM_PROVIDER = "libshm-fi.so"
 
 
 def preload() -> None:
-    """Load the libraries, and say where libfabric's providers are where the user did not."""
+    """Load the libraries. Set FI_PROVIDER_PATH, the directory of libfabric's providers, unless the user has."""
     _load(HWLOC, "tcmlib")
     os.environ.setdefault(PROVIDERS_VARIABLE, str(_directory()))
     if os.environ.get("CCL_OFI_LIBRARY_PATH"):
-        return  # the user says which libfabric oneCCL opens
-    # oneCCL opens it by its bare name and then gets this one; the providers take their symbols from it.
+        return  # the user has chosen the libfabric that oneCCL opens
+    # oneCCL opens libfabric by its bare name, which then finds this one. The providers take their symbols from it.
     _load(FABRIC, IMPI)
     _check_providers()
     if provider := _load_shm_provider():
@@ -44,8 +44,7 @@ def _load(name: str, distribution: str) -> None:
             continue
         return
     raise ImportError(
-        f"ccl needs {name}, found it neither in {_directory()} nor on the loader's path: "
-        f"pip install '{distribution}'"
+        f"ccl needs {name}, found neither in {_directory()} nor on the loader's path: pip install '{distribution}'"
     )
 
 
@@ -54,9 +53,9 @@ def _provider_directories() -> list[Path]:
 
 
 def _load_shm_provider() -> ctypes.CDLL | None:
-    """None where it is not and is not asked for. libfabric passes over it without a word, and oneCCL uses tcp."""
-    wanted = os.environ.get("CCL_ATL_SHM", "0") != "0"
-    problem = f"it is not in {os.environ[PROVIDERS_VARIABLE]}"
+    """None if the provider is neither loadable nor requested: libfabric then ignores it, and oneCCL uses tcp."""
+    requested = os.environ.get("CCL_ATL_SHM", "0") != "0"
+    problem = f"not found in {os.environ[PROVIDERS_VARIABLE]}"
     for directory in _provider_directories():
         if (directory / SHM_PROVIDER).is_file():
             try:
@@ -64,11 +63,11 @@ def _load_shm_provider() -> ctypes.CDLL | None:
             except OSError as error:
                 problem = str(error)
                 break
-    if wanted:
+    if requested:
         raise ImportError(
             f"CCL_ATL_SHM is {os.environ['CCL_ATL_SHM']!r}, but libfabric's {SHM_PROVIDER} cannot be loaded: "
-            f"{problem}; install what it needs (libatomic.so.1 is Debian's libatomic1), or set CCL_ATL_SHM=0 and "
-            "FI_PROVIDER=tcp"
+            f"{problem}; install its dependencies (libatomic.so.1 is in Debian's libatomic1), "
+            "or set CCL_ATL_SHM=0 and FI_PROVIDER=tcp"
         )
     return None
 
@@ -77,5 +76,5 @@ def _check_providers() -> None:
     if not any(path.is_file() or any(path.glob("*-fi.so")) for path in _provider_directories()):
         raise ImportError(
             f"{PROVIDERS_VARIABLE} is {os.environ[PROVIDERS_VARIABLE]!r}, expected a directory with libfabric's "
-            f"providers (libtcp-fi.so and others): unset it, or pip install '{IMPI}'"
+            f"providers (such as libtcp-fi.so): unset the variable, or pip install '{IMPI}'"
         )

@@ -1,7 +1,8 @@
-"""The files that libfabric's shared-memory provider makes in /dev/shm: unique names, and none left behind.
+"""The files that libfabric's shared-memory provider creates in /dev/shm: unique names, and cleanup.
 
-Each process makes one of about 64 MB while it has a communicator, named PROCESS:USER:NUMBER. The provider removes
-it at an orderly end only. It takes process ids for unique; containers that share /dev/shm have equal ones.
+While a process has a communicator, it has a file of about 64 MB, named PROCESS:USER:NUMBER. The provider removes
+the file at a normal exit only. The provider relies on unique process ids, but containers that share /dev/shm have
+equal ones.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-DIRECTORY = Path("/dev/shm")  # noqa: S108  the provider's own choice
-# Files of unknown processes are left alone for so long: they may live in another container.
+DIRECTORY = Path("/dev/shm")  # noqa: S108  libfabric's path
+# Files of unknown processes are kept for this long: such a process may be running in another container.
 STALE_SECONDS = 600.0
 COUNTER = "smr_global_ep_idx"
 
 _counter = ctypes.c_int(0)
-_made: set[Path] = set()
+_created: set[Path] = set()
 
 
 def prepare(provider: ctypes.CDLL) -> None:
-    """Start the NUMBER of this process at random, and remove what dead processes of this user left long ago."""
+    """Start NUMBER at a random value, and remove stale files of this user."""
     global _counter
     try:
         _counter = ctypes.c_int.in_dll(provider, COUNTER)
     except ValueError:
-        return  # a provider that hides its counter: its names stay what they are
+        return  # the provider does not export its counter, so its names cannot be changed
     if _counter.value == 0:
         _counter.value = secrets.randbelow(2**30) + 1
     _remove_stale()
@@ -38,17 +39,17 @@ def prepare(provider: ctypes.CDLL) -> None:
 
 
 def next_number() -> int:
-    """The NUMBER of the next file of this process."""
+    """The NUMBER of the next file that this process creates."""
     return _counter.value
 
 
-def made(numbers: Iterable[int], opened_by_all: bool) -> None:
-    """The files with these numbers exist now. Where all ranks have opened them their names are of no more use."""
+def created(numbers: Iterable[int], opened_by_all: bool) -> None:
+    """Remove the files with these numbers if all ranks have opened them, else when the process exits."""
     files = {DIRECTORY / f"{os.getpid()}:{os.geteuid()}:{number}" for number in numbers}
     if opened_by_all:
         _remove(files)
     else:
-        _made.update(files)
+        _created.update(files)
 
 
 def _remove(files: set[Path]) -> None:
@@ -57,8 +58,8 @@ def _remove(files: set[Path]) -> None:
 
 
 def _remove_own() -> None:
-    """Not what a forked child has from its parent."""
-    _remove({file for file in _made if file.name.startswith(f"{os.getpid()}:")})
+    """Remove the files of this process; in a forked child, not those of its parent."""
+    _remove({file for file in _created if file.name.startswith(f"{os.getpid()}:")})
 
 
 def _remove_stale() -> None:
@@ -70,4 +71,4 @@ def _remove_stale() -> None:
             if time.time() - file.stat().st_mtime > STALE_SECONDS:
                 file.unlink()
         except FileNotFoundError:
-            pass  # another rank was quicker
+            pass  # removed by another rank

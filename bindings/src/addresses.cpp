@@ -36,7 +36,7 @@ Address copy(const sockaddr* address) {
 Address of_interface(const std::string& name) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) {
-    raise_errno("the network interfaces cannot be read");
+    raise_errno("cannot list the network interfaces");
   }
   Address result;
   for (const auto* entry = all; entry != nullptr; entry = entry->ifa_next) {
@@ -47,7 +47,8 @@ Address of_interface(const std::string& name) {
   }
   freeifaddrs(all);
   if (result.length == 0) {
-    C10_THROW_ERROR(DistBackendError, c10::str("FI_TCP_IFACE is ", name, ", an interface without an address"));
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("FI_TCP_IFACE is '", name, "', expected an interface with an IP address"));
   }
   return result;
 }
@@ -72,7 +73,7 @@ Address resolve(const std::string& host, const std::string& port) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   if (error != 0) {
-    C10_THROW_ERROR(DistBackendError, c10::str("no address for ", host, ": ", gai_strerror(error)));
+    C10_THROW_ERROR(DistBackendError, c10::str("cannot resolve ", host, ": ", gai_strerror(error)));
   }
   const auto result = copy(found->ai_addr);
   freeaddrinfo(found);
@@ -93,7 +94,7 @@ bool bind_to_any(const Socket& socket, Address& address) {
   const int low = port_from("FI_TCP_PORT_LOW_RANGE");
   const int high = port_from("FI_TCP_PORT_HIGH_RANGE");
   const int count = low > 0 && high >= low ? high - low + 1 : 1;
-  // Ranks of one host start at the same time: they begin their search at different ports.
+  // Ranks of one host start at the same time: a random first port avoids collisions.
   const int first = static_cast<int>(std::random_device()() % static_cast<unsigned>(count));
   for (int i = 0; i < count; ++i) {
     set_port(address, count == 1 && low != high ? 0 : static_cast<uint16_t>(low + (first + i) % count));

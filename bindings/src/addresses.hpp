@@ -1,4 +1,4 @@
-// Where a rank can be reached.
+// IP addresses of ranks.
 #pragma once
 
 #include "sockets.hpp"
@@ -19,14 +19,15 @@ struct Address {
   }
 };
 
-// Of the interface FI_TCP_IFACE, else of the host's name, without a port. Raises DistBackendError.
+// The address of the interface FI_TCP_IFACE if the variable is set, else of the host name. The port is not set. Raises
+// DistBackendError.
 Address own_address();
 
 // Raises DistBackendError.
 Address resolve(const std::string& host, const std::string& port);
 
-// Binds to a port that is free, from FI_TCP_PORT_LOW_RANGE to FI_TCP_PORT_HIGH_RANGE where they are set, like
-// libfabric; false where all are in use.
+// Binds to a free port, as libfabric does: within FI_TCP_PORT_LOW_RANGE to FI_TCP_PORT_HIGH_RANGE if both are set.
+// Returns false if all ports of the range are in use.
 bool bind_to_any(const Socket& socket, Address& address);
 
 } // namespace ccl_backend

@@ -20,9 +20,9 @@ at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation) {
 void check_like(const at::Tensor& tensor, const at::Tensor& like, int64_t elements, const char* operation) {
   check_tensor(tensor, operation);
   CCL_CHECK(tensor.scalar_type() == like.scalar_type(),
-            operation, ": tensors of one type expected, found ", tensor.scalar_type(), " and ", like.scalar_type());
+            operation, ": expected tensors of one type, found ", tensor.scalar_type(), " and ", like.scalar_type());
   CCL_CHECK(elements < 0 || tensor.numel() == elements,
-            operation, ": a tensor of ", elements, " elements expected, found ", tensor.numel(), " elements, sizes ",
+            operation, ": expected a tensor of ", elements, " elements, found ", tensor.numel(), " elements, sizes ",
             tensor.sizes());
 }
 

@@ -1,4 +1,4 @@
-// Tensors of any layout as the plain memory that oneCCL needs, and back.
+// Converts tensors of any layout to the contiguous memory that oneCCL needs, and back.
 #pragma once
 
 #include "types.hpp"
@@ -11,25 +11,25 @@ namespace ccl_backend {
 
 // Raises ValueError unless the tensor is dense and in host memory.
 void check_tensor(const at::Tensor& tensor, const char* operation);
-// The one tensor of a list that must have one.
+// The tensor of a list that must contain exactly one.
 at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation);
-// Same type as `like`, and as many elements where `elements` is not negative.
+// Checks that the type is that of `like`, and the number of elements is `elements` unless that is negative.
 void check_like(const at::Tensor& tensor, const at::Tensor& like, int64_t elements, const char* operation);
 
-// The tensor itself if its memory can be used as it is, else a copy.
+// The tensor itself if it is contiguous and not lazily conjugated or negated, else a contiguous copy.
 at::Tensor readable(const at::Tensor& tensor);
-// The tensor itself if its memory can be used as it is, else memory that `write_back` copies to it.
+// The same, but with an uninitialized buffer for `write_back` instead of a copy.
 at::Tensor writable(const at::Tensor& tensor);
 void write_back(const at::Tensor& tensor, const at::Tensor& buffer);
 
-// Bytes as oneCCL counts them.
+// The address and size in bytes of each buffer, for oneCCL.
 struct Bytes {
   explicit Bytes(const std::vector<at::Tensor>& buffers);
   std::vector<void*> pointers;
   std::vector<size_t> counts;
 };
 
-// Buffers that lie one after the other in memory as one, or else memory for all of them.
+// One contiguous block for all parts: the parts themselves if they are adjacent in memory, else a copy.
 struct Block {
   explicit Block(std::vector<at::Tensor> parts);
   void gather() const; // from the parts
@@ -37,16 +37,16 @@ struct Block {
   void* data() const;
 
   std::vector<at::Tensor> parts;
-  at::Tensor copy; // undefined where the parts are one block
+  at::Tensor copy; // undefined if the parts are adjacent in memory
 };
 
-// Reduces `gathered`, whose first dimension is the ranks, for operations that oneCCL does not have.
+// Reduces `gathered`, whose first dimension is the ranks, for operations that oneCCL does not support.
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op);
-// What PREMUL_SUM does before the sum: multiplies by its factor, in the tensor's type. In place; `tensor` itself or its
-// product, which is the tensor itself for other operations.
+// Multiplies in place by the factor of PREMUL_SUM, in the tensor's type.
 void premultiply(at::Tensor& tensor, const Op& op);
+// The product of a copy with the factor of PREMUL_SUM; for other operations, the tensor itself.
 at::Tensor premultiplied(const at::Tensor& tensor, const Op& op);
-// What is left to do to a sum: AVG divides.
+// For AVG, divides the sum by `size`.
 void finish_reduction(at::Tensor& buffer, const Op& op, int size);
 
 } // namespace ccl_backend

@@ -26,7 +26,7 @@ uint64_t CallLog::started(const Started& what) {
 void CallLog::ended(uint64_t number, bool is_success) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (number + entries_.size() < count_ + 1) {
-    return; // a later call has its place
+    return; // a later call has replaced the entry
   }
   auto& entry = entries_[number % entries_.size()];
   entry.end = Clock::now();

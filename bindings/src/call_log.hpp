@@ -1,4 +1,4 @@
-// The last calls of a group, for whoever asks why one of them did not complete.
+// The last calls of a group, for error reports.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,11 +11,11 @@
 
 namespace ccl_backend {
 
-// What a rank tells others about an operation.
+// A started operation, as reported to the other ranks.
 struct Started {
-  uint64_t sequence = 0; // zero: none yet
+  uint64_t sequence = 0; // zero: no operation has started
   const char* name = "";
-  int lane = 0; // other than zero: called by a future's callback
+  int lane = 0; // not zero: called by a future's callback
   int64_t elements = -1; // negative: no tensor
   c10::ScalarType type = c10::ScalarType::Byte;
 
@@ -23,16 +23,16 @@ struct Started {
   std::string describe() const;
 };
 
-// Any thread may call.
+// Thread-safe.
 class CallLog {
  public:
-  // The number to give to `ended`.
+  // Returns the number to pass to `ended`.
   uint64_t started(const Started& what);
   void ended(uint64_t number, bool is_success);
 
-  // The last call that was started.
+  // The last started call.
   Started last() const;
-  // A line for each of the last calls, the oldest first: what, when, and whether and how it ended.
+  // One line per call, the oldest first: when it started, what it is, and its state.
   std::string text() const;
 
  private:

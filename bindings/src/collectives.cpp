@@ -1,4 +1,4 @@
-// torch.distributed's collectives, each as a call made of steps.
+// The collectives of torch.distributed, each a call that consists of steps.
 #include "process_group.hpp"
 #include "steps.hpp"
 
@@ -17,20 +17,20 @@ Tensors flatten(const std::vector<Tensors>& lists) {
   return flat;
 }
 
-// As many tensors without elements as there are ranks.
+// One empty tensor for each rank.
 Tensors nothing_for(const at::Tensor& like, int size) {
   return Tensors(size, at::empty({0}, like.options()));
 }
 
-// The rows that go to, or come from, each rank.
-Tensors split_rows(const at::Tensor& whole, const std::vector<int64_t>& splits, int size) {
+// The rows that each rank sends or receives.
+Tensors split_rows(const at::Tensor& tensor, const std::vector<int64_t>& splits, int size) {
   Tensors parts;
-  const int64_t rows = whole.dim() == 0 ? whole.numel() : whole.size(0);
-  const auto lines = whole.dim() == 0 ? whole.view(-1) : whole;
+  const auto at_least_1d = tensor.dim() == 0 ? tensor.view(-1) : tensor;
+  const int64_t rows = at_least_1d.size(0);
   int64_t begin = 0;
   for (int rank = 0; rank < size; ++rank) {
     const int64_t count = splits.empty() ? rows / size : splits[rank];
-    parts.push_back(lines.narrow(0, begin, count));
+    parts.push_back(at_least_1d.narrow(0, begin, count));
     begin += count;
   }
   return parts;
@@ -56,12 +56,12 @@ WorkPtr ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOption
 }
 
 WorkPtr ProcessGroupCCL::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return allreduce(tensors, options); // says that the layout is not supported
+  return allreduce(tensors, options); // raises: the layout is not supported
 }
 
 WorkPtr ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   constexpr auto name = "all_reduce_coalesced";
-  CCL_CHECK(!tensors.empty(), name, ": at least one tensor expected, found none");
+  CCL_CHECK(!tensors.empty(), name, ": expected at least one tensor, found none");
   Call call{OpType::ALLREDUCE_COALESCED, name, options.timeout, tensors, tensors, {}};
   for (const auto& tensor : tensors) {
     call.steps.push_back(reduce_all_step(tensor, options.reduceOp, {rank_, size_}, name));
@@ -82,7 +82,7 @@ WorkPtr ProcessGroupCCL::allgather(
     std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   constexpr auto name = "all_gather";
   const auto& input = single(inputs, name);
-  CCL_CHECK(outputs.size() == 1, name, ": one list of outputs expected, found ", outputs.size());
+  CCL_CHECK(outputs.size() == 1, name, ": expected one list of outputs, found ", outputs.size());
   return launch(
       {OpType::ALLGATHER, name, options.timeout, inputs, outputs.front(),
        {gather_all_step(outputs.front(), input, {rank_, size_}, name)}});
@@ -99,15 +99,16 @@ WorkPtr ProcessGroupCCL::_allgather_base(
 WorkPtr ProcessGroupCCL::allgather_coalesced(
     std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   constexpr auto name = "all_gather_coalesced";
-  CCL_CHECK(!inputs.empty(), name, ": at least one tensor expected, found none");
+  CCL_CHECK(!inputs.empty(), name, ": expected at least one tensor, found none");
   CCL_CHECK(
       static_cast<int>(outputs.size()) == size_,
-      name, ": a list of ", size_, " lists expected, one for each rank, found ", outputs.size());
+      name, ": expected a list of ", size_, " lists, one for each rank, found ", outputs.size());
   Call call{OpType::ALLGATHER_COALESCED, name, options.timeout, inputs, flatten(outputs), {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors results;
     for (const auto& list : outputs) {
-      CCL_CHECK(list.size() == inputs.size(), name, ": lists of ", inputs.size(), " tensors expected, found ", list.size());
+      CCL_CHECK(
+          list.size() == inputs.size(), name, ": expected lists of ", inputs.size(), " tensors, found ", list.size());
       results.push_back(list[i]);
     }
     call.steps.push_back(gather_all_step(results, inputs[i], {rank_, size_}, name));
@@ -119,7 +120,7 @@ WorkPtr ProcessGroupCCL::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   constexpr auto name = "all_gather_into_tensor_coalesced";
   CCL_CHECK(
-      outputs.size() == inputs.size(), name, ": ", inputs.size(), " outputs expected, found ", outputs.size());
+      outputs.size() == inputs.size(), name, ": expected ", inputs.size(), " outputs, found ", outputs.size());
   Call call{OpType::COALESCED, name, options.timeout, inputs, outputs, {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     call.steps.push_back(gather_into_step(outputs[i], inputs[i], {rank_, size_}, name));
@@ -135,7 +136,7 @@ WorkPtr ProcessGroupCCL::gather(
   const bool is_root = options.rootRank == rank_;
   CCL_CHECK(
       outputs.size() == (is_root ? 1 : 0),
-      name, ": ", is_root ? "one list" : "no list", " of outputs expected on this rank, found ", outputs.size());
+      name, ": expected ", is_root ? "one list" : "no list", " of outputs on this rank, found ", outputs.size());
   auto sent = nothing_for(input, size_);
   sent[options.rootRank] = input;
   const auto received = is_root ? outputs.front() : nothing_for(input, size_);
@@ -152,7 +153,7 @@ WorkPtr ProcessGroupCCL::scatter(
   const bool is_root = options.rootRank == rank_;
   CCL_CHECK(
       inputs.size() == (is_root ? 1 : 0),
-      name, ": ", is_root ? "one list" : "no list", " of inputs expected on this rank, found ", inputs.size());
+      name, ": expected ", is_root ? "one list" : "no list", " of inputs on this rank, found ", inputs.size());
   auto received = nothing_for(output, size_);
   received[options.rootRank] = output;
   const auto sent = is_root ? inputs.front() : nothing_for(output, size_);
@@ -165,7 +166,7 @@ WorkPtr ProcessGroupCCL::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
   constexpr auto name = "reduce_scatter";
   const auto& output = single(outputs, name);
-  CCL_CHECK(inputs.size() == 1, name, ": one list of inputs expected, found ", inputs.size());
+  CCL_CHECK(inputs.size() == 1, name, ": expected one list of inputs, found ", inputs.size());
   return launch(
       {OpType::REDUCE_SCATTER, name, options.timeout, inputs.front(), outputs,
        {reduce_scatter_step(output, inputs.front(), options.reduceOp, {rank_, size_}, name)}});
@@ -183,8 +184,8 @@ WorkPtr ProcessGroupCCL::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   constexpr auto name = "reduce_scatter_tensor_coalesced";
   CCL_CHECK(
-      outputs.size() == inputs.size(), name, ": ", inputs.size(), " outputs expected, found ", outputs.size());
-  // The type that is this call's own is younger than torch 2.8.
+      outputs.size() == inputs.size(), name, ": expected ", inputs.size(), " outputs, found ", outputs.size());
+  // torch 2.8 has no OpType for this call.
   Call call{OpType::_REDUCE_SCATTER_BASE, name, options.timeout, inputs, outputs, {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     call.steps.push_back(reduce_scatter_from_step(outputs[i], inputs[i], options.reduceOp, {rank_, size_}, name));
@@ -203,7 +204,7 @@ WorkPtr ProcessGroupCCL::alltoall_base(
   check_like(output, input, -1, name);
   c10d::checkSplitSizes(input_splits, input, size_);
   c10d::checkSplitSizes(output_splits, output, size_);
-  // One copy of the whole where it is not contiguous, rather than one for each part.
+  // One copy of a tensor that is not contiguous, rather than a copy of each part.
   auto result = writable(output);
   auto step = exchange_step(
       split_rows(result, output_splits, size_), split_rows(readable(input), input_splits, size_), {rank_, size_}, name);
@@ -222,7 +223,7 @@ WorkPtr ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d:
 }
 
 WorkPtr ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
-  // oneCCL's own barrier does not return before all ranks are there, and nothing could end it.
+  // oneCCL's barrier blocks until all ranks have called it, so a timeout could not end it.
   auto step = reduce_all_step(at::zeros({1}, at::kByte), c10d::ReduceOp::MAX, {rank_, size_}, "barrier");
   return launch({OpType::BARRIER, "barrier", options.timeout, {}, {}, {step}});
 }

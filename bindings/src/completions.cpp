@@ -16,20 +16,20 @@
 #include <utility>
 #include <vector>
 
-// Of the OpenMP that torch uses.
+// From the OpenMP runtime that torch uses.
 extern "C" void omp_set_num_threads(int count) __attribute__((weak));
 
 namespace ccl_backend {
 namespace {
 
 constexpr std::chrono::seconds kIdle{1};
-// A callback that used no processor time in so many looks of the watchdog is blocked: about a tenth of a second.
-constexpr int kBlockedLooks = 5;
-// How long the end of the process waits for callbacks.
-constexpr std::chrono::seconds kLastTasks{2};
+// A callback that used no CPU time during this many polls of the watchdog, about a tenth of a second, is blocked.
+constexpr int kBlockedPolls = 5;
+// How long the exit of the process waits for callbacks.
+constexpr std::chrono::seconds kExitTimeout{2};
 
 thread_local int current_depth = 0;
-thread_local bool is_ours = false;
+thread_local bool is_pool_thread = false;
 
 std::atomic<int>& runners() {
   static auto* const count = new std::atomic<int>(0);
@@ -47,8 +47,8 @@ Running& running() {
   return *running;
 }
 
-// Torch initializes a thread's count at its first loop: ours is set afterwards.
-void compute_alone() {
+// torch sets a thread's count of OpenMP threads at its first loop, which at::get_num_threads() triggers.
+void limit_to_one_thread() {
   at::get_num_threads();
   if (omp_set_num_threads != nullptr) {
     omp_set_num_threads(1);
@@ -70,7 +70,7 @@ void Completions::run_at_depth(int depth, const std::function<void()>& task) {
   const int before = std::exchange(current_depth, depth);
   try {
     task();
-  } catch (const std::exception& error) { // torch catches what callbacks of Python and of `then` raise
+  } catch (const std::exception& error) { // torch catches the errors of Python callbacks and of `then`
     std::cerr << c10::str("ccl: a callback raised: ", message_of(error), "\n");
   }
   current_depth = before;
@@ -79,7 +79,7 @@ void Completions::run_at_depth(int depth, const std::function<void()>& task) {
 void Completions::post(std::function<void()> task) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (stopping_) {
-    new std::function<void()>(std::move(task)); // what it holds may need the GIL to be released
+    new std::function<void()>(std::move(task)); // leaked: releasing its captures may need the GIL
     return;
   }
   tasks_.push_back(std::move(task));
@@ -88,16 +88,16 @@ void Completions::post(std::function<void()> task) {
     return;
   }
   try {
-    std::thread([this] { work(); }).detach(); // it waits for the mutex first
+    std::thread([this] { work(); }).detach(); // starts with locking the mutex
     ++threads_;
-  } catch (const std::system_error&) { // no thread to be had: one that runs takes the task, or the next post
+  } catch (const std::system_error&) { // cannot start a thread: a running one, or the next post, runs the task
   }
 }
 
 void Completions::work() {
   pthread_setname_np(pthread_self(), "ccl-callbacks");
-  is_ours = true;
-  compute_alone();
+  is_pool_thread = true;
+  limit_to_one_thread();
   std::unique_lock<std::mutex> guard(mutex_);
   while (true) {
     if (tasks_.empty() && !stopping_) {
@@ -125,8 +125,8 @@ void Completions::stop() {
   new std::deque<std::function<void()>>(std::move(tasks_));
   tasks_.clear();
   wake_.notify_all();
-  const int own = is_ours ? 1 : 0;
-  quiet_.wait_for(guard, kLastTasks, [&] { return threads_ <= own; });
+  const int own = is_pool_thread ? 1 : 0;
+  quiet_.wait_for(guard, kExitTimeout, [&] { return threads_ <= own; });
 }
 
 void OrderedCallbacks::expect(uint64_t sequence) {
@@ -149,7 +149,7 @@ void OrderedCallbacks::start() {
   running_ = true;
   ++runners();
   clock_ = 0;
-  idle_looks_ = 0;
+  idle_polls_ = 0;
   {
     std::lock_guard<std::mutex> guard(running().mutex);
     running().lanes.insert(shared_from_this());
@@ -165,7 +165,7 @@ void OrderedCallbacks::run(uint64_t turn) {
   while (turn == turn_ && !waiting_.empty() && waiting_.begin()->second) {
     auto complete = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
-    idle_looks_ = 0;
+    idle_polls_ = 0;
     guard.unlock();
     Completions::run_at_depth(depth_, complete);
     complete = nullptr;
@@ -179,7 +179,7 @@ void OrderedCallbacks::run(uint64_t turn) {
   }
 }
 
-void OrderedCallbacks::relieve(bool may_overtake) {
+void OrderedCallbacks::overtake_if_blocked(bool may_overtake) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!running_ || clock_ == 0 || waiting_.empty() || !waiting_.begin()->second) {
     return;
@@ -188,13 +188,13 @@ void OrderedCallbacks::relieve(bool may_overtake) {
   clock_gettime(clock_, &used);
   const bool moved = used.tv_sec != used_.tv_sec || used.tv_nsec != used_.tv_nsec;
   used_ = used;
-  idle_looks_ = moved || !may_overtake ? 0 : idle_looks_ + 1;
-  if (idle_looks_ >= kBlockedLooks) {
+  idle_polls_ = moved || !may_overtake ? 0 : idle_polls_ + 1;
+  if (idle_polls_ >= kBlockedPolls) {
     start();
   }
 }
 
-void OrderedCallbacks::relieve_all(bool may_overtake) {
+void OrderedCallbacks::overtake_blocked(bool may_overtake) {
   std::vector<std::shared_ptr<OrderedCallbacks>> lanes;
   {
     std::lock_guard<std::mutex> guard(running().mutex);
@@ -204,8 +204,8 @@ void OrderedCallbacks::relieve_all(bool may_overtake) {
   for (const auto& lane : lanes) {
     deepest = std::max(deepest, lane->depth_);
   }
-  for (const auto& lane : lanes) { // one that waits for a future of a deeper lane goes on with that one
-    lane->relieve(may_overtake && lane->depth_ == deepest);
+  for (const auto& lane : lanes) { // a callback may be waiting for a future of a deeper lane
+    lane->overtake_if_blocked(may_overtake && lane->depth_ == deepest);
   }
 }
 

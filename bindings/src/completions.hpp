@@ -1,4 +1,4 @@
-// Runs what may block or wait for the GIL: what users attached to futures, and the last release of tensors.
+// Runs tasks that may block or wait for the GIL: callbacks of futures, and the release of tensors.
 #pragma once
 
 #include <sys/types.h>
@@ -14,19 +14,19 @@
 
 namespace ccl_backend {
 
-// Threads that run tasks. A task that blocks holds up no other: where no thread is idle, another one starts, and ends
-// after a second without work. ATen's own parallel loops run on one thread here: a second team of OpenMP threads
-// would take the cores of the team that computes.
+// A pool of threads. A blocked task does not delay other tasks: if no thread is idle, a new thread starts. A thread
+// ends after a second without work. ATen's parallel loops run on one thread here: a second team of OpenMP threads would
+// compete with the team of the computing thread.
 class Completions {
  public:
   // Never destroyed.
   static Completions& instance();
 
   void post(std::function<void()> task);
-  // No task starts from now on. Waits a moment for those that run. For an exit handler, without the GIL.
+  // For an exit handler, without the GIL: starts no more tasks, and waits up to two seconds for the running ones.
   void stop();
 
-  // How many callbacks the calling thread is inside of: zero in a thread of the user's.
+  // The nesting depth of callbacks in the calling thread: zero in the user's threads.
   static int depth();
   static void run_at_depth(int depth, const std::function<void()>& task);
 
@@ -44,39 +44,39 @@ class Completions {
   bool stopping_ = false;
 };
 
-// Completes the futures of one lane of a group in the order of its calls, one after the other. Callbacks may call
-// collectives, and every rank has to call them in the same order. A callback that has been blocked for a while is
-// overtaken: it may wait for one of the futures behind it.
+// Completes the futures of one lane of a group one after another, in the order of the calls. Callbacks may call
+// collectives, and every rank has to call them in the same order. A callback that has been blocked for about a tenth of
+// a second is overtaken, since it may be waiting for a later future.
 class OrderedCallbacks : public std::enable_shared_from_this<OrderedCallbacks> {
  public:
-  // `depth` is what Completions::depth() gives inside of the callbacks.
+  // `depth`: what Completions::depth() returns inside the callbacks.
   explicit OrderedCallbacks(int depth) : depth_(depth) {}
 
-  // The call with this number has a future.
+  // Reserves the place of the call with this number, which has a future.
   void expect(uint64_t sequence);
-  // Its call has ended: `complete` completes the future and runs its callbacks. After `expect`.
+  // After `expect`: the call has ended. `complete` completes the future and runs its callbacks.
   void ready(uint64_t sequence, std::function<void()> complete);
 
-  // Lets waiting futures overtake blocked callbacks. To be called every few milliseconds while is_any_running().
-  // `may_overtake`: no callback waits for a collective that it called itself. Such a one goes on when its collective
-  // does, on every rank at another time: overtaking it would change the order of the calls.
-  static void relieve_all(bool may_overtake);
+  // Completes the next future of each lane whose callback is blocked. To be called every few milliseconds while
+  // is_any_running(). `may_overtake` is false while a callback waits for a collective that it called: such a callback
+  // resumes at a different time on every rank, so overtaking it would change the order of the calls.
+  static void overtake_blocked(bool may_overtake);
   static bool is_any_running();
 
  private:
   void run(uint64_t turn);
-  // With the mutex held: starts a runner if there is something to run and nobody runs.
+  // With the mutex held: starts a runner if the next future is ready.
   void start();
-  void relieve(bool may_overtake);
+  void overtake_if_blocked(bool may_overtake);
 
   const int depth_;
   std::mutex mutex_;
   std::map<uint64_t, std::function<void()>> waiting_; // empty: not ready
   bool running_ = false;
-  uint64_t turn_ = 0; // of the runner whose turn it is
-  clockid_t clock_ = 0; // of the running thread
+  uint64_t turn_ = 0; // number of the current runner; overtaken runners have lower ones
+  clockid_t clock_ = 0; // CPU-time clock of the running thread
   timespec used_{};
-  int idle_looks_ = 0;
+  int idle_polls_ = 0; // polls since the callback last used CPU time
 };
 
 } // namespace ccl_backend

@@ -55,9 +55,10 @@ bool Departures::add(const Departure& departure) {
 
 std::optional<Departure> Departures::find(Departure::Kind kind) const {
   std::optional<Departure> found;
-  for (const auto& one : all_) {
-    if (one.kind == kind && (!found || (kind == Departure::Kind::kLeft && one.sequence < found->sequence))) {
-      found = one;
+  for (const auto& departure : all_) {
+    const bool is_earlier = found && kind == Departure::Kind::kLeft && departure.sequence < found->sequence;
+    if (departure.kind == kind && (!found || is_earlier)) {
+      found = departure;
     }
   }
   return found;

@@ -1,4 +1,4 @@
-// What the ranks of a group tell each other about those that are gone.
+// The messages by which the ranks of a group report which ranks have ended, failed or left.
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@ namespace ccl_backend {
 
 struct Departure {
   enum class Kind : uint8_t {
-    kLost, // killed, or its host cannot be reached
-    kLeft, // left the group, or ended in order
-    kFailed, // gave the group up, and lives
+    kLost, // ended without leaving, or its host is unreachable
+    kLeft, // left the group, or its process exited
+    kFailed, // gave up the group, and is still running
   };
 
   int rank; // in the group
   Kind kind;
-  // The last collective that it had started. After kLeft one with a higher number can never complete; one up to it
-  // may: what the rank had sent may still be passed on by others.
+  // The last collective that the rank had started. After kLeft, a collective with a higher number can never complete.
+  // Collectives up to this number may: other ranks may still be forwarding what the rank had sent.
   uint64_t sequence;
   std::chrono::steady_clock::time_point noticed;
 };
@@ -29,16 +29,16 @@ using Message = std::array<uint8_t, 1 + 4 + 8>;
 
 Message encode(const Departure& departure);
 
-// Noticed now; none where the kind is not known, or the rank not in a group of `size`.
+// `noticed` is the current time. None if the kind is unknown, or the rank is not in a group of `size`.
 std::optional<Departure> decode(const Message& message, int size);
 
-// Each rank once: what was heard first is what it said itself, the rest follows from it.
+// Keeps the first departure of each rank: later ones are its consequences.
 class Departures {
  public:
-  // False if the rank is known already.
+  // Returns false if the rank has a departure already.
   bool add(const Departure& departure);
 
-  // Of a kind the first; of those that left, the one that can take part in the fewest collectives.
+  // The first departure of this kind; for kLeft, the one with the lowest sequence.
   std::optional<Departure> find(Departure::Kind kind) const;
 
  private:

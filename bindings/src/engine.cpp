@@ -11,19 +11,19 @@
 namespace ccl_backend {
 namespace {
 
-// The engine's thread leaves the core to a computing caller for this long. The kernel's buffers keep a network busy
-// meanwhile; asking five times as often took 12 ms more of a step of 400 from a caller with one core.
+// How long the engine's thread sleeps between polls while the caller computes. The kernel's buffers keep the network
+// busy meanwhile. Polling five times as often added 12 ms to a step of 400 ms of a caller with one core.
 constexpr microseconds kPauseWhileComputing{1000};
-// Without operations for this long, the thread stops looking for them and has to be woken.
+// Without operations for this long, the thread blocks until `submit` wakes it.
 constexpr microseconds kPark{50000};
-// Its patience is that for a tensor of this size, since it waits for several.
+// The thread waits for several operations: its Patience is that of a tensor of this size.
 constexpr int64_t kUnknownBytes = 32 << 20;
-// How long the end of the process waits for a thread that is inside of oneCCL.
-constexpr std::chrono::seconds kLastCall{5};
+// How long the exit of the process waits for a thread inside oneCCL.
+constexpr std::chrono::seconds kExitTimeout{5};
 
 thread_local bool is_progress_thread = false;
 
-// The last reference to a tensor may need the GIL, so the engine's own thread leaves it to another.
+// Releasing the last reference to a tensor may need the GIL, so the engine's own thread leaves it to Completions.
 void release(OperationPtr operation) {
   if (is_progress_thread && operation.use_count() == 1) {
     Completions::instance().post([operation = std::move(operation)] {});
@@ -51,20 +51,22 @@ void Engine::stop() noexcept {
   }
   Lifeline::leave_all();
   Completions::instance().stop();
-  // Taken and never given back: threads that still wait for something stay outside of oneCCL, whose static objects
-  // are about to go.
-  (void)mutex_.try_lock_until(std::chrono::system_clock::now() + kLastCall);
+  // Never unlocked: threads that are still running stay outside oneCCL, whose static objects are about to be destroyed.
+  (void)mutex_.try_lock_until(std::chrono::system_clock::now() + kExitTimeout);
 }
 
 Engine::Lock Engine::lock() {
   Lock guard(mutex_, std::defer_lock);
-  // Of the two clocks, ThreadSanitizer knows the lock of this one; a clock that jumps only makes one turn shorter.
+  // ThreadSanitizer does not intercept a timed lock on the steady clock. A jump of the system clock only changes the
+  // length of one iteration.
   while (!guard.try_lock_until(std::chrono::system_clock::now() + std::chrono::milliseconds(200))) {
     if (stopping_) {
       C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
     }
     if (left_behind_ > 0) {
-      C10_THROW_ERROR(DistBackendError, "ccl: a group of this process could not connect, so oneCCL cannot go on");
+      C10_THROW_ERROR(
+          DistBackendError,
+          "ccl: oneCCL is blocked by a group of this process that could not connect: restart the process");
     }
   }
   return guard;
@@ -134,7 +136,7 @@ bool Engine::poll(const Operation* waited) {
     }
   }
   for (auto& [operation, reason] : failed) {
-    Watchdog::instance().fail(operation, c10::str("failed on ", operation->group_->where(), ": ", reason));
+    Watchdog::instance().fail(operation, c10::str("failed on ", operation->group_->options.where(), ": ", reason));
     release(std::move(operation));
   }
   return true;
@@ -158,7 +160,7 @@ void Engine::wait(Operation& operation, std::optional<Clock::time_point> limit) 
     return;
   }
   const auto finished = [&] { return operation.finished_.load(std::memory_order_acquire); };
-  if (stopping_ && !finished()) { // threads that wait already stay here until the process is gone
+  if (stopping_ && !finished()) { // threads that are waiting already stay in the loop below
     C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
   }
   ++waiting_;
@@ -204,7 +206,7 @@ void Engine::run() {
       continue;
     }
     poll();
-    // A caller that computes keeps its core; one that sleeps, on a future for example, gets its answer soon.
+    // Leaves the core to a caller that computes. Polls often for a caller that sleeps, for example on a future.
     if (activity.active(caller_clock_.load(std::memory_order_relaxed))) {
       std::this_thread::sleep_for(kPauseWhileComputing);
     } else {

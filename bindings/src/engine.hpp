@@ -1,4 +1,4 @@
-// Drives oneCCL for the whole process.
+// Drives oneCCL for all groups of the process.
 #pragma once
 
 #include "operation.hpp"
@@ -9,13 +9,13 @@
 
 namespace ccl_backend {
 
-// Without worker threads oneCCL moves data only while somebody asks it whether an operation is complete. The engine
-// asks: in the thread that waits for an operation, or else in a thread of its own.
+// Without worker threads, oneCCL transfers data only while it is polled for the completion of an operation. The engine
+// polls: in the thread that waits for an operation, or else in a background thread.
 //
 // Threads: every call into oneCCL is made under `mutex_`, from any thread. Operations start in the thread and in the
-// order of their calls. An operation ends once: whoever claims it, because it is complete (here) or because it failed
-// (watchdog.hpp), ends it. The engine's thread never waits for the GIL, for a callback or for the store: those have
-// threads of their own (completions.hpp, watchdog.hpp).
+// order of their calls. An operation ends once: the code that claims it ends it, because it is complete (here) or
+// because it failed (watchdog.hpp). The engine's thread never waits for the GIL, for a callback or for the store: other
+// threads do (completions.hpp, watchdog.hpp).
 class Engine {
  public:
   // Never destroyed: operations and groups may outlive every static object.
@@ -23,41 +23,42 @@ class Engine {
 
   using Lock = std::unique_lock<std::timed_mutex>;
 
-  // For calls into oneCCL other than by `submit`. Raises DistBackendError where a thread never came back from oneCCL,
-  // and once the process ends.
+  // For calls into oneCCL outside of `submit`. Raises DistBackendError while an abandoned thread holds the lock, and
+  // once the process exits.
   Lock lock();
-  // A thread that holds the lock was left behind, or has come back after all. Meanwhile oneCCL is of no use.
+  // Adds to the number of threads that were abandoned inside oneCCL with the lock held: 1, or -1 when such a thread
+  // returns. oneCCL is unusable meanwhile.
   void count_left_behind(int more) {
     left_behind_ += more;
   }
 
   void submit(const OperationPtr& operation);
 
-  // Asks about all operations in flight, once. False if another thread was doing so. `waited` is the one that the
-  // calling thread waits for: it does what is left to do for that one.
+  // Polls all operations in flight once. Returns false if another thread holds the lock. `waited` is the operation that
+  // the calling thread waits for: this thread completes it.
   bool poll(const Operation* waited = nullptr);
 
-  // Returns when the operation is finished, in whatever way, or at the limit. Does nothing in a forked child.
+  // Returns when the operation has completed or failed, or at the limit. Does nothing in a forked child.
   void wait(Operation& operation, std::optional<Clock::time_point> limit);
 
-  // With the lock held: keeps an operation whose transfers may never complete until oneCCL has been reset.
+  // With the lock held. Keeps an operation whose transfers may never complete until oneCCL has been reset.
   void keep(OperationPtr operation) {
     given_up_.push_back(std::move(operation));
   }
-  // With the lock held: what was kept, which nobody writes to any more. Release it without the lock.
+  // With the lock held, after oneCCL has been reset. Returns the kept operations, to be released without the lock.
   std::vector<OperationPtr> take_kept();
 
-  // The process ends: nobody calls oneCCL from here on. Call it without the GIL.
+  // For an exit handler, without the GIL: prevents all further calls into oneCCL.
   void stop() noexcept;
   bool is_stopping() const {
     return stopping_.load(std::memory_order_acquire);
   }
-  // In a child of fork there are no threads, and the locks may be taken for ever.
+  // In a forked child, the threads do not exist, and the locks may be held forever.
   bool is_forked() const;
 
  private:
   Engine();
-  // Asks while nobody waits.
+  // Polls while no thread is in `wait`.
   void run();
 
   const pid_t process_;
@@ -68,7 +69,7 @@ class Engine {
   std::atomic<size_t> count_{0}; // size of in_flight_, readable without the lock
   std::atomic<uint64_t> submissions_{0};
   std::atomic<int> waiting_{0}; // threads in `wait`
-  std::atomic<clockid_t> caller_clock_; // processor time of the thread that called last
+  std::atomic<clockid_t> caller_clock_; // CPU-time clock of the last thread that submitted an operation
   std::mutex park_mutex_;
   std::condition_variable park_;
   bool parked_ = false;

@@ -1,4 +1,4 @@
-// One-line messages.
+// Error messages of one line.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -7,7 +7,7 @@
 
 namespace ccl_backend {
 
-// What `error` says, without the list of C++ frames that torch's errors carry.
+// The message of `error`, without the C++ stack trace of torch's errors.
 inline std::string message_of(const std::exception& error) {
   const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
   return torchs != nullptr ? torchs->what_without_backtrace() : error.what();

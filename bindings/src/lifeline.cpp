@@ -20,7 +20,7 @@ using Kind = Departure::Kind;
 constexpr const char* kUnreachableVariable = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS";
 constexpr std::chrono::seconds kUnreachable{25};
 
-// All of the process: for its end. Under the mutex no other lock is taken, so a fork may wait for it.
+// All rings of the process, for leave_all. No other lock is taken under the mutex, so a fork can wait for it.
 std::mutex rings_mutex;
 std::set<std::shared_ptr<Ring>>& rings = *new std::set<std::shared_ptr<Ring>>();
 
@@ -37,7 +37,7 @@ std::chrono::seconds unreachable_limit() {
   const auto [rest, error] = std::from_chars(text, end, seconds);
   CCL_CHECK(
       error == std::errc() && rest == end && seconds >= 2 && seconds <= 3600,
-      kUnreachableVariable, " is '", text, "', expected whole seconds from 2 to 3600");
+      kUnreachableVariable, " is '", text, "', expected an integer number of seconds from 2 to 3600");
   return std::chrono::seconds(seconds);
 }
 
@@ -46,10 +46,10 @@ std::chrono::seconds unreachable_limit() {
 Lifeline::Lifeline(c10d::Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline)
     : ring_(std::make_shared<Ring>(rank, size, unreachable_limit())) {
   try {
-    ring_->tie(store, deadline);
+    ring_->connect(store, deadline);
     std::thread([ring = ring_] { ring->listen(); }).detach();
   } catch (...) {
-    ring_->fail(); // closing the connections is not taken for a death
+    ring_->fail(); // else the neighbours would take the closed connections for the death of this rank
     throw;
   }
   std::lock_guard<std::mutex> guard(rings_mutex);

@@ -1,4 +1,4 @@
-// Tells a rank that another rank of its group is gone, or has given the group up.
+// Detects that another rank of the group has ended, or has given up the group.
 #pragma once
 
 #include "departures.hpp"
@@ -14,35 +14,37 @@ namespace ccl_backend {
 
 class Ring;
 
-// oneCCL never learns that a peer has ended: its waits go on. So the ranks of a group form a ring of TCP connections
-// on which nothing is sent while all is well. The kernel closes those of a process that ends, however it ends, within
-// milliseconds; a host that is gone, or a cut network, shows after CPU_TRAIN_STACK_UNREACHABLE_SECONDS (25 s where
-// that is not set). Whoever notices passes it on along the ring, in both directions. A process that is stopped, but
-// there, is not noticed.
+// oneCCL does not detect that a peer has ended, and waits on. The ranks of a group therefore form a ring of TCP
+// connections that are idle until a rank fails or leaves. When a process ends, for any reason, the kernel closes its
+// connections within milliseconds. A lost host or network is detected after CPU_TRAIN_STACK_UNREACHABLE_SECONDS
+// (default 25). The rank that detects a loss sends a message along the ring, in both directions. A stopped process
+// (SIGSTOP) is not detected.
 //
-// Threads: a thread of its own listens; all members may be called from any thread. In a forked child they do nothing.
+// Threads: a background thread reads the connections. All members may be called from any thread. In a forked child
+// they do nothing.
 class Lifeline {
  public:
-  // A collective of all ranks of the store. Where a rank cannot be reached both ends warn and go on without the
-  // connection: dead ranks may then be noticed at the timeout of a collective only. Raises DistBackendError where a
-  // neighbour has not taken part at the deadline, ValueError where the variable is wrong.
+  // A collective of all ranks of the store. If two ranks cannot connect, both warn and continue without the connection:
+  // a dead rank may then go unnoticed until a collective times out. Raises DistBackendError if a neighbour has not
+  // taken part by the deadline, and ValueError if the variable has an invalid value.
   Lifeline(c10d::Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline);
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
-  // Tells the others that this rank leaves in order.
+  // Informs the other ranks that this rank leaves in an orderly way.
   ~Lifeline();
 
-  // The number of the collective that this rank starts: the others hear the last one when it leaves.
+  // The number of the collective that this rank starts. When this rank leaves, it sends the last number to the other
+  // ranks.
   void set_sequence(uint64_t sequence) noexcept;
 
-  // Tells the others at once that this rank gives the group up. Never blocks.
+  // Informs the other ranks immediately that this rank gives up the group. Never blocks.
   void fail() noexcept;
 
-  // The most serious: a rank that was lost, else one that failed, else one that left.
+  // The most serious departure: a lost rank, else a failed one, else one that left.
   std::optional<Departure> departure() const;
   std::optional<Departure> departure(Departure::Kind kind) const;
 
-  // The process ends in order: tells the others of every group. For an exit handler.
+  // For an exit handler: leaves all groups of the process.
   static void leave_all() noexcept;
 
  private:

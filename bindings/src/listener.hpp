@@ -1,4 +1,4 @@
-// How two ranks connect, so that both know whether the connection stands.
+// Connections between two ranks, authenticated by tokens from the store.
 #pragma once
 
 #include "sockets.hpp"
@@ -8,24 +8,24 @@
 
 namespace ccl_backend {
 
-// Waits for one rank. Whoever connects has to say a secret and gets an answer that only this rank can give; all others
-// are checked at the same time, and each has a short time to say it.
+// Accepts the connection of one rank. A client has to send a secret token, and receives a reply token that only this
+// rank knows. Clients are checked concurrently, and each has a short time for this handshake.
 //
-// Threads: one of its own listens, from the beginning.
+// Threads: the constructor starts one that listens.
 class Listener {
  public:
-  // On the rank's own address. Raises DistBackendError.
+  // Listens on the rank's own address. Raises DistBackendError.
   Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
   ~Listener();
 
-  // For connect_to: "10.0.0.1 40123 9f3c...", the last being secret and answer.
+  // The argument of connect_to: "10.0.0.1 40123 9f3c...". The last part is the secret, then the reply.
   const std::string& address() const {
     return address_;
   }
 
-  // Listens no longer. The connection that got the answer; not open if there is none.
+  // Stops listening. Returns the connection that completed the handshake; not open if none did.
   Socket finish();
 
  private:
@@ -35,13 +35,14 @@ class Listener {
   Socket socket_;
   std::string address_;
   std::string secret_;
-  std::string answer_;
-  Socket answered_; // of the thread, until that has ended
+  std::string reply_;
+  Socket accepted_; // used by the thread until the thread has ended
   std::thread thread_;
 };
 
-// A connection that the rank with this address has answered. Raises DistBackendError at the deadline, or with what the
-// kernel said. The other end has to be told whether it succeeded: the answer may come too late.
+// Connects to the Listener with this address and completes the handshake. Raises DistBackendError at the deadline, or
+// when the kernel reports an error. The caller has to report the outcome to the other rank, which cannot know whether
+// its reply arrived before the deadline.
 Socket connect_to(const std::string& address, Deadline deadline);
 
 } // namespace ccl_backend

@@ -28,7 +28,7 @@ std::shared_ptr<Mailbox::Outgoing> Mailbox::send(int destination, int64_t tag, c
 
 void Mailbox::advance_sends(int destination) {
   auto& queue = channels_[destination].outgoing;
-  // One message after the other: oneCCL may delay a part when its queues are full, and start a later one first.
+  // One message at a time: oneCCL may delay a transfer when its queues are full, and start a later one first.
   while (!queue.empty()) {
     auto& message = *queue.front();
     if (message.stage == Outgoing::kQueued) {
@@ -96,7 +96,7 @@ bool Mailbox::is_wanted(int source) const {
 
 void Mailbox::check_size(const Incoming& incoming, int64_t bytes) {
   const auto expected = static_cast<int64_t>(incoming.buffer.nbytes());
-  CCL_CHECK(bytes == expected, "recv: a message of ", expected, " bytes expected, the sender's has ", bytes);
+  CCL_CHECK(bytes == expected, "recv: expected a message of ", expected, " bytes, found one of ", bytes);
 }
 
 std::shared_ptr<Mailbox::Incoming> Mailbox::match(int source, const std::array<int64_t, 2>& header) {
@@ -111,7 +111,8 @@ std::shared_ptr<Mailbox::Incoming> Mailbox::match(int source, const std::array<i
   }
   if (header[1] < 0) {
     C10_THROW_ERROR(
-        DistBackendError, c10::str("rank ", source, " announced a message of ", header[1], " bytes, expected 0 or more"));
+        DistBackendError,
+        c10::str("expected a message of 0 or more bytes from rank ", source, ", found a header with ", header[1]));
   }
   auto kept = std::make_shared<Incoming>();
   kept->source = source;
@@ -140,7 +141,7 @@ void Mailbox::advance_receives(int source) {
         break;
       case Channel::kHasHeader:
         if (!is_wanted(source)) {
-          return; // a receive from any source has got its message from another rank
+          return; // a receive from any source has received a message from another rank
         }
         channel.incoming = match(source, channel.header);
         if (channel.header[1] > 0) {

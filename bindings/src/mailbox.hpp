@@ -1,4 +1,4 @@
-// Messages between two ranks of a group, with tags.
+// Tagged messages between two ranks of a group.
 #pragma once
 
 #include "transfer.hpp"
@@ -13,11 +13,10 @@
 
 namespace ccl_backend {
 
-// oneCCL delivers the messages from one rank to another in their order, and knows neither tags nor sizes. So each
-// message goes as a header (tag, bytes), then the data. A message whose tag nobody waits for is kept until somebody
-// does.
+// oneCCL delivers messages from one rank to another in order, without tags or sizes. Each message is therefore sent as
+// a header (tag, bytes) followed by the data. A message whose tag no receive waits for is kept until one does.
 //
-// Everything here runs with the engine locked.
+// All members are called with the engine locked.
 class Mailbox {
  public:
   struct Outgoing {
@@ -32,11 +31,11 @@ class Mailbox {
   };
 
   struct Incoming {
-    int source; // kAnySource: of whoever sends first; then the rank that did
+    int source; // kAnySource until a message matches; then its sender
     int64_t tag;
     at::Tensor buffer;
     bool is_complete = false;
-    std::shared_ptr<Incoming> kept; // the message had come before it was asked for
+    std::shared_ptr<Incoming> kept; // a message that arrived before this receive was posted
   };
 
   static constexpr int kAnySource = -1;
@@ -46,12 +45,13 @@ class Mailbox {
   std::shared_ptr<Outgoing> send(int destination, int64_t tag, const at::Tensor& buffer);
   std::shared_ptr<Incoming> receive(int source, int64_t tag, const at::Tensor& buffer);
 
-  // Move what can be moved. Raises ValueError for a message that does not fit.
+  // Make progress without blocking; advance_receive returns whether the message is complete. Raise ValueError for a
+  // message of another size than the buffer.
   void advance_sends(int destination);
   bool advance_receive(Incoming& incoming);
 
-  // A transfer is in flight: of a message, or of a header that nobody waits for any more, as happens after a receive
-  // from any source.
+  // Whether a transfer is in flight: of a message, or of a header that no receive waits for any more, which is possible
+  // after a receive from any source.
   bool is_busy() const;
 
  private:

@@ -32,7 +32,7 @@ WorkPtr ProcessGroupCCL::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr ProcessGroupCCL::receive(Tensors& tensors, int source, int tag, c10d::OpType type) {
-  // torch's own backends show the profiler these two names.
+  // The names that torch's own backends use in the profiler.
   const char* name = type == c10d::OpType::RECV ? "recv" : "recvAnySource";
   const auto tensor = single(tensors, name);
   const auto buffer = writable(tensor);

@@ -1,4 +1,4 @@
-// The Python module: a function that makes a group's backend.
+// The Python module.
 #include "engine.hpp"
 #include "process_group.hpp"
 
@@ -24,8 +24,8 @@ c10::intrusive_ptr<c10d::Backend> create(
 } // namespace ccl_backend
 
 PYBIND11_MODULE(_backend, module) {
-  module.doc() = "torch.distributed on oneCCL; use it through the package.";
-  // What torch gives for a group's backend; the methods are c10d.Backend's.
+  module.doc() = "The extension of oneccl_bindings_for_pytorch. Import the package instead.";
+  // The type of a group's backend in Python. Inherits the methods of c10d.Backend.
   py::class_<ccl_backend::ProcessGroupCCL, c10::intrusive_ptr<ccl_backend::ProcessGroupCCL>, c10d::Backend>(
       module, "ProcessGroupCCL")
       .def_property_readonly("options", &ccl_backend::ProcessGroupCCL::getBackendOptions)
@@ -34,16 +34,16 @@ PYBIND11_MODULE(_backend, module) {
           "has_error",
           [](ccl_backend::ProcessGroupCCL& self) { return self.getError() != c10d::ErrorType::SUCCESS; },
           py::call_guard<py::gil_scoped_release>(),
-          "Has the group failed, was it aborted, or has it lost a rank?");
+          "Whether the group has failed, was aborted or has lost a rank.");
   module.def(
       "stop",
       [] { ccl_backend::Engine::instance().stop(); },
       py::call_guard<py::gil_scoped_release>(),
-      "The process ends: nothing runs in the background from here on.");
+      "Stop all background work. For an exit handler.");
   module.def(
       "create",
       torch::wrap_pybind_function_no_gil(ccl_backend::create),
-      "A c10d backend for one group. A collective of its ranks.",
+      "Create the c10d backend of a group. A collective of all ranks of the group.",
       py::arg("store"),
       py::arg("rank"),
       py::arg("size"),

@@ -10,7 +10,6 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
-
 #include <map>
 #include <sstream>
 
@@ -127,19 +126,19 @@ void Operation::end(const std::exception_ptr& error) {
   finish(error);
   finished_.store(true, std::memory_order_release);
   if (future_) {
-    settle_in_order();
+    complete_future_in_order();
   }
 }
 
-void Operation::settle_in_order() {
+void Operation::complete_future_in_order() {
   auto self = OperationPtr::reclaim_copy(this);
   auto task = [self = std::move(self)] {
-    if (self->is_pythons_) {
-      // Whoever asked for the future and attaches a callback in the same breath still holds the GIL: the callback
-      // then runs here, in the order of the calls, and not in that thread.
+    if (self->was_requested_with_gil_) {
+      // A Python thread that requests the future and then attaches a callback holds the GIL meanwhile. Waiting for the
+      // GIL makes the callback run here, in the order of the calls, and not in the Python thread.
       const pybind11::gil_scoped_acquire wait_for_gil;
     }
-    self->settle();
+    self->complete_future();
   };
   if (is_message()) {
     Completions::instance().post([task = std::move(task)] { Completions::run_at_depth(1, task); });
@@ -148,7 +147,7 @@ void Operation::settle_in_order() {
   }
 }
 
-void Operation::settle() {
+void Operation::complete_future() {
   if (const auto error = exception()) {
     future_->setErrorIfNeeded(error);
   } else {
@@ -168,12 +167,12 @@ bool Operation::isSuccess() const {
 }
 
 int Operation::sourceRank() const {
-  CCL_CHECK(call_.source, "sourceRank is of a recv only, this is ", call_.name);
+  CCL_CHECK(call_.source, "sourceRank is defined for a recv only, found ", call_.name);
   return *call_.source;
 }
 
 std::vector<at::Tensor> Operation::result() {
-  TORCH_CHECK(isCompleted(), "ccl: work needs to be completed before its result is read");
+  TORCH_CHECK(isCompleted(), "ccl: the work is not complete: call wait() before result()");
   return call_.outputs;
 }
 
@@ -182,13 +181,16 @@ bool Operation::wait(Milliseconds timeout) {
   if (timeout.count() > 0) {
     limit = Clock::now() + timeout;
   }
+  const auto raise_timeout = [&] {
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("ccl: ", what_.describe(), " did not complete within the ", seconds(timeout), " timeout of wait(), ",
+                 group_->options.where()));
+  };
   Engine::instance().wait(*this, limit);
   if (!finished_.load(std::memory_order_acquire)) {
     group_->require_own_process("a wait");
-    C10_THROW_ERROR(
-        DistBackendError,
-        c10::str("ccl: ", what_.describe(), " did not complete within the ", seconds(timeout), " of this wait; ",
-                 group_->where()));
+    raise_timeout();
   }
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -197,14 +199,15 @@ bool Operation::wait(Milliseconds timeout) {
     was_waited_for_ = true;
   }
   if (future && !Engine::instance().is_forked()) {
-    // Without a limit, its own wait; callbacks of earlier calls may take their time.
+    // The future may have to wait for the callbacks of earlier calls.
     Patience patience(bytes_);
-    while (limit && !future->completed() && Clock::now() < *limit) {
+    while (limit && !future->completed()) {
+      if (Clock::now() >= *limit) {
+        raise_timeout();
+      }
       patience.pause();
     }
-    if (!limit) {
-      future->wait();
-    }
+    future->wait();
   }
   if (const auto error = exception()) {
     std::rethrow_exception(error);
@@ -227,16 +230,16 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::getFuture() {
     return future_;
   }
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  is_pythons_ = PyGILState_Check() != 0;
-  if (was_waited_for_) { // on every rank, so nothing depends on who is earlier
-    settle();
+  was_requested_with_gil_ = PyGILState_Check() != 0;
+  if (was_waited_for_) { // the same on every rank, so the order of callbacks does not depend on timing
+    complete_future();
     return future_;
   }
   if (!is_message()) {
     group_->callbacks(lane_).expect(what_.sequence);
   }
   if (finished_.load(std::memory_order_acquire)) {
-    settle_in_order();
+    complete_future_in_order();
   }
   return future_;
 }

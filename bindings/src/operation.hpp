@@ -1,4 +1,4 @@
-// One call that a rank made, from its start to its end.
+// One call of a rank, from its start to its end.
 #pragma once
 
 #include "group.hpp"
@@ -15,12 +15,12 @@ namespace ccl_backend {
 
 using Events = std::vector<Transfer>;
 
-// A part of an operation. What it captures lives until the operation is complete.
+// A part of an operation. Its captures live until the operation is complete.
 struct Step {
-  // Starts the transfers. Runs in the caller's thread with the engine locked.
+  // Starts the transfers. Runs in the caller's thread, with the engine locked.
   std::function<void(const ccl::communicator&, Events&)> start;
-  // Runs once after all transfers of all steps, without the lock: in the thread that waits for the operation, or in
-  // one of Completions. Empty where nothing is left to do.
+  // Runs once after all transfers of all steps, without the lock: in the thread that waits for the operation, or in a
+  // thread of Completions. Empty if nothing remains to be done.
   std::function<void()> finish;
 };
 
@@ -29,10 +29,10 @@ struct Call {
   c10d::OpType type = c10d::OpType::UNKNOWN;
   const char* name = ""; // as in torch.distributed: "all_reduce"
   Milliseconds timeout = c10d::kUnsetTimeout; // the group's own where unset
-  std::vector<at::Tensor> inputs; // kept alive, and shown by the profiler
+  std::vector<at::Tensor> inputs; // kept alive, and reported to the profiler
   std::vector<at::Tensor> outputs; // kept alive, the value of the future
   std::vector<Step> steps;
-  // Of messages: is it complete? Asked like events, with the engine locked. May be empty.
+  // For messages: makes progress, and returns whether the message is complete. With the engine locked. May be empty.
   std::function<bool()> advance = nullptr;
   std::shared_ptr<const int> source = nullptr; // of a recv; valid once it is complete
 };
@@ -49,8 +49,8 @@ class Operation final : public c10d::Work {
   bool isSuccess() const override;
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
-  // Raises what the operation failed with. A timeout of its own is a limit from now on; the operation goes on after
-  // it. The future is complete when this returns. The binding has released the GIL.
+  // Raises the operation's error. The timeout, if given, limits this wait only: the operation continues after it. When
+  // this returns, the future is complete. torch's binding releases the GIL.
   bool wait(Milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override;
@@ -73,25 +73,25 @@ class Operation final : public c10d::Work {
   void start();
   bool advance();
 
-  // True for one caller: the one that ends the operation, by `complete` or by `fail`.
+  // Returns true once: that caller ends the operation, with `complete` or `fail`.
   bool claim() {
     return !claimed_.exchange(true, std::memory_order_acq_rel);
   }
   bool is_claimed() const {
     return claimed_.load(std::memory_order_acquire);
   }
-  // Nothing is left to do but to say that it is complete, which neither blocks nor takes long.
+  // Whether `complete` neither blocks nor takes long: no step has to finish, and no future was requested.
   bool is_light() const;
   void complete();
   void fail(const std::exception_ptr& error);
   void end(const std::exception_ptr& error);
-  // Complete the future: in its turn, or at once.
-  void settle_in_order();
-  void settle();
+  // Complete the future: in the order of the calls, or immediately.
+  void complete_future_in_order();
+  void complete_future();
   bool is_overdue() const {
     return Clock::now() >= started_ + timeout_;
   }
-  // Why it will not complete: its time is over, or a rank is gone. Empty: it may.
+  // Why the operation cannot complete: its timeout, or the departure of a rank. Empty if it may complete.
   std::string why_never(Clock::time_point now) const;
 
   const std::shared_ptr<Group> group_;
@@ -106,12 +106,12 @@ class Operation final : public c10d::Work {
   size_t done_events_ = 0;
   std::atomic<bool> claimed_{false};
   std::atomic<bool> finished_{false};
-  mutable std::mutex future_mutex_; // of the members below, and of the moment of `finished_`
-  c10::intrusive_ptr<c10::ivalue::Future> future_; // made when somebody asks for it
-  bool is_pythons_ = false; // the future was asked for with the GIL held
+  mutable std::mutex future_mutex_; // guards the members below, and setting `finished_`
+  c10::intrusive_ptr<c10::ivalue::Future> future_; // created on request
+  bool was_requested_with_gil_ = false; // of the future
   bool was_waited_for_ = false;
 
-  // The watchdog's, under its lock.
+  // Guarded by the watchdog's mutex.
   std::list<OperationPtr>::iterator place_;
   bool is_placed_ = false;
 };

@@ -1,4 +1,4 @@
-// How a thread that waits shares the processor with those that compute.
+// How waiting threads leave the processor to computing ones.
 #pragma once
 
 #include <sched.h>
@@ -12,16 +12,16 @@ namespace ccl_backend {
 
 using std::chrono::microseconds;
 
-// A wait asks without a pause for this long, which covers small messages between ranks that are in step.
+// A wait polls without a pause for this long, which covers small messages between ranks that are in step.
 inline constexpr microseconds kSpin{200};
-// Then it lets other threads run in between: until here, and longer for large tensors, which need the asking.
+// Then it yields to other threads between polls until this time, and longer for large tensors, which need the polling.
 inline constexpr microseconds kYield{20000};
 inline constexpr int64_t kYieldBytesPerMicrosecond = 100;
-// Then it sleeps, longer and longer.
+// Then it sleeps between polls, for increasingly long.
 inline constexpr microseconds kFirstPause{20};
 inline constexpr microseconds kLongestPause{1000};
 
-// The next pause of a wait that began at `begin`; zero: ask again at once.
+// Pauses between the polls of a wait that begins with the construction.
 class Patience {
  public:
   explicit Patience(int64_t bytes)
@@ -45,16 +45,16 @@ class Patience {
   microseconds pause_ = kFirstPause;
 };
 
-// Of the calling thread: the processor time that it has used.
+// The CPU-time clock of the calling thread.
 inline clockid_t own_clock() {
   clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
   pthread_getcpuclockid(pthread_self(), &clock);
   return clock;
 }
 
-// Has the thread of this clock used the processor since the last call?
 class Activity {
  public:
+  // Whether the thread of this clock has used CPU time since the last call.
   bool active(clockid_t clock) {
     timespec now{};
     if (clock_gettime(clock, &now) != 0) {

@@ -9,7 +9,7 @@
 namespace ccl_backend {
 namespace {
 
-// A program that leaves a group has waited for its operations, except for messages that it did not care about.
+// How long shutdown waits for operations in flight. A program normally waits for all but unneeded messages before.
 constexpr std::chrono::seconds kShutdown{5};
 
 } // namespace
@@ -47,9 +47,9 @@ WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
   try {
     Engine::instance().submit(operation);
   } catch (const std::exception& error) {
-    // What oneCCL had begun is lost, so the ranks are out of step from here on.
+    // oneCCL may have started a part of the transfers, so the ranks are out of step from here on.
     const auto message = c10::str(
-        "ccl: ", operation->what().describe(), " could not start on ", group->where(), ": ", message_of(error));
+        "ccl: ", operation->what().describe(), " could not start on ", group->options.where(), ": ", message_of(error));
     new OperationPtr(operation);
     Watchdog::instance().abort(group, message);
     C10_THROW_ERROR(DistBackendError, message);
@@ -110,11 +110,11 @@ void ProcessGroupCCL::leave(const char* reason, bool is_orderly) {
   }
   if (!is_orderly || left->is_broken() || !drain(*left)) {
     is_aborted_ = true;
-    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->where()));
+    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->options.where()));
   }
   left->close();
-  if (Watchdog::instance().has(*left)) { // another thread's call that began meanwhile
-    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->where()));
+  if (Watchdog::instance().has(*left)) { // a call that another thread started meanwhile
+    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->options.where()));
   }
 }
 

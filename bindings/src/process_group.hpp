@@ -14,15 +14,15 @@ using Tensors = std::vector<at::Tensor>;
 
 // Collectives and messages of one group of ranks, on tensors in host memory.
 //
-// Threads: any thread may call; the ranks of a group have to start the same collectives in the same order, so two
-// threads that share a group have to agree on theirs. Groups are independent: their operations may start in different
-// orders on different ranks. A call returns once the operation has started; the tensors belong to it until it is
-// complete. Nothing here needs the GIL, and nothing waits with it held. What completes an operation is said in
-// engine.hpp, where callbacks of its future run in completions.hpp.
+// Threads: any thread may call. The ranks of a group have to start the same collectives in the same order, so threads
+// that share a group have to coordinate their calls. Groups are independent: their operations may start in different
+// orders on different ranks. A call returns once the operation has started; the tensors must not be used until the
+// operation is complete. No member needs the GIL or waits with the GIL held. engine.hpp describes what completes an
+// operation, completions.hpp where the callbacks of its future run.
 //
-// Time: an operation that is not complete within the group's timeout (or the call's own) fails, and its group with
-// it: every later call on the group raises at once. The tensors of such an operation are never freed, since oneCCL
-// may still write to them.
+// Time: an operation that is not complete within the group's timeout (or the call's own) fails, and so does its group:
+// every later call on the group raises immediately. The tensors of such an operation stay allocated, since oneCCL may
+// still write to them.
 class ProcessGroupCCL final : public c10d::Backend {
  public:
   explicit ProcessGroupCCL(GroupOptions options);
@@ -66,14 +66,15 @@ class ProcessGroupCCL final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override;
   // SUCCESS, or COMM_ERROR once the group has failed, was aborted or lost a rank.
   c10d::ErrorType getError() override;
-  // Of calls from now on. These two are virtual in torch after 2.8, where they override.
+  // The timeout of later calls. After torch 2.8, this function and the next are virtual in Backend, and override.
   void setTimeout(Milliseconds timeout);
   c10::intrusive_ptr<Options> getBackendOptions();
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
-  // Waits a few seconds for what is in flight, then leaves the group. Never hangs.
+  // Waits a few seconds for operations in flight, then leaves the group. Never hangs.
   void shutdown() override;
-  // Ends what is in flight, tells the other ranks and leaves the group, all at once. A new group can be made then.
+  // Immediately ends operations in flight, informs the other ranks and leaves the group. A new group can be created
+  // afterwards.
   void abort() override;
 
  private:
@@ -87,7 +88,7 @@ class ProcessGroupCCL final : public c10d::Backend {
   static bool drain(const Group& group);
   void leave(const char* reason, bool is_orderly);
 
-  mutable std::mutex mutex_; // of the member below
+  mutable std::mutex mutex_; // guards the member below
   std::shared_ptr<Group> group_;
   std::atomic<bool> is_aborted_{false};
   std::atomic<uint64_t> messages_{0};

@@ -8,7 +8,7 @@
 namespace ccl_backend {
 namespace {
 
-// The only key that oneCCL reads to see whether it is there; for all others it asks until there is a value.
+// The only key for which oneCCL accepts an empty answer; it asks for every other key until it has a value.
 constexpr const char* kOptionalKey = "LOCAL_KVS_ID";
 
 } // namespace
@@ -25,7 +25,7 @@ ccl::vector_class<char> StoreExchange::get(const ccl::string_class& name) {
   if (is_optional && !store_->check({key})) {
     return {};
   }
-  // The store's own wait could not be ended, and the engine is locked meanwhile.
+  // The engine is locked during this loop, and a wait of the store could not be interrupted.
   for (Milliseconds pause{1}; !store_->check({key}); pause = std::min(2 * pause, Milliseconds(20))) {
     if (abandoned_ || Clock::now() >= deadline_) {
       C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");

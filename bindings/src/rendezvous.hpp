@@ -1,12 +1,17 @@
-// oneCCL's key-value exchange on the c10d store that the ranks share already.
+// oneCCL's key-value store on the c10d store that the ranks already share.
 #pragma once
 
-#include "group.hpp"
+#include "clock.hpp"
+
+#include <oneapi/ccl.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
 
 namespace ccl_backend {
 
-// oneCCL's own server would listen on one more port, on an interface that has to be chosen, and waits on its own
-// terms. The store is reachable by definition, and each wait here ends at the deadline.
+// oneCCL's own server would need another port, a network interface to be chosen, and has timeouts of its own. All ranks
+// can reach the c10d store, and each wait here ends at the deadline.
 class StoreExchange final : public ccl::kvs_interface {
  public:
   StoreExchange(c10::intrusive_ptr<c10d::Store> store, Clock::time_point deadline);
@@ -16,12 +21,13 @@ class StoreExchange final : public ccl::kvs_interface {
   void set(const ccl::string_class& key, const ccl::vector_class<char>& data) override;
   int get_id() override;
 
-  // Nobody waits for the communicator any more: `get` raises soon.
+  // The caller has given up: `get` raises soon.
   void abandon() {
     abandoned_ = true;
   }
 
-  // oneCCL erases its keys when the communicator goes, when the store may be gone already: from now on do nothing.
+  // From now on do nothing. oneCCL erases its keys when a communicator is destroyed, and the store may have ended by
+  // then.
   void close();
 
  private:

@@ -22,19 +22,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kind = Departure::Kind;
 
-// After its farewell a rank reads on for this long: closing with data unread would take the farewell back.
-constexpr std::chrono::seconds kFarewell{2};
-// For one connection, to a rank that listens. No more than half of the time that is left: the other end has to be
-// told before it is over.
-constexpr std::chrono::seconds kConnect{20};
-// What a rank says of its connection to the next; anything else is the reason why there is none.
-constexpr const char* kStands = "stands";
+// A rank that has left keeps reading for this long: closing a socket with unread data would discard the message that
+// the rank has left.
+constexpr std::chrono::seconds kDrainTime{2};
+// For one connection. At most half of the remaining time is used, since the other rank has to learn the outcome before
+// the deadline.
+constexpr std::chrono::seconds kConnectTimeout{20};
+// The outcome of connecting to the next rank. Any other outcome is an error message.
+constexpr const char* kConnected = "connected";
 
 std::string address_key(int rank) {
   return c10::str("ccl/lifeline/address/", rank);
 }
 
-// How the rank's connecting to the next ended.
+// Of the outcome of the rank's connection to the next rank.
 std::string connected_key(int rank) {
   return c10::str("ccl/lifeline/connected/", rank);
 }
@@ -49,7 +50,7 @@ Ring::Ring(int rank, int size, std::chrono::seconds unreachable)
       wake_(Socket::make([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
       neighbours_{Neighbour{(rank + 1) % size}, Neighbour{(rank + size - 1) % size}} {
   if (!wake_.is_open()) {
-    raise_errno("no event descriptor");
+    raise_errno("cannot create an eventfd");
   }
 }
 
@@ -57,18 +58,19 @@ bool Ring::is_inherited() const {
   return getpid() != process_;
 }
 
-void Ring::tie(c10d::Store& store, Clock::time_point deadline) {
+void Ring::connect(c10d::Store& store, Clock::time_point deadline) {
   const auto read = [&](const std::string& key, int of) {
     try {
       store.wait({key}, std::chrono::milliseconds(std::max(1, milliseconds_until(deadline))));
     } catch (const std::exception&) {
-      C10_THROW_ERROR(DistBackendError, c10::str("rank ", of, " ended, or was stopped, while the ranks connected"));
+      C10_THROW_ERROR(DistBackendError, c10::str("rank ", of, " ended or was stopped while the ranks were connecting"));
     }
     return store.get_to_str(key);
   };
-  const auto warn = [&](const std::string& hindrance) {
+  const auto warn = [&](const std::string& reason) {
     TORCH_WARN(
-        "ccl: rank ", rank_, " has no connection by which a dead rank is noticed before the timeout: ", hindrance);
+        "ccl: rank ", rank_, " has no lifeline connection, so a dead rank may go unnoticed until the timeout: ",
+        reason);
   };
   auto& [next, previous] = neighbours_;
   std::optional<Listener> listener;
@@ -80,21 +82,21 @@ void Ring::tie(c10d::Store& store, Clock::time_point deadline) {
     }
     store.set(address_key(rank_), listener ? listener->address() : "");
     const auto address = read(address_key(next.rank), next.rank);
-    std::string outcome = kStands;
+    std::string outcome = kConnected;
     try {
-      TORCH_CHECK(!address.empty(), "it does not listen");
+      TORCH_CHECK(!address.empty(), "the rank is not listening");
       const auto now = Clock::now();
-      next.socket = connect_to(address, now + std::min<Clock::duration>(kConnect, (deadline - now) / 2));
+      next.socket = connect_to(address, now + std::min<Clock::duration>(kConnectTimeout, (deadline - now) / 2));
       close_when_unreachable(next.socket, unreachable_);
     } catch (const std::exception& error) {
       next.socket.close();
       outcome = message_of(error);
       warn(c10::str("to rank ", next.rank, ": ", outcome));
     }
-    // This rank alone decides: the next one answered before, and cannot know whether that came in time.
+    // This rank alone decides: the next rank has sent its reply, and cannot know whether it arrived in time.
     store.set(connected_key(rank_), outcome);
     outcome = read(connected_key(previous.rank), previous.rank);
-    if (outcome == kStands && listener) {
+    if (outcome == kConnected && listener) {
       previous.socket = listener->finish();
       close_when_unreachable(previous.socket, unreachable_);
     } else if (listener) {
@@ -102,7 +104,7 @@ void Ring::tie(c10d::Store& store, Clock::time_point deadline) {
     }
   } catch (...) {
     if (listener && !previous.socket.is_open()) {
-      previous.socket = listener->finish(); // the other end may have taken it for standing
+      previous.socket = listener->finish(); // the previous rank may have reported it as connected
     }
     throw;
   }
@@ -113,13 +115,13 @@ void Ring::send(Neighbour& neighbour, const Departure& departure) {
     return;
   }
   const auto message = encode(departure);
-  // A neighbour that is gone is not interested, one that does not read has room for thousands. After a part of a
-  // message nothing else makes sense.
+  // A failed send needs no handling: the neighbour has ended, or has left thousands of messages unread. Nothing can
+  // follow a partial message.
   neighbour.is_writable = ::send(neighbour.socket.descriptor(), message.data(), message.size(),
                                  MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(message.size());
 }
 
-void Ring::note(const Departure& departure, const Neighbour* from) {
+void Ring::record(const Departure& departure, const Neighbour* from) {
   std::lock_guard<std::mutex> guard(mutex_);
   const bool is_echo = departure.rank == rank_ && departure.kind != Kind::kLost;
   if (is_echo || !departures_.add(departure) || has_left_) {
@@ -140,7 +142,7 @@ bool Ring::read(Neighbour& neighbour) {
   }
   if (count <= 0) {
     if (neighbour.is_readable) {
-      note({neighbour.rank, Kind::kLost, 0, Clock::now()}, &neighbour); // if it has said so, then it is known
+      record({neighbour.rank, Kind::kLost, 0, Clock::now()}, &neighbour); // no effect if the neighbour has left
     }
     return false;
   }
@@ -152,15 +154,15 @@ bool Ring::read(Neighbour& neighbour) {
     std::memcpy(message.data(), unread.data(), message.size());
     const auto departure = decode(message, size_);
     if (!departure) {
-      // Not closed: the neighbour would take that for this rank's death.
+      // The connection stays open: the neighbour would take a closed one for this rank's death.
       neighbour.is_readable = false;
-      // torch's own warnings reach Python from its threads only.
+      // TORCH_WARN reaches Python from Python's threads only.
       std::cerr << c10::str(
-          "ccl: rank ", rank_, " got a message that makes no sense from rank ", neighbour.rank,
-          " and does not listen to it any more: dead ranks may be noticed at the timeout only\n");
+          "ccl: rank ", rank_, " received an invalid message from rank ", neighbour.rank,
+          " and ignores this connection from now on: a dead rank may go unnoticed until the timeout\n");
       return true;
     }
-    note(*departure, &neighbour);
+    record(*departure, &neighbour);
   }
   return true;
 }
@@ -168,7 +170,8 @@ bool Ring::read(Neighbour& neighbour) {
 void Ring::listen() {
   pthread_setname_np(pthread_self(), "ccl-lifeline");
   std::optional<Clock::time_point> end;
-  while (std::any_of(neighbours_.begin(), neighbours_.end(), [](const auto& one) { return one.socket.is_open(); })) {
+  const auto is_open = [](const Neighbour& neighbour) { return neighbour.socket.is_open(); };
+  while (std::any_of(neighbours_.begin(), neighbours_.end(), is_open)) {
     std::array<pollfd, 3> wanted{};
     for (size_t i = 0; i < neighbours_.size(); ++i) {
       wanted[i] = {neighbours_[i].socket.descriptor(), POLLIN, 0}; // poll ignores -1
@@ -181,7 +184,7 @@ void Ring::listen() {
       return;
     }
     if (wanted[2].revents != 0) {
-      end = Clock::now() + kFarewell;
+      end = Clock::now() + kDrainTime;
     }
     for (size_t i = 0; i < neighbours_.size(); ++i) {
       if (wanted[i].revents != 0 && !read(neighbours_[i])) {
@@ -216,7 +219,7 @@ void Ring::leave() noexcept {
   }
   has_left_ = true;
   for (auto& neighbour : neighbours_) {
-    if (!has_failed_) { // that it has is known, and says more
+    if (!has_failed_) { // a failure has been sent already
       send(neighbour, {rank_, Kind::kLeft, sequence_, {}});
     }
     if (neighbour.socket.is_open()) {

@@ -1,4 +1,4 @@
-// A rank's two connections in the ring of its group: how they are made, and what goes over them.
+// A rank's two connections in the ring of its group, and the messages on them.
 #pragma once
 
 #include "departures.hpp"
@@ -16,15 +16,15 @@
 
 namespace ccl_backend {
 
-// Threads: one, `listen`, alone closes the connections and reads from them, once they are made. In a forked child all
-// members but the destructor do nothing.
+// Threads: once `connect` has returned, only the thread in `listen` reads from the connections and closes them. In a
+// forked child, all members but the destructor do nothing.
 class Ring {
  public:
   Ring(int rank, int size, std::chrono::seconds unreachable);
 
   // Connects to both neighbours; see Lifeline.
-  void tie(c10d::Store& store, Deadline deadline);
-  // Returns soon after `leave`, or when both neighbours are gone.
+  void connect(c10d::Store& store, Deadline deadline);
+  // Reads messages. Returns soon after `leave`, or when both connections are closed.
   void listen();
 
   void set_sequence(uint64_t sequence) noexcept {
@@ -34,21 +34,22 @@ class Ring {
   void leave() noexcept;
   std::optional<Departure> find(Departure::Kind kind) const;
 
-  // Of the parent of this process.
+  // Whether this process is a forked child of the one that created the ring.
   bool is_inherited() const;
 
  private:
   struct Neighbour {
     int rank;
     Socket socket{};
-    std::string unread{}; // less than a message
-    bool is_readable = true; // else what comes makes no sense, its end neither
+    std::string unread{}; // an incomplete message
+    bool is_readable = true; // false after an invalid message: further data, and the end of it, mean nothing
     bool is_writable = true;
   };
 
   // False once the connection is closed.
   bool read(Neighbour& neighbour);
-  void note(const Departure& departure, const Neighbour* from);
+  // Stores the departure and forwards it.
+  void record(const Departure& departure, const Neighbour* from);
   void send(Neighbour& neighbour, const Departure& departure);
 
   const int rank_;
@@ -59,7 +60,7 @@ class Ring {
   std::atomic<uint64_t> sequence_{0};
   std::array<Neighbour, 2> neighbours_; // the next and the previous
 
-  mutable std::mutex mutex_; // of the members below, and of sending; a forked child may find it locked
+  mutable std::mutex mutex_; // guards the members below, and sending; may be locked in a forked child
   Departures departures_;
   bool has_failed_ = false;
   bool has_left_ = false;

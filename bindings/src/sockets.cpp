@@ -19,7 +19,7 @@
 namespace ccl_backend {
 namespace {
 
-// All descriptors of this process's sockets. Under the mutex no other lock is taken, so a fork may wait for it.
+// The descriptors of all sockets of this process. No other lock is taken under the mutex, so a fork can wait for it.
 struct Descriptors {
   std::mutex mutex;
   std::vector<int> all;
@@ -27,7 +27,8 @@ struct Descriptors {
 
 Descriptors& descriptors = *new Descriptors(); // never destroyed: threads may outlive static objects
 
-// When the library is loaded: a function's static object that another thread just makes would block a child.
+// Registered when the library is loaded: a child would block on a function-local static that another thread is
+// initializing during the fork.
 [[maybe_unused]] const int at_fork = pthread_atfork(
     [] { descriptors.mutex.lock(); },
     [] { descriptors.mutex.unlock(); },
@@ -41,7 +42,7 @@ Descriptors& descriptors = *new Descriptors(); // never destroyed: threads may o
 
 void set_option(const Socket& socket, int level, int option, int value) {
   if (setsockopt(socket.descriptor(), level, option, &value, sizeof(value)) != 0) {
-    raise_errno("a socket option cannot be set");
+    raise_errno("cannot set a socket option");
   }
 }
 
@@ -51,7 +52,7 @@ Socket Socket::make(const std::function<int()>& open) {
   Socket result;
   result.process_ = getpid();
   std::lock_guard<std::mutex> guard(descriptors.mutex);
-  descriptors.all.reserve(descriptors.all.size() + 1); // before there is a descriptor to lose
+  descriptors.all.reserve(descriptors.all.size() + 1); // may throw, so before there is a descriptor to leak
   result.descriptor_ = open();
   if (result.is_open()) {
     descriptors.all.push_back(result.descriptor_);
@@ -107,7 +108,7 @@ void close_when_unreachable(const Socket& socket, std::chrono::seconds limit) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, idle);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, std::max(1, (seconds - idle) / interval));
-  // The same for what was sent and not acknowledged, which keepalive does not look at.
+  // Keepalive ignores data that was sent and not acknowledged: this limits the wait for its acknowledgement.
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
 }
 

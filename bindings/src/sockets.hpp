@@ -1,4 +1,4 @@
-// File descriptors, and TCP connections whose other host may disappear.
+// File descriptors, and TCP connections that detect an unreachable peer.
 #pragma once
 
 #include <sys/types.h>
@@ -9,13 +9,13 @@
 
 namespace ccl_backend {
 
-// Owns a file descriptor. A forked child has none of its parent's: it would keep connections open after the parent's
+// Owns a file descriptor. Closed in forked children, which would otherwise keep connections open after their parent's
 // death.
 class Socket {
  public:
   Socket() = default;
-  // What `open` returns, with errno as it left it; not open where that is negative. `open` must not block: no fork of
-  // the process comes in between.
+  // Owns the descriptor that `open` returns, and preserves errno. Not open if `open` returns a negative number. `open`
+  // must not block, because a fork of the process waits for it.
   static Socket make(const std::function<int()>& open);
   Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&& other) noexcept;
@@ -33,21 +33,21 @@ class Socket {
 
  private:
   int descriptor_ = -1;
-  pid_t process_ = 0; // in another one the number may stand for another file
+  pid_t process_ = 0; // in another process, the number may refer to another file
 };
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Raises DistBackendError with `what` and errno's meaning.
+// Raises DistBackendError with `what` and the description of errno.
 [[noreturn]] void raise_errno(const std::string& what);
 
-// Rounded up, for poll.
+// Rounded up, as a timeout for poll().
 int milliseconds_until(Deadline deadline);
 
-// Whether one of poll's events came before the deadline.
+// Whether one of the poll() events occurred before the deadline.
 bool is_ready(const Socket& socket, short events, Deadline deadline);
 
-// The kernel reports a connection whose other host does not answer for `limit` as closed.
+// Makes the kernel close the connection when the peer host has not responded for `limit`.
 void close_when_unreachable(const Socket& socket, std::chrono::seconds limit);
 
 } // namespace ccl_backend

@@ -1,4 +1,4 @@
-// What oneCCL's static library expects from Intel's other libraries.
+// The symbols that oneCCL's static library expects from Intel's other libraries.
 #include <cstddef>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// The compiler's run time: the C library's functions do the same, and libintlc.so.5 is not needed.
+// From Intel's compiler runtime, libintlc.so.5. The C library's functions are equivalent.
 HIDDEN void* _intel_fast_memcpy(void* to, const void* from, size_t count) {
   return std::memcpy(to, from, count);
 }
@@ -15,8 +15,8 @@ HIDDEN void* _intel_fast_memset(void* to, int value, size_t count) {
   return std::memset(to, value, count);
 }
 
-// Tracing hooks, as null pointers: oneCCL tests them before use. torch happens to export the same names; leaning on
-// that would tie the extension to how torch was built.
+// Tracing hooks, as null pointers: oneCCL checks them before use. torch exports the same names, but may be built
+// without them.
 HOOK(__itt_domain_create);
 HOOK(__itt_event_create);
 HOOK(__itt_event_end);

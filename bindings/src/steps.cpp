@@ -7,7 +7,7 @@
 namespace ccl_backend {
 namespace {
 
-// Data that is only moved goes as bytes, so every type of tensor can be moved.
+// Data that is not reduced is transferred as bytes, so every type of tensor is supported.
 constexpr auto kByteType = ccl::datatype::int8;
 
 Tensors readable_all(const Tensors& tensors) {
@@ -32,7 +32,7 @@ void write_back_all(const Tensors& tensors, const Tensors& buffers) {
   }
 }
 
-// What is left to do once the transfers are complete; nothing, in most cases.
+// A Step::finish that copies the buffer to the tensor; empty if they share memory.
 std::function<void()> write_back_later(const at::Tensor& tensor, const at::Tensor& buffer) {
   if (tensor.data_ptr() == buffer.data_ptr()) {
     return nullptr;
@@ -53,7 +53,7 @@ std::function<void()> finish_later(const at::Tensor& tensor, const at::Tensor& b
 void check_list(const Tensors& tensors, const at::Tensor& like, Ranks ranks, const char* name) {
   CCL_CHECK(
       static_cast<int>(tensors.size()) == ranks.size,
-      name, ": a list of ", ranks.size, " tensors expected, one for each rank, found ", tensors.size());
+      name, ": expected a list of ", ranks.size, " tensors, one for each rank, found ", tensors.size());
   for (const auto& tensor : tensors) {
     check_like(tensor, like, -1, name);
   }
@@ -63,20 +63,20 @@ size_t count_of(const at::Tensor& buffer, const Reduction& how) {
   return static_cast<size_t>(buffer.numel() * how.width);
 }
 
-ccl::reduction_fn function_of_ours(const Reduction& how) {
+ccl::reduction_fn custom_function(const Reduction& how) {
   return how.datatype == ccl::datatype::bfloat16 ? bfloat16_function(how.operation) : nullptr;
 }
 
-// Whether oneCCL can reduce so that results are rounded, in a collective that takes no function of ours.
-bool is_oneccls(const std::optional<Reduction>& how) {
-  return how && (function_of_ours(*how) == nullptr || oneccl_rounds_bfloat16());
+// Whether oneCCL can do the reduction, with rounding, in a collective that takes no custom function.
+bool oneccl_can_reduce(const std::optional<Reduction>& how) {
+  return how && (custom_function(*how) == nullptr || oneccl_rounds_bfloat16());
 }
 
-// Starts a sum of all ranks, or another reduction. Only this collective of oneCCL's takes a function of ours.
+// oneCCL's all-reduce is its only collective that takes a custom function.
 ccl::event reduce_all(const at::Tensor& buffer, const Reduction& how, const ccl::communicator& comm) {
   auto operation = how.operation;
   auto attributes = ccl::create_operation_attr<ccl::allreduce_attr>();
-  if (const auto function = function_of_ours(how)) {
+  if (const auto function = custom_function(how)) {
     operation = ccl::reduction::custom;
     attributes.set<ccl::allreduce_attr_id::reduction_fn>(function);
   }
@@ -84,9 +84,9 @@ ccl::event reduce_all(const at::Tensor& buffer, const Reduction& how, const ccl:
       buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, how), how.datatype, operation, comm, attributes);
 }
 
-// The parts of `whole` along its memory, `size` of them, as views.
-Tensors split(const at::Tensor& whole, int size) {
-  return whole.view({size, whole.numel() / size}).unbind(0);
+// `size` equal parts of the tensor, as views.
+Tensors split(const at::Tensor& tensor, int size) {
+  return tensor.view({size, tensor.numel() / size}).unbind(0);
 }
 
 } // namespace
@@ -108,7 +108,7 @@ Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const 
   const auto how = find_reduction(op, tensor.scalar_type());
   auto buffer = readable(tensor);
   if (op.op_ == Op::PREMUL_SUM) {
-    premultiply(buffer, op); // in place: the result goes there too
+    premultiply(buffer, op); // in place: the result replaces the tensor anyway
   }
   if (!how) {
     auto gathered = at::empty({ranks.size, buffer.numel()}, buffer.options());
@@ -129,14 +129,13 @@ Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, 
   check_tensor(tensor, name);
   const auto how = find_reduction(op, tensor.scalar_type());
   const bool is_root = ranks.rank == root;
-  if (!is_oneccls(how)) {
+  if (!oneccl_can_reduce(how)) {
     auto result = is_root ? tensor : at::empty_like(tensor);
     result.detach().copy_(tensor);
-    auto step = reduce_all_step(result, op, ranks, name);
-    return step;
+    return reduce_all_step(result, op, ranks, name);
   }
   auto buffer = premultiplied(readable(tensor), op);
-  // oneCCL uses the memory for the result on every rank.
+  // oneCCL writes to the memory of the result on every rank.
   auto result = at::empty_like(buffer);
   return {
       [buffer, result, how, root](const ccl::communicator& comm, Events& events) {
@@ -153,7 +152,7 @@ Step gather_all_step(const Tensors& outputs, const at::Tensor& input, Ranks rank
   check_list(outputs, input, ranks, name);
   check_like(outputs[ranks.rank], input, input.numel(), name);
   auto buffer = readable(input);
-  // With a list of buffers oneCCL does not return before the operation is complete, and nothing could end it.
+  // With a list of buffers, oneCCL blocks until the operation is complete, so a timeout could not end it.
   const Block to(writable_all(outputs));
   return {
       [buffer, to](const ccl::communicator& comm, Events& events) {
@@ -196,7 +195,7 @@ Step reduce_scatter_step(
     }
     return reduce_scatter_from_step(output, at::cat(flat), op, ranks, name);
   }
-  // Parts of different sizes: each rank is the root of its own.
+  // Inputs of different sizes: one reduction per rank, with that rank as the root.
   std::vector<Step> steps;
   for (int root = 0; root < ranks.size; ++root) {
     auto part = root == ranks.rank ? output : at::empty_like(inputs[root]);
@@ -224,7 +223,7 @@ Step reduce_scatter_from_step(
   check_like(input, output, output.numel() * ranks.size, name);
   const auto how = find_reduction(op, output.scalar_type());
   auto buffer = premultiplied(readable(input), op);
-  if (!is_oneccls(how)) {
+  if (!oneccl_can_reduce(how)) {
     auto gathered = at::empty({ranks.size, output.numel()}, buffer.options());
     auto step = exchange_step(gathered.unbind(0), split(buffer, ranks.size), ranks, name);
     step.finish = [exchanged = step.finish, output, gathered, op] {
@@ -245,7 +244,7 @@ Step reduce_scatter_from_step(
 }
 
 Step exchange_step(const Tensors& outputs, const Tensors& inputs, Ranks ranks, const char* name) {
-  CCL_CHECK(!inputs.empty() && !outputs.empty(), name, ": a tensor for each rank expected, found none");
+  CCL_CHECK(!inputs.empty() && !outputs.empty(), name, ": expected a tensor for each rank, found none");
   check_tensor(inputs.front(), name);
   check_list(inputs, inputs.front(), ranks, name);
   check_list(outputs, inputs.front(), ranks, name);

@@ -1,4 +1,4 @@
-// The transfers that collectives are made of. Each function checks its tensors (ValueError) before anything starts.
+// The steps of collectives. Each function checks its tensors, and raises ValueError, before a transfer starts.
 #pragma once
 
 #include "buffers.hpp"
@@ -13,23 +13,23 @@ struct Ranks {
   int size;
 };
 
-// `tensor` becomes the root's.
+// `tensor` receives the root's tensor.
 Step broadcast_step(const at::Tensor& tensor, int root, const char* name);
-// `tensor` becomes the reduction of all ranks' tensors.
+// `tensor` receives the reduction of all ranks' tensors.
 Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const char* name);
-// The same on the root only; the others keep what they have.
+// The same on the root only; the tensors of other ranks are unchanged.
 Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, const char* name);
-// outputs[i] becomes the input of rank i; the ranks' inputs may differ in size.
+// outputs[i] receives the input of rank i. The inputs of the ranks may differ in size.
 Step gather_all_step(const Tensors& outputs, const at::Tensor& input, Ranks ranks, const char* name);
-// `output`, seen as `size` equal parts one after the other, becomes the inputs of all ranks.
+// `output` receives the inputs of all ranks, concatenated.
 Step gather_into_step(const at::Tensor& output, const at::Tensor& input, Ranks ranks, const char* name);
-// `output` becomes the reduction of all ranks' inputs[own rank].
+// `output` receives the reduction of all ranks' inputs[own rank].
 Step reduce_scatter_step(
     const at::Tensor& output, const Tensors& inputs, const Op& op, Ranks ranks, const char* name);
-// The same, where `input` is the `size` parts one after the other.
+// The same, where `input` is the concatenation of the inputs.
 Step reduce_scatter_from_step(
     const at::Tensor& output, const at::Tensor& input, const Op& op, Ranks ranks, const char* name);
-// outputs[i] becomes rank i's inputs[own rank]. Tensors without elements are not sent.
+// outputs[i] receives inputs[own rank] of rank i. Empty tensors are not sent.
 Step exchange_step(const Tensors& outputs, const Tensors& inputs, Ranks ranks, const char* name);
 
 } // namespace ccl_backend

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-// The compiler makes vector code of the loops below, once for each of these; the loader takes the best that runs.
+// The compiler vectorizes the loops below once for each target; the loader selects the best supported one.
 #define VECTORS __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
 
 namespace ccl_backend {

@@ -1,4 +1,4 @@
-// One of oneCCL's transfers in flight.
+// A transfer of oneCCL.
 #pragma once
 
 #include <oneapi/ccl.hpp>
@@ -7,27 +7,27 @@
 
 namespace ccl_backend {
 
-// oneCCL's own event waits in its destructor for the transfer, which may never complete. This one is left behind
-// instead: its few bytes stay until the process ends.
+// The destructor of ccl::event waits for the transfer, which may never complete. The destructor of Transfer leaks the
+// event of an incomplete transfer instead: a few bytes.
 class Transfer {
  public:
   Transfer() = default; // complete
-  Transfer(ccl::event event) : event_(std::move(event)), complete_(false) {} // NOLINT: an event is a transfer
+  Transfer(ccl::event event) : event_(std::move(event)), complete_(false) {} // NOLINT: implicit on purpose
   Transfer(Transfer&& other) noexcept
       : event_(std::move(other.event_)), complete_(std::exchange(other.complete_, true)) {}
   Transfer& operator=(Transfer&& other) noexcept {
     if (this != &other) {
-      leave_behind();
+      leak_incomplete();
       event_ = std::move(other.event_);
       complete_ = std::exchange(other.complete_, true);
     }
     return *this;
   }
   ~Transfer() {
-    leave_behind();
+    leak_incomplete();
   }
 
-  // Makes progress. With the engine locked.
+  // Makes progress, and returns whether the transfer is complete. With the engine locked.
   bool test() {
     complete_ = complete_ || event_.test();
     return complete_;
@@ -38,7 +38,7 @@ class Transfer {
   }
 
  private:
-  void leave_behind() {
+  void leak_incomplete() {
     if (!complete_) {
       new ccl::event(std::move(event_));
     }

@@ -9,8 +9,8 @@
 #include <new>
 #include <sstream>
 
-// oneCCL's own, of the static library: not in its headers. The executor has the queues of operations that its threads,
-// or the threads that ask for completion, work on.
+// Declared as in oneCCL's static library, since its headers lack them. The executor has the queues of operations that
+// its threads, or the threads that poll for completion, process.
 class ccl_executor {
  public:
   explicit ccl_executor(const char* main_address);
@@ -46,7 +46,7 @@ class Capture {
 };
 
 struct Transport {
-  std::mutex mutex; // of `ranks` and `communicators`, which check_reach reads without the engine's lock
+  std::mutex mutex; // guards `ranks` and `communicators`, which check_reach reads without the engine's lock
   std::vector<int64_t> ranks; // of the first communicator
   size_t communicators = 0;
   std::vector<Remains> given_up;
@@ -96,8 +96,8 @@ void check_reach(const std::vector<int64_t>& ranks, const std::string& where) {
   };
   CCL_CHECK(
       !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), is_known),
-      where, " has ranks that this process's first ccl group had not, which shared memory does not allow: make a ccl "
-      "group of all ranks first, or set CCL_ATL_SHM=0 and FI_PROVIDER=tcp");
+      where, " has ranks that are not in this process's first ccl group, which shared memory does not support: create "
+      "a ccl group of all ranks first, or set CCL_ATL_SHM=0 and FI_PROVIDER=tcp");
 }
 
 void communicator_made(const std::vector<int64_t>& ranks) {
@@ -121,8 +121,8 @@ bool retire(Remains remains, bool is_idle) {
   if (known.communicators != given_up) {
     return false;
   }
-  // Nobody uses oneCCL now. Its threads and queues end first, so that nothing touches what goes with the
-  // communicators; the last of those closes the transport, and with it the connections and the shared memory.
+  // No group uses oneCCL now. The executor's threads and queues end first, so that nothing accesses the resources of
+  // the communicators. The last communicator closes the transport, with its connections and shared memory.
   auto* const executor = atl_base_comm::executor;
   executor->~ccl_executor();
   known.given_up.clear();

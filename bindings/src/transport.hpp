@@ -1,4 +1,4 @@
-// oneCCL's transport, which is one for the process: its start, whom it reaches, and its end.
+// oneCCL's transport, of which a process has one: its start, the ranks that it reaches, and its end.
 #pragma once
 
 #include "mailbox.hpp"
@@ -10,31 +10,31 @@
 
 namespace ccl_backend {
 
-// The first communicator makes the transport, the last one takes it down. Over shared memory the transport never
-// learns of ranks that were not in the first communicator: a group with such a rank would wait for ever.
+// The first communicator creates the transport, and the last one destroys it. Over shared memory, the transport reaches
+// only ranks of the first communicator: a group with another rank would wait forever.
 //
-// `ranks` are the default group's numbers; empty means all of them.
+// `ranks` are numbers in the default group; empty means all ranks.
 
-// Raises ValueError if a communicator of these ranks would wait for ever.
+// Raises ValueError if a communicator of these ranks would wait forever.
 void check_reach(const std::vector<int64_t>& ranks, const std::string& where);
 
-// All below: with the engine locked.
+// All functions below are called with the engine locked.
 
-// oneCCL prints a line on standard output for each variable that is not at its default, the first of them before
-// its log level is read. These lines are taken out; whatever else it prints goes on to standard error.
+// Initializes oneCCL, once. oneCCL prints a line to standard output for each variable that differs from its default,
+// even before it reads its log level. These lines are dropped; the rest of its output goes to standard error.
 void initialize_library();
 
 void communicator_made(const std::vector<int64_t>& ranks);
 
-// What a group leaves. Members go in the reverse order: a mailbox uses the communicator.
+// What a group leaves behind. Members are destroyed in reverse order: a mailbox uses the communicator.
 struct Remains {
   std::vector<std::unique_ptr<ccl::communicator>> communicators;
   std::unique_ptr<Mailbox> mailbox;
 };
 
-// The group's end. Where transfers are in flight that may never complete, `is_idle` false, its communicators stay
-// until no other group of the process uses oneCCL: then the transport is taken down with all that is in flight.
-// True if that has happened: nobody writes to the tensors of operations that were given up any more.
+// Destroys the remains of a group. If `is_idle` is false, transfers that may never complete are in flight: the
+// communicators are then kept until no other group of the process uses oneCCL, when the transport is destroyed with all
+// transfers. Returns true if that has happened: oneCCL no longer writes to the tensors of abandoned operations.
 bool retire(Remains remains, bool is_idle);
 
 } // namespace ccl_backend

@@ -22,7 +22,7 @@ const std::map<at::ScalarType, ccl::datatype> kDatatypes = {
     {at::kDouble, ccl::datatype::float64},
 };
 
-// AVG is not here on purpose: oneCCL's CPU path refuses it, so it is a sum and a division afterwards.
+// AVG is a sum followed by a division (finish_reduction): oneCCL's CPU path does not support ccl::reduction::avg.
 const std::map<Op::RedOpType, ccl::reduction> kReductions = {
     {Op::SUM, ccl::reduction::sum},
     {Op::AVG, ccl::reduction::sum},

@@ -1,4 +1,4 @@
-// What the two libraries call the same things, and the one way to fail.
+// Maps types and operations of torch to those of oneCCL. The macro for invalid arguments.
 #pragma once
 
 #include <oneapi/ccl.hpp>
@@ -7,14 +7,14 @@
 #include <optional>
 #include <string>
 
-// A wrong argument: one line that names the group's backend, then what was found and expected.
+// Raises ValueError with one line: "ccl: ", then what was found and expected.
 #define CCL_CHECK(condition, ...) TORCH_CHECK_VALUE(condition, "ccl: ", ##__VA_ARGS__)
 
 namespace ccl_backend {
 
 using Op = c10d::ReduceOp;
 
-// How oneCCL is asked to reduce: on these elements, with this operation.
+// A reduction by oneCCL.
 struct Reduction {
   ccl::datatype datatype;
   ccl::reduction operation;
@@ -25,8 +25,8 @@ struct Reduction {
 // "SUM", as in torch.distributed.ReduceOp.
 std::string op_name(const Op& op);
 
-// std::nullopt where oneCCL cannot do it and the ranks have to gather and reduce by themselves (bitwise operations).
-// Raises ValueError where the operation has no meaning for the type.
+// std::nullopt if oneCCL does not support the operation, so each rank has to gather and reduce (bitwise operations).
+// Raises ValueError if the operation is not defined for the type.
 std::optional<Reduction> find_reduction(const Op& op, at::ScalarType type);
 
 } // namespace ccl_backend

@@ -12,10 +12,10 @@
 namespace ccl_backend {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{20};
-constexpr std::chrono::milliseconds kIdle{500};
-// How often a long wait asks the store whether a peer has given up.
-constexpr std::chrono::seconds kAskStore{1};
+constexpr std::chrono::milliseconds kPollInterval{20};
+constexpr std::chrono::milliseconds kIdleInterval{500};
+// Of the queries whether a peer has given up, for operations in flight for at least as long.
+constexpr std::chrono::seconds kStoreInterval{1};
 
 } // namespace
 
@@ -25,8 +25,8 @@ void Watchdog::end_all(
   for (const auto& operation : operations) {
     auto text = operation == first
         ? message
-        : c10::str("ccl: ", operation->what().describe(), " was given up on ", operation->group_->where(), ": ",
-                   operation->group_->reason());
+        : c10::str("ccl: ", operation->what().describe(), " was cancelled on ", operation->group_->options.where(),
+                   ": ", operation->group_->reason());
     if (!peers.empty()) {
       text = c10::str(text, "; ", peers);
     }
@@ -46,7 +46,7 @@ Watchdog::Watchdog() {
 
 void Watchdog::add(const OperationPtr& operation) {
   std::lock_guard<std::mutex> guard(mutex_);
-  // Under the lock, so that a group which fails now finds the operation.
+  // Checked under the lock, so that a group that fails concurrently finds the operation.
   operation->group_->require_usable(operation->what().name);
   in_flight_.push_back(operation);
   operation->place_ = std::prev(in_flight_.end());
@@ -57,11 +57,11 @@ void Watchdog::add(const OperationPtr& operation) {
 }
 
 void Watchdog::remove(const OperationPtr& operation) {
-  OperationPtr kept; // released without the lock
+  OperationPtr removed; // released without the lock
   std::lock_guard<std::mutex> guard(mutex_);
   if (operation->is_placed_) {
     operation->is_placed_ = false;
-    kept = std::move(*operation->place_);
+    removed = std::move(*operation->place_);
     in_flight_.erase(operation->place_);
   }
 }
@@ -88,12 +88,12 @@ void Watchdog::fail(const OperationPtr& operation, const std::string& reason) {
 
 void Watchdog::give_up(const std::shared_ptr<Group>& group, const OperationPtr& operation, const std::string& message) {
   group->mark_broken(message);
-  group->tell_failure();
+  group->report_failure();
   auto operations = claim_all(*group);
   if (operations.empty()) {
     return;
   }
-  // To hear what the peers are at may take some seconds.
+  // Reading the peers' current calls may take some seconds.
   Completions::instance().post([group, operation, message, operations = std::move(operations)] {
     const auto peers = group->compare_with_peers();
     if (operation && operation->is_overdue()) {
@@ -105,11 +105,11 @@ void Watchdog::give_up(const std::shared_ptr<Group>& group, const OperationPtr& 
 
 void Watchdog::abort(const std::shared_ptr<Group>& group, const std::string& reason) {
   group->mark_broken(reason);
-  group->tell_failure();
+  group->report_failure();
   auto operations = claim_all(*group);
   end_all(operations, OperationPtr(), "", "");
-  // Peers that compare calls want to know what this rank was at.
-  Completions::instance().post([group, operations = std::move(operations)] { group->publish_quietly(); });
+  // For peers that compare calls.
+  Completions::instance().post([group, operations = std::move(operations)] { group->publish_last_call(); });
 }
 
 bool Watchdog::has(const Group& group) {
@@ -118,15 +118,15 @@ bool Watchdog::has(const Group& group) {
       in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->group_.get() == &group; });
 }
 
-bool Watchdog::has_callbacks_calls() {
+bool Watchdog::has_nested_calls() {
   std::lock_guard<std::mutex> guard(mutex_);
   return Group::is_opening_lane() ||
       std::any_of(in_flight_.begin(), in_flight_.end(), [](const auto& operation) { return operation->lane_ > 0; });
 }
 
-std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_hopeless() {
+std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_failed() {
   const auto now = Clock::now();
-  std::vector<std::pair<OperationPtr, std::string>> hopeless;
+  std::vector<std::pair<OperationPtr, std::string>> failed;
   std::set<const Group*> groups;
   std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& operation : in_flight_) {
@@ -135,11 +135,11 @@ std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_hopeless() {
     }
     const auto reason = operation->why_never(now);
     if (!reason.empty()) {
-      hopeless.emplace_back(operation, reason);
+      failed.emplace_back(operation, reason);
       groups.insert(operation->group_.get());
     }
   }
-  return hopeless;
+  return failed;
 }
 
 void Watchdog::watch() {
@@ -147,35 +147,35 @@ void Watchdog::watch() {
   while (!Engine::instance().is_stopping()) {
     {
       std::unique_lock<std::mutex> guard(mutex_);
-      const auto limit = OrderedCallbacks::is_any_running() ? kLook : kIdle;
-      wake_.wait_for(guard, limit, [&] { return !in_flight_.empty(); });
+      const auto interval = OrderedCallbacks::is_any_running() ? kPollInterval : kIdleInterval;
+      wake_.wait_for(guard, interval, [&] { return !in_flight_.empty(); });
     }
-    for (auto& [operation, reason] : find_hopeless()) {
-      fail(operation, c10::str(reason, ", ", operation->group_->where()));
+    for (auto& [operation, reason] : find_failed()) {
+      fail(operation, c10::str(reason, ", ", operation->group_->options.where()));
       Completions::instance().post([operation = std::move(operation)] {});
     }
-    OrderedCallbacks::relieve_all(!has_callbacks_calls());
-    std::this_thread::sleep_for(kLook);
+    OrderedCallbacks::overtake_blocked(!has_nested_calls());
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 
 void Watchdog::ask_stores() {
   pthread_setname_np(pthread_self(), "ccl-store");
   while (!Engine::instance().is_stopping()) {
-    std::this_thread::sleep_for(kAskStore);
+    std::this_thread::sleep_for(kStoreInterval);
     std::set<std::shared_ptr<Group>> groups;
     {
       std::lock_guard<std::mutex> guard(mutex_);
       for (const auto& operation : in_flight_) {
-        if (Clock::now() - operation->started_ >= kAskStore) {
+        if (Clock::now() - operation->started_ >= kStoreInterval) {
           groups.insert(operation->group_);
         }
       }
     }
     for (const auto& group : groups) {
-      const auto reason = group->ask_peers();
+      const auto reason = group->find_reported_failure();
       if (!reason.empty()) {
-        give_up(group, OperationPtr(), c10::str(reason, ", ", group->where()));
+        give_up(group, OperationPtr(), c10::str(reason, ", ", group->options.where()));
       }
     }
   }

@@ -2,12 +2,13 @@
 
     torchrun --nproc-per-node N collectives.py [--backend ccl]
 
-Every rank knows what all ranks contribute, since the inputs come from seeds. Prints one line or raises.
+Each rank computes the inputs of all ranks from seeds. Rank 0 prints one line. Raises if a result is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import operator
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -52,13 +53,13 @@ def operations(dtype: torch.dtype) -> dict[Any, Reducer]:
 
 
 def make(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Small whole numbers: exact in every type, whatever the order of the additions."""
+    """Small integers: exact in every type, in any order of the additions."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 3, shape, generator=generator).to(dtype)
 
 
 def layouts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The same values, contiguous and, where there are two dimensions, not."""
+    """The same values, contiguous and, with two dimensions, also not contiguous."""
     yield tensor.clone()
     if tensor.dim() == 2:
         yield tensor.t().contiguous().t()
@@ -187,7 +188,7 @@ class Check:
                 self.equal(output, torch.tensor([source]), "recv from any source")
                 seen.add(source)
             if len(seen) != self.size - 1:
-                raise AssertionError(f"messages from ranks {seen} only")
+                raise AssertionError(f"expected messages of {self.size - 1} ranks, found ranks {seen}")
         else:
             dist.send(torch.tensor([dist.get_rank()]), group=self.group, group_dst=0)
 
@@ -201,7 +202,7 @@ class Check:
             self.equal(tensor, torch.full_like(tensor, total), "all_reduce_coalesced")
 
     def bfloat16_rounding(self) -> None:
-        """As torch rounds, whatever the length and the values. Two ranks: more would add in any order."""
+        """The same rounding as torch, for any length and value. Two ranks contribute, so the order is fixed."""
         for length in (1, 15, 16, 17, 31, 33, 100_003):
             parts = []
             for rank in range(2):
@@ -254,14 +255,14 @@ def main() -> None:
     parser.add_argument("--backend", default="ccl")
     backend = parser.parse_args().backend
     if backend == "ccl":
-        import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
+        importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timedelta(seconds=60))
     check = Check()
     check.run()
     count = check.count
     size = dist.get_world_size()
-    if size > 2:  # every pair, then all in another order of ranks' first calls
+    if size > 2:  # neighbouring pairs of ranks
         for first in range(size):
             pair = dist.new_group([first, (first + 1) % size])
             if dist.get_rank() in (first, (first + 1) % size):

@@ -1,15 +1,16 @@
-"""torch's own suite for backends, run with one backend: what passes, fails and is skipped.
+"""Run torch's own suite for backends with one backend, and list the outcome of each test.
 
     python conformance.py --backend ccl [--ranks 3] [--only PATTERN] >rows.json
 
-Standard output is a list of `test`, `status` (passed, failed, skipped), `reason`, `seconds`; progress goes to
-standard error. A test whose ranks take longer than RANK_SECONDS has failed. The tests fork their ranks from this
-process, so torch is imported once.
+Prints a JSON list of `test`, `status` (passed, failed, skipped), `reason` and `seconds`; progress goes to standard
+error. A test fails if its ranks take longer than RANK_SECONDS. The tests fork their ranks from this process, so
+torch is imported once.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import io
 import json
@@ -29,12 +30,12 @@ RANK_SECONDS = 40
 
 
 def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
-    """The suite's test case for this backend. The suite reads its settings when it is imported."""
+    """The suite's test case for this backend. Importing the suite reads its settings."""
     os.environ["BACKEND"] = backend
     os.environ["WORLD_SIZE"] = str(ranks)
     os.environ["TEMP_DIR"] = tempfile.mkdtemp()
     if importlib.util.find_spec("expecttest") is None:
-        # torch's helpers derive their test case from it; nothing that runs here uses what it adds.
+        # torch's helpers derive their test case from expecttest's; no test that runs here uses its additions.
         stand_in = types.ModuleType("expecttest")
         vars(stand_in)["TestCase"] = unittest.TestCase
         sys.modules["expecttest"] = stand_in
@@ -44,8 +45,7 @@ def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
     from torch.testing._internal import common_distributed
 
     if backend == "ccl":
-        import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
-
+        importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
         for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
             common_distributed.DistTestCases.backend_feature[feature].add(backend)
     common_distributed.TIMEOUT_DEFAULT = RANK_SECONDS
@@ -58,7 +58,7 @@ def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
     test_case: Any = suite.TestDistBackend
     tests: Any = suite.DistributedTest._DistTestBase
 
-    class Conformance(test_case, tests):  # type: ignore[misc]  # made at run time
+    class Conformance(test_case, tests):  # type: ignore[misc]  # bases known at run time only
         def setUp(self) -> None:
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
@@ -73,11 +73,11 @@ def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
 
 
 def load_suite() -> Any:
-    """The suite, where tests that name gloo or MPI for what a CPU backend does are for ccl as well."""
+    """The suite, with ccl added to the tests that are restricted to gloo or MPI."""
     name = "torch.testing._internal.distributed.distributed_test"
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise ImportError(f"this torch has no {name}")
+        raise ImportError(f"this torch has no {name}: install a torch that includes it")
     text = Path(spec.origin).read_text()
     text = text.replace('{"gloo"}', '{"gloo", "ccl"}')
     text = text.replace('BACKEND == "gloo"', 'BACKEND in ("gloo", "ccl")')
@@ -90,7 +90,7 @@ def load_suite() -> Any:
 
 
 def essence(traceback: str) -> str:
-    """The exception of a traceback; the suite's is followed by advice how to run the test."""
+    """The exception of a traceback, without the suite's advice on how to run the test."""
     raised = [line for line in traceback.splitlines() if re.match(r"[\w.]*(Error|Exception): ", line)]
     return raised[-1] if raised else traceback.strip()[-1000:]
 
@@ -110,9 +110,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", required=True)
     parser.add_argument("--ranks", type=int, default=3)
-    parser.add_argument("--only", default="", help="a regular expression that a test's name has to contain")
+    parser.add_argument("--only", default="", help="run only tests whose name matches this regular expression")
     arguments = parser.parse_args()
-    # The ranks inherit standard output; what they print is not the document.
+    # The ranks inherit standard output: their output goes to standard error instead.
     document = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     case = prepare(arguments.backend, arguments.ranks)

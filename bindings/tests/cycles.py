@@ -1,9 +1,10 @@
-"""One rank that makes groups and leaves them, again and again, and says what that left behind.
+"""One rank that repeatedly creates and leaves groups, and reports the resources that remain.
 
     torchrun --nproc-per-node N cycles.py [--cycles 200] [--backend ccl]
 
-Each cycle: a default group, a group of all ranks beside it, a collective in both, and the end of both. Rank 0
-prints one JSON document: memory, open files, threads and files in /dev/shm after a few cycles and after all.
+Each cycle creates a default group and another group of all ranks, runs a collective in both, and destroys both.
+Rank 0 prints a JSON document: memory, open files, threads and files in /dev/shm, after the first cycles and at the
+end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import importlib
 import json
 import os
 import tempfile
@@ -21,21 +23,21 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Libraries load and caches fill in the first cycles.
+# The first cycles load libraries and fill caches.
 WARM_UP = 20
 
 
 def allocated() -> int:
-    """What the program has allocated, as tcmalloc counts it; 0 without tcmalloc.
+    """The bytes that the program has allocated, according to tcmalloc; 0 without tcmalloc.
 
-    Resident memory also has what tcmalloc keeps of threads that have ended, some megabytes that it reuses later.
+    Resident memory includes some megabytes that tcmalloc keeps of threads that have ended, and reuses later.
     """
     try:
-        ask = ctypes.CDLL(None).MallocExtension_GetNumericProperty
+        get_property = ctypes.CDLL(None).MallocExtension_GetNumericProperty
     except AttributeError:
         return 0
     value = ctypes.c_size_t(0)
-    ask(b"generic.current_allocated_bytes", ctypes.byref(value))
+    get_property(b"generic.current_allocated_bytes", ctypes.byref(value))
     return value.value
 
 
@@ -44,7 +46,7 @@ def count(folder: str) -> int:
 
 
 def measure() -> dict[str, int]:
-    """Of this process: resident and allocated bytes, mappings, open files, threads. And the files in /dev/shm."""
+    """Resident and allocated bytes, mappings, open files and threads of this process; the files in /dev/shm."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
@@ -53,7 +55,7 @@ def measure() -> dict[str, int]:
         "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
         "files": count("/proc/self/fd"),
         "threads": count("/proc/self/task"),
-        "shared": count("/dev/shm"),  # noqa: S108  where the backend's files are
+        "shared": count("/dev/shm"),  # noqa: S108  the path of libfabric's files
     }
 
 
@@ -63,7 +65,7 @@ def main() -> None:
     parser.add_argument("--backend", default="ccl")
     arguments = parser.parse_args()
     if arguments.backend == "ccl":
-        import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
+        importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
     if dist.is_initialized():
         dist.destroy_process_group()
     torch.set_num_threads(1)
@@ -73,7 +75,7 @@ def main() -> None:
     early = measure()
     begin = time.monotonic()
     for cycle in range(arguments.cycles):
-        store = dist.FileStore(f"{stores}-{cycle}", size)  # a new one, since it remembers every key
+        store = dist.FileStore(f"{stores}-{cycle}", size)  # a new file, since a store keeps every key
         dist.init_process_group(arguments.backend, store=store, rank=rank, world_size=size, timeout=timeout)
         for group in (None, dist.new_group()):
             number = torch.tensor([rank + 1.0])

@@ -1,27 +1,29 @@
-"""Processes that end in order with a call in flight, again and again: none may crash.
+"""Processes that exit with a call in flight, repeatedly: none may crash.
 
     python exits.py FOLDER [--rounds 200]
 
-Each round: two ranks make a group, start calls that the other one never makes, with and without a callback, and
-end as any script does. They start from one process that has imported torch.
+In each round, two ranks create a group, start calls that the other rank never makes, with or without a callback,
+and reach the end of the script. All ranks are forked from one process that has imported torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
 
-import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
 import torch
 import torch.distributed as dist
 from transport import variables
 
+importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
 
-def rank_of(folder: Path, number: int, rank: int) -> None:
+
+def run_rank(folder: Path, number: int, rank: int) -> None:
     os.environ.update(variables(rank, 2))
     store = dist.FileStore(str(folder / str(number)), 2)
     dist.init_process_group("ccl", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
@@ -30,7 +32,7 @@ def rank_of(folder: Path, number: int, rank: int) -> None:
         work = dist.all_reduce(torch.ones(100_000), async_op=True)
         if number % 3 == 0:
             work.get_future().then(lambda done: print(done))
-        if number % 5 == 0:  # a thread that is inside of the backend when the process ends
+        if number % 5 == 0:  # a thread that is inside the backend when the process exits
             threading.Thread(target=work.wait, daemon=True).start()
     else:
         dist.irecv(torch.ones(5))
@@ -49,15 +51,15 @@ def main() -> int:
         for rank in range(2):
             child = os.fork()
             if child == 0:
-                rank_of(arguments.folder, number, rank)
+                run_rank(arguments.folder, number, rank)
                 sys.exit(0)
             children.append(child)
         for rank, child in enumerate(children):
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if code != 0:
-                print(f"round {number}: rank {rank} ended with {code}")
+                print(f"round {number}: rank {rank} exited with {code}")
                 return 1
-    print(f"{2 * arguments.rounds} processes ended in order")
+    print(f"{2 * arguments.rounds} processes exited with 0")
     return 0
 
 

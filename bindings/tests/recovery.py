@@ -1,15 +1,17 @@
-"""One rank that loses its group again and again and goes on without one of the ranks.
+"""Ranks that repeatedly lose their group and continue in a group without one of the ranks.
 
-    python recovery.py FOLDER [--rounds 50] [--ranks 3]        starts the ranks itself
+    python recovery.py FOLDER [--rounds 50] [--ranks 3]        starts the ranks
 
-Each round: all ranks make a group over a new store and train two steps of DDP. One of them aborts, the others
-notice it within two seconds in a collective, make a group without that rank, and train on. Rank 0 prints a JSON
-document: the longest time that a rank needed to notice, and what the process holds early and at the end.
+In each round, all ranks create a group over a new store and train two steps of DDP. One rank aborts. The other
+ranks notice the abort within two seconds, in a collective, create a group without that rank, and train again. Rank
+0 prints a JSON document: the longest time until rank 0 noticed an abort, and the resources of the process after
+the first rounds and at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -29,12 +31,12 @@ WARM_UP = 10
 NOTICE_SECONDS = 2.0
 
 
-def join(folder: Path, name: str, rank: int, size: int) -> None:
+def create_group(folder: Path, name: str, rank: int, size: int) -> None:
     store = dist.FileStore(str(folder / name), size)
     dist.init_process_group("ccl", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
 
 
-def steps(net: nn.Module, size: int) -> None:
+def train(net: nn.Module, size: int) -> None:
     model = DistributedDataParallel(net)
     for _ in range(2):
         model(torch.randn(8, 64)).square().mean().backward()
@@ -49,15 +51,17 @@ def has_error() -> bool:
     return bool(group._get_backend(torch.device("cpu")).has_error())
 
 
-def round_of(folder: Path, number: int, rank: int, size: int, net: nn.Module) -> float:
-    """Seconds until the abort of one rank was noticed; 0 for that rank itself."""
+def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -> float:
+    """Seconds until this rank noticed the abort of another rank; 0 on the rank that aborts."""
     leaver = 1 + number % (size - 1)
-    join(folder, f"{number}-all", rank, size)
-    steps(net, size)
+    create_group(folder, f"{number}-all", rank, size)
+    train(net, size)
     dist.barrier()
     took = 0.0
     if rank == leaver:
-        work = dist.all_reduce(torch.ones(500_000), async_op=True)  # in flight: the others never call it
+        work = dist.all_reduce(
+            torch.ones(500_000), async_op=True
+        )  # stays in flight: the other ranks do not call it
         time.sleep(0.05)
         dist.distributed_c10d._abort_process_group()
         try:
@@ -66,35 +70,34 @@ def round_of(folder: Path, number: int, rank: int, size: int, net: nn.Module) ->
             if "aborted" not in str(error):
                 raise
         else:
-            raise AssertionError("the call of an aborted group ended well")
+            raise AssertionError("the call of an aborted group did not raise")
     else:
         time.sleep(0.05)
         begin = time.monotonic()
         try:
-            dist.broadcast(torch.ones(10), src=leaver)  # never called there
+            dist.broadcast(torch.ones(10), src=leaver)  # the source does not call it
         except RuntimeError:
             took = time.monotonic() - begin
         else:
-            raise AssertionError("a broadcast without its source ended well")
+            raise AssertionError("a broadcast from a rank that aborted did not raise")
         if not has_error():
             raise AssertionError("the group reports no error")
         dist.distributed_c10d._abort_process_group()
-        join(folder, f"{number}-rest", rank - (rank > leaver), size - 1)
-        steps(net, size - 1)
+        create_group(folder, f"{number}-rest", rank - (rank > leaver), size - 1)
+        train(net, size - 1)
         dist.destroy_process_group()
     return took
 
 
 def run_rank(folder: Path, rounds: int, rank: int, size: int) -> None:
-    import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
-
+    importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
     torch.set_num_threads(1)
     net = nn.Linear(64, 64)
     slowest, early = 0.0, {}
     for number in range(rounds):
-        slowest = max(slowest, round_of(folder, number, rank, size, net))
+        slowest = max(slowest, run_round(folder, number, rank, size, net))
         if number + 1 == WARM_UP:
-            time.sleep(4)  # threads that say farewell, or wait for work
+            time.sleep(4)  # until threads that drain connections or wait for work have ended
             early = measure()
     time.sleep(4)
     if slowest > NOTICE_SECONDS:

@@ -1,10 +1,10 @@
-"""The extension with a sanitizer: every collective on 2 and 3 ranks. Exit code 1 if it finds anything.
+"""Run every collective and small training runs with a sanitizer, on 2 and 3 ranks. Exit code 1 on any finding.
 
     python sanitize.py BUILD ONECCL [--sanitizer thread] [--ranks 2 3]
 
-BUILD is build.py, ONECCL the unpacked oneccl-devel wheel. Needs what build.py needs, and g++'s libasan or libtsan.
-Leaks are not looked for, since Python and torch leave much to the end of the process: cycles.py measures what
-groups leave. oneCCL, torch and Python are not compiled here, so what they do wrong is not seen.
+BUILD is build.py, ONECCL the unpacked oneccl-devel wheel. Requires the tools of build.py, and g++'s libasan or
+libtsan. Leaks are not detected, since Python and torch leave much memory allocated at exit: cycles.py measures
+what groups leave behind. oneCCL, torch and Python are not instrumented, so their errors are not detected.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from transport import variables
 
 HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 600
-
-
-# The library to load before all others, and its options. ThreadSanitizer sees only a part of what other libraries
-# do that are not compiled with it.
+# The library to preload, the variable of its options, and the options. ThreadSanitizer sees only a part of what
+# libraries do that are not instrumented, so these are ignored.
 SANITIZERS = {
     "address": ("libasan.so", "ASAN_OPTIONS", "detect_leaks=0:exitcode=86"),
     "thread": ("libtsan.so", "TSAN_OPTIONS", "ignore_noninstrumented_modules=1:exitcode=86:report_bugs=1"),
 }
-# Address-space randomization may put libraries where ThreadSanitizer keeps its own memory.
+# Address-space randomization may place libraries in the address range of ThreadSanitizer.
 FIXED_ADDRESSES = ["setarch", "--addr-no-randomize"]
 
 
 def build(script: Path, oneccl: Path, scratch: Path, sanitizer: str) -> Path:
-    """The folder of the package with the sanitized extension."""
+    """The directory to import the instrumented package from."""
     command = [sys.executable, str(script), f"--oneccl={oneccl}", f"--output={scratch}", f"--sanitize={sanitizer}"]
     subprocess.run(command, check=True)
     (wheel,) = scratch.glob("*.whl")
@@ -44,13 +42,13 @@ def build(script: Path, oneccl: Path, scratch: Path, sanitizer: str) -> Path:
 
 
 def library(name: str) -> str:
-    """The path of one of g++'s own libraries."""
+    """The path of a library of g++."""
     command = ["g++", f"-print-file-name={name}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def run_ranks(site: Path, sanitizer: str, script: str, ranks: int, port: int) -> bool:
-    """Whether the script ends well on every rank and nothing is reported."""
+    """Whether the script exits with 0 on every rank. A finding of the sanitizer is exit code 86."""
     preload, variable, options = SANITIZERS[sanitizer]
     common = {
         "PYTHONPATH": str(site),
@@ -73,7 +71,7 @@ def run_ranks(site: Path, sanitizer: str, script: str, ranks: int, port: int) ->
     finally:
         for process in started:
             process.kill()
-    print(f"{script}: {ranks} ranks ended with {codes}", file=sys.stderr)
+    print(f"{script}: {ranks} ranks exited with {codes}", file=sys.stderr)
     return not any(codes)
 
 

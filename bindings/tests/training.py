@@ -1,20 +1,20 @@
-"""One rank of small trainings: the same losses and weights with ccl as with gloo.
+"""One rank of small training runs: ccl gives the same losses and weights as gloo.
 
     torchrun --nproc-per-node N training.py
 
-DDP with a parameter that some ranks do not use, DDP with gradients sent as bf16, FSDP2, and DDP with torch's hooks
-whose callbacks call collectives and wait for them: PowerSGD and quantization.
+Covers DDP with a parameter that some ranks do not use, DDP with bf16 gradients, FSDP2, and DDP with torch's
+PowerSGD and quantization hooks, whose callbacks call collectives and wait for them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import oneccl_bindings_for_pytorch  # noqa: F401  registers the backend
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,11 +25,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
+
 STEPS = 5
 
 
 class Net(nn.Module):  # type: ignore[misc]  # torch has no types where they are checked
-    """The second branch is used by even ranks only."""
+    """Without `use_even`, the parameters of `even` are unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ def ddp(group: dist.ProcessGroup, net: Net) -> nn.Module:
 
 def ddp_bf16(group: dist.ProcessGroup, net: Net) -> nn.Module:
     model = DistributedDataParallel(net, process_group=group, find_unused_parameters=True)
-    # Not by its own name, which DDP refuses without a GPU, whatever the backend.
+    # Wrapped, because DDP refuses a hook of this name without a GPU, for every backend.
     model.register_comm_hook(group, lambda group, bucket: bf16_compress_hook(group, bucket))
     return model
 
@@ -65,7 +67,7 @@ def ddp_hook(group: dist.ProcessGroup, net: Net) -> nn.Module:
 def orthogonalize_any(
     matrices: torch.Tensor, epsilon: float = 0, *, batch: Callable[..., None] = power_sgd_hooks._orthogonalize
 ) -> None:
-    """torch's own, which refuses the single matrix that torch's batched hook gives it."""
+    """torch's function, extended to the single matrix that torch's batched hook passes."""
     batch(matrices if matrices.dim() == 3 else matrices.unsqueeze(0), epsilon)
 
 
@@ -81,7 +83,7 @@ def power_sgd(group: dist.ProcessGroup, net: Net, *, rank: int, batched: bool, b
 
 
 class Nested:
-    """torch.distributed as the quantization hooks know it: an all_gather's future has a list of lists."""
+    """torch.distributed, with the list of lists that the quantization hooks expect of an all_gather's future."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)
@@ -109,7 +111,7 @@ def fsdp(group: dist.ProcessGroup, net: Net) -> nn.Module:
 def train(
     wrap: Callable[[dist.ProcessGroup, Net], nn.Module], backend: str, same_path: bool
 ) -> tuple[list[float], torch.Tensor]:
-    """The losses of the steps and, without FSDP, all weights after them."""
+    """The losses of the steps, and all weights afterwards; no weights with FSDP."""
     torch.manual_seed(0)
     group = dist.new_group(backend=backend, timeout=timedelta(seconds=60))
     model = wrap(group, Net())
@@ -125,24 +127,20 @@ def train(
         total = loss.detach().clone()
         dist.all_reduce(total, group=group)
         losses.append(total.item())
-    weights = (
-        torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-        if wrap is not fsdp
-        else None
-    )
-    return losses, torch.empty(0) if weights is None else weights
+    parameters = [] if wrap is fsdp else [parameter.detach().reshape(-1) for parameter in model.parameters()]
+    return losses, torch.cat([torch.empty(0), *parameters])
 
 
 def differs_between_ranks(weights: torch.Tensor) -> bool:
-    everyones = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyones, weights)
-    return any(not torch.equal(one, weights) for one in everyones)
+    gathered = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, weights)
+    return any(not torch.equal(other, weights) for other in gathered)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("cpu:ccl", timeout=timedelta(seconds=60))
-    names: dict[str, Callable[[dist.ProcessGroup, Net], nn.Module]] = {
+    wrappers: dict[str, Callable[[dist.ProcessGroup, Net], nn.Module]] = {
         "ddp": ddp,
         "ddp_bf16": ddp_bf16,
         "ddp_hook": ddp_hook,
@@ -152,17 +150,17 @@ def main() -> None:
         "batched_power_sgd": partial(power_sgd, rank=1, batched=True),
         "quantized": quantized,
     }
-    for name, wrap in names.items():
+    for name, wrap in wrappers.items():
         same_path = wrap not in (ddp, ddp_bf16, ddp_hook)
         (ccl, ccl_weights), (gloo, gloo_weights) = (train(wrap, backend, same_path) for backend in ("ccl", "gloo"))
         torch.testing.assert_close(ccl, gloo, rtol=5e-3, atol=0.0)
         torch.testing.assert_close(ccl_weights, gloo_weights, rtol=1e-4, atol=1e-5 if same_path else 5e-3)
         if dist.get_rank() == 0:
             print(f"{name}: {ccl[0]:.4f} to {ccl[-1]:.4f} with both", flush=True)
-    # Several buckets: their callbacks run beside the calls of the backward pass, in the same order on every rank.
+    # Several buckets: their callbacks run during the backward pass, and have to call collectives in one order.
     losses, weights = train(partial(power_sgd, rank=2, batched=False, bucket_mb=0.05), "ccl", same_path=True)
     if differs_between_ranks(weights):
-        raise AssertionError("several buckets: the ranks' weights differ")
+        raise AssertionError("PowerSGD in several buckets: the weights differ between ranks")
     if dist.get_rank() == 0:
         print(f"power_sgd in several buckets: {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""oneCCL's variables for ranks of one host, as `run` sets them, for checks that do not start under it."""
+"""oneCCL's variables for the ranks of one host, as `run` sets them, for checks that `run` does not start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from entrypoints.environment import DistributedEnvironment
 
 
 def variables(rank: int, ranks: int) -> dict[str, str]:
-    """Ranks that meet in shared memory."""
+    """For ranks that communicate through shared memory."""
     place = DistributedEnvironment(
         rank=rank,
         world_size=ranks,

@@ -1,4 +1,4 @@
-"""The ccl backend in the image: every collective against a reference, training as with gloo, every launcher."""
+"""The ccl backend in the image: every collective against a reference, training against gloo, every launcher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tooling.paths import ROOT
 
 CHECKS = ("--volume", f"{ROOT / 'bindings' / 'tests'}:/checks:ro", "--shm-size", "1g")
 
-SAY = """
+REPORT = """
 import json, os, torch, torch.distributed as dist
 number = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(number)
@@ -24,7 +24,7 @@ print(json.dumps({"backend": dist.get_backend(), "rank": dist.get_rank(), "sum":
       + "\\n", end="", flush=True)
 """
 
-DIE = """
+KILL_RANK_1 = """
 import os, signal, sys, time, torch, torch.distributed as dist
 dist.barrier()
 if dist.get_rank() == 1:
@@ -33,7 +33,7 @@ time.sleep(1)
 dist.all_reduce(torch.ones(1000))
 """
 
-ANOTHER_ORDER = """
+DIFFERENT_ORDER = """
 import torch, torch.distributed as dist
 from datetime import timedelta
 dist.barrier()
@@ -61,14 +61,14 @@ def mounted(script: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_every_collective_gives_what_it_should(run_in_image: RunInImage, ranks: int) -> None:
+def test_every_collective_matches_the_reference(run_in_image: RunInImage, ranks: int) -> None:
     command = ("launch", f"--nproc-per-node={ranks}", "--", "run", "--backend", "ccl", "/checks/collectives.py")
     done = run_in_image(*command, docker_args=CHECKS, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"results of {ranks} ranks are right" in done.stdout
 
 
-def test_ddp_its_hooks_and_fsdp_train_as_with_gloo(run_in_image: RunInImage) -> None:
+def test_ddp_its_hooks_and_fsdp_train_like_gloo(run_in_image: RunInImage) -> None:
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/checks/training.py")
     done = run_in_image(*command, docker_args=CHECKS, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -87,22 +87,22 @@ def test_ddp_its_hooks_and_fsdp_train_as_with_gloo(run_in_image: RunInImage) -> 
     ],
     ids=["alone", "launch", "torchrun", "mpirun"],
 )
-def test_ranks_of_every_launcher_meet_and_standard_output_is_theirs(
+def test_ranks_of_every_launcher_connect_and_own_standard_output(
     run_in_image: RunInImage, script: Path, launcher: tuple[str, ...], ranks: int
 ) -> None:
-    script.write_text(SAY)
+    script.write_text(REPORT)
     done = run_in_image(*launcher, "run", "--backend", "ccl", "/scripts/script.py", docker_args=mounted(script))
     assert done.returncode == 0, done.stderr
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert sorted(rank["rank"] for rank in said) == list(range(ranks))
-    for rank in said:
-        assert (rank["backend"], rank["sum"]) == ("ccl", sum(range(1, ranks + 1)))
-        assert rank["variables"]["FI_PROVIDER"] == ("tcp,shm" if ranks > 1 else "tcp")
-        assert rank["in_shared_memory"] == (ranks if ranks > 1 else 0)  # its own file and each peer's
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(report["rank"] for report in reports) == list(range(ranks))
+    for report in reports:
+        assert (report["backend"], report["sum"]) == ("ccl", sum(range(1, ranks + 1)))
+        assert report["variables"]["FI_PROVIDER"] == ("tcp,shm" if ranks > 1 else "tcp")
+        assert report["in_shared_memory"] == (ranks if ranks > 1 else 0)  # its own file, and one of each peer
 
 
-def test_a_users_own_variable_stays(run_in_image: RunInImage, script: Path) -> None:
-    script.write_text(SAY)
+def test_variables_of_the_user_are_kept(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text(REPORT)
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/scripts/script.py")
     own = {"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}
     done = run_in_image(*command, env=own, docker_args=mounted(script))
@@ -114,7 +114,7 @@ def test_a_users_own_variable_stays(run_in_image: RunInImage, script: Path) -> N
 def test_a_killed_rank_ends_the_job_and_leaves_nothing_in_shared_memory(
     run_in_image: RunInImage, script: Path
 ) -> None:
-    script.write_text(DIE)
+    script.write_text(KILL_RANK_1)
     job = "entrypoint launch --nproc-per-node=2 -- run --backend ccl --timeout 60 /scripts/script.py"
     done = run_in_image("sh", "-c", f"{job}; echo code $?; ls -A /dev/shm", docker_args=mounted(script))
     assert "code 137" in done.stdout, done.stdout + done.stderr
@@ -123,30 +123,31 @@ def test_a_killed_rank_ends_the_job_and_leaves_nothing_in_shared_memory(
     assert [name for name in left if not name.startswith("__KMP_REGISTERED_LIB")] == []
 
 
-def test_ranks_that_call_in_another_order_are_told_so(run_in_image: RunInImage, script: Path) -> None:
-    script.write_text(ANOTHER_ORDER)
+def test_calls_in_different_orders_are_reported(run_in_image: RunInImage, script: Path) -> None:
+    script.write_text(DIFFERENT_ORDER)
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/scripts/script.py")
     done = run_in_image(*command, docker_args=mounted(script))
     assert done.returncode == 4, done.stdout + done.stderr
-    said = re.findall(r"^rank [01]: .*", done.stdout, re.MULTILINE)
-    assert said, done.stdout + done.stderr  # each says it of both: the first to end may take the other with it
-    for line in said:
+    errors = re.findall(r"^rank [01]: .*", done.stdout, re.MULTILINE)
+    # Each error names the calls of both ranks. When one rank exits, the other may be killed before it prints.
+    assert errors, done.stdout + done.stderr
+    for line in errors:
         assert "rank 0 is at #1 all_reduce(float32, 1000)" in line
         assert re.search(r"rank 1 is at #(1 broadcast\(float32, 5\)|2 barrier)", line)
 
 
-def test_what_the_backend_says_of_its_start_is_not_taken_for_an_unreachable_master(
+def test_an_error_of_the_backend_is_not_reported_as_an_unreachable_master(
     run_in_image: RunInImage,
 ) -> None:
-    said = (
+    error = (
         "ccl: the ranks could not connect, group 0, rank 0 of 2: rank 1 has ended, or its host cannot be reached"
     )
     code = f"""
 from entrypoints import distributed, environment
 place = environment.detect({{}})
-print(distributed.explain(RuntimeError({said!r}), place, 30.0))
+print(distributed.explain(RuntimeError({error!r}), place, 30.0))
 """
     done = run_in_image("python", "-c", code)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(said)
+    assert done.stdout.startswith(error)
     assert "MASTER_ADDR" not in done.stdout

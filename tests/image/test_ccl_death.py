@@ -1,4 +1,4 @@
-"""Ranks whose peer is gone, started without an agent that would end them: what they notice by themselves."""
+"""Ranks that detect a dead peer, without an agent that would end them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.containers import RunInImage
 
-# Far above the test's own limit: only a rank that notices by itself ends in time.
+# Far above the limit of the test: a rank has to detect the dead peer to exit in time.
 TIMEOUT = "1500"
 
 SCRIPT = """
@@ -17,7 +17,7 @@ kind = sys.argv[1]
 group = dist.new_group([0, 1, 3]) if kind == "part" else None
 dist.barrier()
 if dist.get_rank() == 1:
-    if kind == "child":  # inherits the connections, as a data loading process does
+    if kind == "child":  # inherits the connections, like a DataLoader worker
         subprocess.Popen(["sleep", "300"], close_fds=False)
         if os.fork() == 0:
             time.sleep(300)
@@ -41,7 +41,7 @@ def scripts(tmp_path: Path) -> Path:
 
 
 def run_ranks(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) -> str:
-    """What the ranks printed, and `end RANK CODE` for each."""
+    """The output of the ranks, and `end RANK CODE` for each rank."""
     job = f"entrypoint run --backend ccl --timeout {TIMEOUT} /scripts/script.py {kind}"
     each = f'(RANK=$rank LOCAL_RANK=$rank {job}; echo end $rank $?) & pids="$pids $!"'
     start = f"for rank in $(seq 0 $(({ranks} - 1))); do {each}; done; wait $pids; ls -A /dev/shm"
@@ -53,7 +53,7 @@ def run_ranks(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) ->
 
 
 @pytest.mark.parametrize(("kind", "ranks"), [("all", 2), ("all", 3), ("message", 2), ("child", 2)])
-def test_every_rank_is_told_who_is_gone(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) -> None:
+def test_every_rank_reports_the_dead_rank(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) -> None:
     output = run_ranks(run_in_image, scripts, kind, ranks)
     assert "end 1 137" in output
     for rank in set(range(ranks)) - {1}:
@@ -61,17 +61,17 @@ def test_every_rank_is_told_who_is_gone(run_in_image: RunInImage, scripts: Path,
         (line,) = [line for line in output.splitlines() if line.startswith(f"rank {rank}: ")]
         assert "cannot complete: rank 1 has ended, or its host cannot be reached any more" in line
         assert f"group 0, rank {rank} of {ranks}" in line
-    assert ":1000:" not in output, "the killed rank's file is left in /dev/shm"
+    assert ":1000:" not in output, "the file of the killed rank is left in /dev/shm"
 
 
-def test_a_group_of_some_ranks_names_the_rank_of_the_job(run_in_image: RunInImage, scripts: Path) -> None:
+def test_a_subgroup_names_the_rank_in_the_job(run_in_image: RunInImage, scripts: Path) -> None:
     output = run_ranks(run_in_image, scripts, "part", 4)
     (line,) = [line for line in output.splitlines() if line.startswith("rank 3: ")]
     assert "rank 1 has ended" in line
     assert "rank 2 of 3" in line
 
 
-def test_ranks_without_room_in_shared_memory_say_so_and_go_on(run_in_image: RunInImage, scripts: Path) -> None:
+def test_too_little_shared_memory_is_a_warning(run_in_image: RunInImage, scripts: Path) -> None:
     (scripts / "script.py").write_text(
         "import torch, torch.distributed as dist\n"
         "number = torch.ones(1000)\ndist.all_reduce(number)\n"

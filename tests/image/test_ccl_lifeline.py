@@ -1,4 +1,4 @@
-"""The connections by which the ranks of a ccl group learn that one is gone: attacked, frozen, refused, forged."""
+"""The lifeline of a ccl group, which detects dead ranks: attacks, refused connections, frozen ranks, forgeries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from tests import containers
 
-# What is noticed at once is raised two seconds later; the rest is for a busy machine.
+# A detected death is raised after two seconds. The rest is a margin for a busy machine.
 SOON = 8.0
 
-# The group's store belongs to the script: it sees when a rank says where it listens, and what the others read.
+# The script wraps the store of the group, to intercept the address that a rank publishes and the one it reads.
 SCRIPT = r"""
 import json, os, re, resource, select, signal, socket, struct, subprocess, sys, threading, time
 from datetime import timedelta
@@ -21,7 +21,7 @@ import torch, torch.distributed as dist
 import oneccl_bindings_for_pytorch as package
 
 rank = dist.get_rank()
-said = {}
+report = {}
 
 class Watched(dist.Store):
     def __init__(self, store):
@@ -45,31 +45,31 @@ class Watched(dist.Store):
 create = package.create
 package.create = lambda store, **options: create(store=Watched(store), **options)
 
-def make(seconds=1500):
+def create_group(seconds=1500):
     begin = time.monotonic()
     group = dist.new_group(backend="ccl", timeout=timedelta(seconds=seconds))
-    said["seconds"] = time.monotonic() - begin
+    report["seconds"] = time.monotonic() - begin
     return group
 
 def use(group, late):
-    # Where a death is believed in, a call that takes longer than two seconds raises.
+    # If a rank is considered dead, a call that takes longer than two seconds raises.
     if rank == 1:
         time.sleep(late)
     begin = time.monotonic()
     try:
         number = torch.ones(1000)
         dist.all_reduce(number, group=group)
-        said["sum"] = number[0].item()
+        report["sum"] = number[0].item()
     except RuntimeError as error:
-        said["error"] = str(error).splitlines()[0]
-    said["used"] = time.monotonic() - begin
+        report["error"] = str(error).splitlines()[0]
+    report["used"] = time.monotonic() - begin
 
 def parse(value):
-    host, port, secret = bytes(value).decode().split()
-    return (host, int(port)), secret
+    host, port, tokens = bytes(value).decode().split()
+    return (host, int(port)), tokens
 
 def attack(value):
-    # The silent ones come first.
+    # The clients that send nothing connect first.
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     address, _ = parse(value)
     for number in range(1100):
@@ -89,10 +89,10 @@ def freeze(_):
     os.kill(os.getpid(), signal.SIGSTOP)
 
 def proxied(value):
-    there, secret = parse(value)
+    target, tokens = parse(value)
     listener = socket.create_server(("127.0.0.1", 0))
     def serve():
-        near, far = listener.accept()[0], socket.create_connection(there)
+        near, far = listener.accept()[0], socket.create_connection(target)
         forged.append(far)
         while True:
             for ready in select.select([near, far], [], [])[0]:
@@ -101,24 +101,24 @@ def proxied(value):
                     return near.close(), far.close()
                 (far if ready is near else near).sendall(data)
     threading.Thread(target=serve, daemon=True).start()
-    return f"127.0.0.1 {listener.getsockname()[1]} {secret}".encode()
+    return f"127.0.0.1 {listener.getsockname()[1]} {tokens}".encode()
 
 def sockets():
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
             found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
-        except OSError:  # closed meanwhile
+        except OSError:  # already closed
             pass
     return {(fd, name) for fd, name in found if "socket:" in name or "eventfd" in name}
 
 def fork():
-    said["made"] = len(sockets() - before)
+    report["opened"] = len(sockets() - before)
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.write(writer, str(len(sockets() - before)).encode())
         os._exit(0)
-    said["inherited"] = int(os.read(reader, 100))
+    report["inherited"] = int(os.read(reader, 100))
 
 def options():
     for fd in os.listdir("/proc/self/fd"):
@@ -132,7 +132,7 @@ def options():
 def case_attack():
     global on_address
     on_address = attack
-    group = make()
+    group = create_group()
     dist.barrier()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -144,19 +144,19 @@ def case_frozen():
         on_address = freeze
     else:
         on_read = lambda value: (time.sleep(1), value)[1]
-    use(make(16), 4)
+    use(create_group(16), 4)
 
 def case_refused():
     global on_read
     if rank == 0:
         on_read = lambda value: f"127.0.0.1 1 {parse(value)[1]}".encode()
-    use(make(), 4)
+    use(create_group(), 4)
 
 def forge(message):
     global on_read
     if rank == 0:
         on_read = proxied
-    group = make()
+    group = create_group()
     dist.barrier()
     if rank == 0:
         forged[-1].sendall(message * 3)
@@ -172,42 +172,42 @@ def case_fork():
     global on_connected
     on_connected = fork
     before.update(sockets())
-    use(make(), 0)
+    use(create_group(), 0)
 
 def case_seconds():
     for value in ("2", "4", "3600", "1", "3601", "4.5", "ten", ""):
         os.environ["CPU_TRAIN_STACK_UNREACHABLE_SECONDS"] = value
         try:
-            group = make()
-            said[value] = sorted(set(options()))
+            group = create_group()
+            report[value] = sorted(set(options()))
         except ValueError as error:
-            said[value] = str(error)
+            report[value] = str(error)
 
 def case_abort():
-    group = make()
+    group = create_group()
     dist.barrier()
     if rank == 2:
         time.sleep(1)
         group._get_backend(torch.device("cpu")).abort()
     else:
         use(group, 0)
-    dist.barrier()  # of another group: all are alive
+    dist.barrier()  # of another group: all ranks are alive
 
 clients, forged, before = [], [], set()
 for case in sys.argv[1:]:
     on_address = on_connected = lambda *_: None
     on_read = lambda value: value
-    said = {"case": case, "rank": rank}
+    report = {"case": case, "rank": rank}
     globals()[f"case_{case}"]()
-    print(json.dumps(said) + "\n", end="", flush=True)
+    print(json.dumps(report) + "\n", end="", flush=True)
 os._exit(0)
 """
 
-Said = dict[str, dict[int, dict[str, Any]]]
+Reports = dict[str, dict[int, dict[str, Any]]]
 
 
-def run_cases(image: str, folder: Path, cases: str, ranks: int = 2) -> tuple[Said, str]:
-    """What the ranks said in each case, and all output. No agent ends the ranks when one is killed."""
+def run_cases(image: str, folder: Path, cases: str, ranks: int = 2) -> tuple[Reports, str]:
+    """The report of each rank in each case, and all output. No agent ends the ranks when one is killed."""
     folder.chmod(0o755)
     (folder / "script.py").write_text(SCRIPT)
     each = f"RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /scripts/script.py {cases}"
@@ -216,89 +216,90 @@ def run_cases(image: str, folder: Path, cases: str, ranks: int = 2) -> tuple[Sai
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     mounts = ("--volume", f"{folder}:/scripts:ro", "--shm-size", "1g")
     done = containers.run(image, "sh", "-c", start, env={**place, **master}, docker_args=mounts, timeout=200)
-    said: Said = {}
+    reports: Reports = {}
     for line in done.stdout.splitlines():
         if line.startswith("{"):
-            one = json.loads(line)
-            said.setdefault(one["case"], {})[one["rank"]] = one
-    return said, done.stdout + done.stderr
+            report = json.loads(line)
+            reports.setdefault(report["case"], {})[report["rank"]] = report
+    return reports, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def survived(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Said, str]:
-    """The cases that nobody dies of."""
+def survived(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reports, str]:
+    """The cases in which no rank dies."""
     return run_cases(image, tmp_path_factory.mktemp("lifeline"), "refused rank kind fork seconds")
 
 
 def warnings(output: str, rank: int, reason: str) -> list[str]:
-    text = f"ccl: rank {rank} has no connection by which a dead rank is noticed"
+    text = f"ccl: rank {rank} has no lifeline connection, so a dead rank may go unnoticed"
     return [line for line in output.splitlines() if text in line and reason in line]
 
 
-def test_a_thousand_strangers_cost_neither_time_nor_the_lifeline(image: str, tmp_path: Path) -> None:
-    said, output = run_cases(image, tmp_path, "attack")
-    assert said["attack"][0]["seconds"] < SOON, output
-    assert "rank 1 has ended" in said["attack"][0]["error"], output
-    assert said["attack"][0]["used"] < SOON, output
+def test_a_thousand_unknown_clients_neither_delay_nor_break_the_lifeline(image: str, tmp_path: Path) -> None:
+    reports, output = run_cases(image, tmp_path, "attack")
+    assert reports["attack"][0]["seconds"] < SOON, output
+    assert "rank 1 has ended" in reports["attack"][0]["error"], output
+    assert reports["attack"][0]["used"] < SOON, output
     assert not warnings(output, 0, ""), output
 
 
-def test_a_frozen_rank_is_neither_waited_for_nor_taken_for_dead(image: str, tmp_path: Path) -> None:
-    said, output = run_cases(image, tmp_path, "frozen")
-    check_both_warned_and_worked(said["frozen"], output, "no answer in time")
+def test_a_frozen_rank_neither_blocks_the_group_nor_counts_as_dead(image: str, tmp_path: Path) -> None:
+    reports, output = run_cases(image, tmp_path, "frozen")
+    check_both_warned_and_worked(reports["frozen"], output, "the handshake timed out")
 
 
-def test_both_ends_report_a_connection_that_was_refused(survived: tuple[Said, str]) -> None:
-    said, output = survived
-    check_both_warned_and_worked(said["refused"], output, "refused")
+def test_both_ends_report_a_connection_that_was_refused(survived: tuple[Reports, str]) -> None:
+    reports, output = survived
+    check_both_warned_and_worked(reports["refused"], output, "refused")
 
 
-def check_both_warned_and_worked(said: dict[int, dict[str, Any]], output: str, reason: str) -> None:
+def check_both_warned_and_worked(reports: dict[int, dict[str, Any]], output: str, reason: str) -> None:
     for rank in (0, 1):
         assert len(warnings(output, rank, reason)) == 1, output
-        assert said[rank].get("sum") == 2, output
-    assert said[0]["used"] > 3, "the call was too short to tell"
+        assert reports[rank].get("sum") == 2, output
+    assert reports[0]["used"] > 3, "the call was too short to prove anything"
 
 
 @pytest.mark.parametrize("forged", ["rank", "kind"])
-def test_a_message_that_makes_no_sense_is_ignored(survived: tuple[Said, str], forged: str) -> None:
-    said, output = survived
-    assert [said[forged][rank].get("sum") for rank in (0, 1)] == [2, 2], output
-    assert said[forged][0]["used"] > 3, "the call was too short to tell"
-    # One in each of the two groups, however many such messages came.
-    assert output.count("ccl: rank 1 got a message that makes no sense from rank 0") == 2, output
+def test_an_invalid_message_is_ignored(survived: tuple[Reports, str], forged: str) -> None:
+    reports, output = survived
+    assert [reports[forged][rank].get("sum") for rank in (0, 1)] == [2, 2], output
+    assert reports[forged][0]["used"] > 3, "the call was too short to prove anything"
+    # One line in each of the two groups, for any number of invalid messages.
+    assert output.count("ccl: rank 1 received an invalid message from rank 0") == 2, output
 
 
-def test_all_ranks_hear_that_one_gave_up_while_all_are_alive(image: str, tmp_path: Path) -> None:
-    said, output = run_cases(image, tmp_path, "abort", ranks=4)
-    assert sorted(said["abort"]) == [0, 1, 2, 3], output
+def test_an_abort_is_reported_to_all_ranks_while_all_are_alive(image: str, tmp_path: Path) -> None:
+    reports, output = run_cases(image, tmp_path, "abort", ranks=4)
+    assert sorted(reports["abort"]) == [0, 1, 2, 3], output
     for rank in (0, 1, 3):
-        assert "rank 2 has given the group up" in said["abort"][rank]["error"]
-        assert said["abort"][rank]["used"] < SOON
+        assert "rank 2 has given the group up" in reports["abort"][rank]["error"]
+        assert reports["abort"][rank]["used"] < SOON
 
 
-def test_a_child_forked_while_the_ranks_connect_keeps_no_connection(survived: tuple[Said, str]) -> None:
-    said, output = survived
+def test_a_child_forked_while_the_ranks_connect_inherits_no_connection(survived: tuple[Reports, str]) -> None:
+    reports, output = survived
     for rank in (0, 1):
-        assert said["fork"][rank]["made"] >= 2, output
-        assert said["fork"][rank]["inherited"] == 0
-        assert said["fork"][rank]["sum"] == 2
+        assert reports["fork"][rank]["opened"] >= 2, output
+        assert reports["fork"][rank]["inherited"] == 0
+        assert reports["fork"][rank]["sum"] == 2
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("2", [2000, 1, 1, 1]), ("4", [4000, 1, 1, 3]), ("3600", [3_600_000, 1440, 720, 3])]
 )
-def test_when_a_host_counts_as_unreachable_can_be_chosen(
-    survived: tuple[Said, str], value: str, expected: list[int]
+def test_the_time_until_a_host_is_unreachable_is_configurable(
+    survived: tuple[Reports, str], value: str, expected: list[int]
 ) -> None:
-    said, output = survived
+    reports, output = survived
     for rank in (0, 1):
-        assert expected in said["seconds"][rank][value], output
+        assert expected in reports["seconds"][rank][value], output
 
 
 @pytest.mark.parametrize("value", ["1", "3601", "4.5", "ten", ""])
-def test_a_wrong_number_of_seconds_is_one_line(survived: tuple[Said, str], value: str) -> None:
-    said, output = survived
+def test_an_invalid_number_of_seconds_is_an_error(survived: tuple[Reports, str], value: str) -> None:
+    reports, output = survived
     found = f"ccl: CPU_TRAIN_STACK_UNREACHABLE_SECONDS is '{value}'"
     for rank in (0, 1):
-        assert said["seconds"][rank][value] == f"{found}, expected whole seconds from 2 to 3600", output
+        error = reports["seconds"][rank][value]
+        assert error == f"{found}, expected an integer number of seconds from 2 to 3600", output

@@ -1,5 +1,5 @@
-# Sourced by scripts written for Intel's package, which needed it. This one finds its libraries by itself: the file
-# only makes them visible to other programs of the same shell, and changes nothing that is set.
+# Sourced by scripts written for Intel's package, which required it. This package finds its libraries without this file,
+# which only makes them visible to other programs of the same shell. Variables that are set are not changed.
 _ccl_lib="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/../../../.." && pwd)"
 if [ -e "$_ccl_lib/libfabric.so.1" ]; then
     case ":${LD_LIBRARY_PATH:-}:" in

@@ -1,0 +1,102 @@
+#include "connect.hpp"
+
+#include "bounded.hpp"
+#include "engine.hpp"
+#include "errors.hpp"
+#include "rendezvous.hpp"
+#include "transport.hpp"
+
+namespace ccl_backend {
+namespace {
+
+// A thread that creates a communicator, and may be left behind by its caller.
+class Attempt {
+ public:
+  // With the engine locked. Raises DistBackendError if the caller has given up.
+  void begin() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (is_abandoned_) {
+      C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
+    }
+    is_inside_ = true;
+  }
+  // oneCCL has returned. False if the caller has given up.
+  bool end() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    is_over_ = true;
+    if (is_abandoned_) {
+      Engine::instance().count_left_behind(-1);
+    }
+    return !is_abandoned_;
+  }
+  void abandon() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (is_over_ || is_abandoned_) {
+      return;
+    }
+    is_abandoned_ = true;
+    if (is_inside_) {
+      Engine::instance().count_left_behind(1);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_inside_ = false;
+  bool is_over_ = false;
+  bool is_abandoned_ = false;
+};
+
+using Communicator = std::shared_ptr<ccl::communicator>;
+
+Communicator create(
+    int size, int rank, const std::vector<int64_t>& global_ranks, const std::shared_ptr<StoreExchange>& exchange,
+    Attempt& attempt) {
+  const auto guard = Engine::instance().lock();
+  attempt.begin();
+  Communicator created;
+  try {
+    initialize_library();
+    created = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
+    communicator_made(global_ranks);
+  } catch (...) {
+    (void)attempt.end();
+    throw;
+  }
+  exchange->close();
+  if (!attempt.end()) { // too late: nobody uses this communicator
+    Remains remains;
+    remains.communicators.push_back(std::make_unique<ccl::communicator>(std::move(*created)));
+    (void)retire(std::move(remains), false);
+    C10_THROW_ERROR(DistBackendError, "the ranks finished connecting too late");
+  }
+  return created;
+}
+
+} // namespace
+
+std::unique_ptr<ccl::communicator> connect(
+    const GroupOptions& group, const c10::intrusive_ptr<c10d::Store>& store, const TimeLimit& limit,
+    const std::function<void()>& check) {
+  const auto exchange = std::make_shared<StoreExchange>(store, limit.deadline);
+  const auto attempt = std::make_shared<Attempt>();
+  try {
+    // The last step in oneCCL waits for the peers without a limit.
+    const auto created = run_bounded<Communicator>(
+        [=, size = group.size, rank = group.rank, ranks = group.global_ranks] {
+          return create(size, rank, ranks, exchange, *attempt);
+        },
+        limit, check);
+    if (!created) {
+      C10_THROW_ERROR(DistBackendError, c10::str("no answer within ", limit.seconds, " s"));
+    }
+    return std::make_unique<ccl::communicator>(std::move(**created));
+  } catch (const std::exception& error) {
+    exchange->abandon();
+    attempt->abandon();
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("ccl: the ranks could not connect, ", group.where(), ": ", message_of(error)));
+  }
+}
+
+} // namespace ccl_backend

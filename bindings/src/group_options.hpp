@@ -1,0 +1,31 @@
+// What a process group is created with.
+#pragma once
+
+#include "clock.hpp"
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <string>
+#include <vector>
+
+namespace ccl_backend {
+
+struct GroupOptions {
+  c10::intrusive_ptr<c10d::Store> store; // private to this instance of the group: see with_own_keys in group.cpp
+  int rank;
+  int size;
+  Milliseconds timeout;
+  std::string name;
+  std::vector<int64_t> global_ranks; // empty: all ranks of the job
+
+  // "group 0, rank 1 of 2"
+  std::string where() const {
+    return c10::str("group ", name, ", rank ", rank, " of ", size);
+  }
+
+  int64_t global_rank(int group_rank) const {
+    return global_ranks.empty() ? group_rank : global_ranks[group_rank];
+  }
+};
+
+} // namespace ccl_backend

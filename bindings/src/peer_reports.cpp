@@ -1,0 +1,88 @@
+#include "peer_reports.hpp"
+
+#include "bounded.hpp"
+
+#include <sstream>
+#include <thread>
+
+namespace ccl_backend {
+namespace {
+
+constexpr const char* kGaveUp = "gave-up";
+
+std::string last_key(int rank) {
+  return c10::str("last/", rank);
+}
+
+} // namespace
+
+c10::intrusive_ptr<c10d::Store> PeerReports::store() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!store_) {
+    store_ = group_.store->clone();
+  }
+  return store_;
+}
+
+void PeerReports::write(const std::string& last_call) {
+  const auto shared = store();
+  shared->set(last_key(group_.rank), last_call);
+  shared->set(kGaveUp, std::to_string(group_.rank));
+}
+
+std::string PeerReports::read_all(std::chrono::seconds limit) {
+  const auto shared = store();
+  const auto deadline = Clock::now() + limit;
+  std::ostringstream text;
+  for (int rank = 0; rank < group_.size; ++rank) {
+    const auto key = last_key(rank);
+    bool exists = shared->check({key});
+    while (!exists && Clock::now() < deadline) { // the store's own wait logs a warning
+      std::this_thread::sleep_for(Milliseconds(50));
+      exists = shared->check({key});
+    }
+    text << (rank == 0 ? "" : "; ") << "rank " << rank;
+    if (exists) {
+      text << " is at " << shared->get_to_str(key);
+    } else {
+      text << " does not answer: it has ended, or waits for nothing in this group";
+    }
+  }
+  return text.str();
+}
+
+void PeerReports::publish(const std::string& last_call) noexcept {
+  try {
+    write(last_call);
+  } catch (const std::exception&) { // the store ended with rank 0
+  }
+}
+
+std::string PeerReports::compare(const std::string& last_call, std::chrono::seconds limit) noexcept {
+  try {
+    const auto text = run_bounded<std::string>(
+        [self = shared_from_this(), last_call, limit] {
+          self->write(last_call);
+          return self->read_all(limit);
+        },
+        TimeLimit(limit + std::chrono::seconds(1)));
+    if (text) {
+      return *text;
+    }
+  } catch (const std::exception&) { // the store ended with rank 0
+  }
+  return "the store does not answer, so the other ranks are unknown";
+}
+
+std::string PeerReports::find_failure() noexcept {
+  try {
+    const auto shared = store();
+    if (shared->check({kGaveUp})) {
+      return c10::str("rank ", shared->get_to_str(kGaveUp), " has given the group up");
+    }
+  } catch (const std::exception&) { // the operation ends at its deadline
+  }
+  return "";
+}
+
+} // namespace ccl_backend

@@ -1,0 +1,21 @@
+// Barriers of a group's ranks over its store, which name the ranks that are missing.
+#pragma once
+
+#include "group_options.hpp"
+
+#include <functional>
+
+namespace ccl_backend {
+
+// Returns when all ranks have called this with this store. `check`, if there is one, is called every 10 ms and may
+// raise to give up. Raises DistBackendError that names the ranks that did not call in time.
+void join(
+    const GroupOptions& group, c10d::Store& store, const TimeLimit& limit,
+    const std::function<void()>& check = nullptr);
+
+// torch.distributed.monitored_barrier: rank 0 waits for all others, the others wait for rank 0. `number` counts the
+// group's barriers. Raises DistBackendError that names the missing ranks: all of them with `wait_for_all`, else the
+// first.
+void monitored_barrier(const GroupOptions& group, uint64_t number, Milliseconds timeout, bool wait_for_all);
+
+} // namespace ccl_backend

@@ -1,0 +1,139 @@
+"""One rank of two that runs a case of callbacks of futures. Raises if the case fails.
+
+torchrun --nproc-per-node 2 callback_cases.py CASE
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from cases import backend_of, check, error_of, new_group, run, set_key, wait_for_key
+
+HOLD_SECONDS = 6
+
+
+def sum_again(done: Any) -> torch.Tensor:
+    """A callback that waits for another collective."""
+    work = dist.all_reduce(done.value()[0].clone(), async_op=True)
+    result: torch.Tensor = work.get_future().wait()[0]
+    return result
+
+
+def callback_waits() -> None:
+    """A callback waits for the future of a later call."""
+    first, second = (dist.all_reduce(torch.ones(size), async_op=True).get_future() for size in (10, 200_000))
+    nested = first.then(lambda _: second.wait()[0].sum().item())
+    check(nested.wait() == 400_000, "the callback did not get the result of the later call")
+    chained = first.then(
+        lambda _: dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0].sum().item()
+    )
+    check(chained.wait() == 6, "the callback did not get the result of its own call")
+
+
+def callbacks_in_order() -> None:
+    """Callbacks that call two collectives each run in one order on every rank, beside calls of the main thread."""
+
+    def sum_twice(done: Any) -> torch.Tensor:
+        work = dist.all_reduce(done.value()[0].clone(), async_op=True)
+        work.get_future().wait()
+        return sum_again(work.get_future())
+
+    hold = ctypes.PyDLL(None).usleep  # holds the GIL, which delays the callbacks of this rank
+    sums = []
+    for size in range(1, 31):
+        sums.append(dist.all_reduce(torch.ones(size), async_op=True).get_future().then(sum_twice))
+        if size % 10 == 0 and dist.get_rank() == size // 10 % 2:
+            hold(500_000)
+        elif dist.get_rank() == size % 2:
+            time.sleep(0.003)
+    for size, future in enumerate(sums, start=1):
+        found = future.wait()
+        check(found.shape == (size,) and found.sum().item() == 8 * size, f"callback {size} returned {found}")
+
+
+def callback_holds_the_gil() -> None:
+    """A callback that holds the GIL delays neither the calls nor the timeouts of other groups."""
+    progress, late = new_group(), new_group(seconds=1)
+    if dist.get_rank() == 0:
+        big = torch.ones(5_000_000)
+        hold = ctypes.PyDLL(None).sleep  # holds the GIL, unlike time.sleep
+        held = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: hold(HOLD_SECONDS))
+        dist.all_reduce(torch.ones(10), group=late, async_op=True)
+        work = dist.all_reduce(big, group=progress, async_op=True)
+        set_key("started")
+        held.wait()
+        work.wait()
+    else:
+        dist.all_reduce(torch.ones(1))
+        wait_for_key("started")
+        begin = time.monotonic()
+        dist.all_reduce(torch.ones(5_000_000), group=progress)
+        took = time.monotonic() - begin
+        check(took < HOLD_SECONDS / 2, f"the call of another group took {took:.1f} s")
+        while not backend_of(late).has_error():
+            check(time.monotonic() - begin < HOLD_SECONDS - 1, "the timeout was not noticed")
+            time.sleep(0.05)
+    dist.barrier()
+
+
+def future_after_wait() -> None:
+    """When wait() returns, the future is complete."""
+    for _ in range(2000):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        future = work.get_future()
+        while not work.is_success():  # completed by another thread, unlike in wait()
+            pass
+        work.wait()
+        check(future.done(), "the future is not complete after wait()")
+
+
+def limited_wait() -> None:
+    """wait(timeout) raises if the future is not complete in time, since an earlier callback still runs."""
+    first = dist.all_reduce(torch.ones(1), async_op=True)
+    slow = first.get_future().then(lambda _: sum(range(100_000_000)))  # busy: it is not overtaken
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    future = work.get_future()
+    error = error_of(lambda: work.wait(timedelta(milliseconds=200)))
+    check("0.2 s timeout of wait()" in error and not future.done(), f"wrong error: {error!r}")
+    slow.wait()
+    work.wait()
+
+
+def threads() -> int:
+    """Of this process."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def one_openmp_team() -> None:
+    """Sums, averages, copies and callbacks in the background start no second team of OpenMP threads."""
+    size = 8
+    torch.set_num_threads(size)
+    torch.ones(5_000_000).mul_(2)  # starts the team of this thread
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+    before = threads()
+    average = dist.all_reduce(torch.ones(5_000_000), op=dist.ReduceOp.AVG, async_op=True).get_future()
+    lists = [torch.ones(5_000_000) for _ in range(dist.get_world_size())]
+    gathered = dist.all_gather(lists, torch.ones(5_000_000), async_op=True).get_future()
+    doubled = average.then(lambda done: done.value()[0].mul_(2).sum().item())
+    while not (doubled.done() and gathered.done()):  # not wait(), which finishes the call in this thread
+        time.sleep(0.01)
+    check(doubled.value() == 10_000_000, f"the sum is {doubled.value()}")
+    grown = threads() - before
+    check(grown < size - 1, f"{grown} more threads")
+
+
+if __name__ == "__main__":
+    run(
+        callback_waits,
+        callbacks_in_order,
+        callback_holds_the_gil,
+        future_after_wait,
+        limited_wait,
+        one_openmp_team,
+    )

@@ -1,0 +1,167 @@
+"""One rank of two that runs a case of creating, using and leaving groups. Raises if the case fails.
+
+torchrun --nproc-per-node 2 group_cases.py CASE
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import oneccl_bindings_for_pytorch as package
+import torch
+import torch.distributed as dist
+from cases import backend_of, check, error_of, new_group, run, set_key, wait_for_key
+
+
+class Dying(dist.Store):
+    """A store that ends the process when oneCCL exchanges its first address."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def set(self, key: str, value: str) -> None:
+        if "lifeline" not in key and "join" not in key:  # a key of oneCCL
+            os._exit(9)
+        self.store.set(key, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def clone(self) -> dist.Store:
+        return self
+
+    def get(self, key: str) -> bytes:
+        return bytes(self.store.get(key))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self.store.check(keys))
+
+    def wait(self, keys: list[str], *timeout: timedelta) -> None:
+        self.store.wait(keys, *timeout)
+
+    def add(self, key: str, value: int) -> int:
+        return int(self.store.add(key, value))
+
+
+def failed_creation() -> None:
+    """Creating a group fails while a call is in flight. The call fails too, within its own timeout."""
+    if dist.get_rank() == 1:
+        create = package.create
+        package.create = lambda store, **options: create(store=Dying(store), **options)
+        new_group(seconds=5)
+    work = dist.irecv(torch.ones(1), 1)  # never sent
+    error = error_of(lambda: new_group(seconds=5))
+    check("could not connect" in error, f"the failed group raised {error!r}")
+    error = error_of(lambda: work.wait())
+    check("rank 1 has ended" in error, f"the call in flight raised {error!r}")
+    print("failed_creation: right", flush=True)
+    os._exit(0)
+
+
+def forked() -> None:
+    """A forked child neither waits for nor disturbs the group of its parent."""
+    work = None
+    if dist.get_rank() == 0:
+        work = dist.irecv(torch.ones(1), 1)
+    pid = os.fork()
+    if pid == 0:
+        if work is not None:
+            check("forked child" in error_of(work.wait), "wait() in the child did not raise the reason")
+            check(not work.is_completed(), "the call is complete in the child")
+        backend_of().shutdown()
+        backend_of().abort()
+        del work
+        dist.destroy_process_group()
+        os._exit(7)
+    _, status = os.waitpid(pid, 0)
+    check(os.waitstatus_to_exitcode(status) == 7, f"the child ended with status {status}")
+    dist.barrier()
+    if work is None:
+        dist.send(torch.ones(1), 0)
+    else:
+        work.wait()
+    dist.barrier()
+
+
+def parked_receive() -> None:
+    """Leaving a group does not wait for a message that never arrives."""
+    group = new_group()
+    if dist.get_rank() == 1:
+        dist.send(torch.ones(1), 0, group=group)
+    else:
+        dist.irecv(torch.ones(1), group=group).wait()  # from any source
+        dist.irecv(torch.ones(1), 1, group=group, tag=5)
+    dist.barrier()
+    begin = time.monotonic()
+    dist.destroy_process_group(group)
+    del group
+    took = time.monotonic() - begin
+    check(took < 10, f"leaving the group took {took:.1f} s")
+    dist.barrier()
+
+
+def same_store() -> None:
+    """A group is created again over the same store."""
+    store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    for number in range(3):
+        dist.init_process_group("ccl", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+        ones = torch.ones(number + 1)
+        dist.all_reduce(ones)
+        check(ones.sum().item() == 2 * (number + 1), f"the sum is {ones.sum().item()}")
+        if number < 2:
+            dist.destroy_process_group()
+
+
+def interface() -> None:
+    """Functions that torch's own backends have too."""
+    group = new_group(seconds=50)
+    timeout = backend_of(group).options._timeout
+    check(timeout == timedelta(seconds=50), f"the timeout is {timeout}")
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    timeout = backend_of(group).options._timeout
+    check(timeout == timedelta(seconds=1), f"the timeout after set_timeout is {timeout}")
+    group.monitored_barrier(timedelta(seconds=20))
+    begin = time.monotonic()
+    if dist.get_rank() == 0:
+        error = error_of(lambda: group.monitored_barrier(timedelta(seconds=1)))
+        check("rank 1 did not arrive within 1 s" in error, f"monitored_barrier raised {error!r}")
+        error = error_of(lambda: dist.all_reduce(torch.ones(7), group=group))
+        check("did not complete within its timeout of 1 s" in error, f"all_reduce raised {error!r}")
+        check(time.monotonic() - begin < 15, "the new timeout is not used")
+        set_key("done")
+    wait_for_key("done")
+    factor = 0.25
+    tensor = torch.full((6,), 2.0)
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
+    check(tensor.tolist() == [1.0] * 6, f"PREMUL_SUM returned {tensor}")
+    output = torch.empty(3)
+    inputs = torch.full((6,), 2.0)
+    dist.reduce_scatter_tensor(output, inputs, op=dist._make_nccl_premul_sum(torch.tensor([factor])))
+    check(output.tolist() == [1.0] * 3, f"PREMUL_SUM returned {output}")
+    check(inputs.tolist() == [2.0] * 6, f"PREMUL_SUM changed its input to {inputs}")
+
+
+def left_in_order() -> None:
+    """A collective that a rank took part in before leaving completes. A later collective raises."""
+    group = new_group(seconds=60)
+    dist.all_reduce(torch.ones(1), group=group)
+    if dist.get_rank() == 1:
+        dist.destroy_process_group(group)
+        wait_for_key("noticed")
+        return
+    time.sleep(0.5)
+    begin = time.monotonic()
+    error = error_of(lambda: dist.all_reduce(torch.ones(1), group=group))
+    took = time.monotonic() - begin
+    check("rank 1 has left the group" in error and took < 10, f"after {took:.1f} s, all_reduce raised {error!r}")
+    set_key("noticed")
+
+
+if __name__ == "__main__":
+    run(failed_creation, forked, parked_receive, same_store, interface, left_in_order)
