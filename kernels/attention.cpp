@@ -1,24 +1,18 @@
-// Between the two products of attention: scores to probabilities with dropout, in one pass over each row while it is
-// in the cache, and the same backwards. What is kept for the backward pass is one tensor: probabilities, those that
-// were dropped with their sign set.
+// Attention in float32 between its two products: turns scores into probabilities with dropout, in one pass over each
+// row while the row is in the cache, and computes the gradients in the same way. The backward pass needs one tensor:
+// the probabilities, with the sign set on dropped ones.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "exponential.hpp"
+#include "dropout_rule.hpp"
 #include "masks.hpp"
-#include "philox.hpp"
+#include "vectors.hpp"
 
 namespace {
 
 constexpr size_t LANES = 16;
-
-struct Dropping {
-  uint64_t seed;
-  uint32_t threshold;
-  float scale; // of what is kept
-};
 
 struct Shape {
   size_t batches, heads, queries, keys;
@@ -29,12 +23,12 @@ void fill(float* scores, float* weights, size_t keys, float value) {
   std::fill(weights, weights + keys, value);
 }
 
-// One row: `scores` become signed probabilities, `weights` gets what multiplies the values.
+// Turns one row of `scores` into signed probabilities; `weights` gets the factors of the values.
 template <masks::Type MASK>
 AVX512 void forward_row(
-    float* scores, float* weights, const char* mask, size_t keys, float scale, uint64_t first_block, Dropping rule) {
-  constexpr float NONE = -std::numeric_limits<float>::infinity();
-  const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(NONE);
+    float* scores, float* weights, const char* mask, size_t keys, float scale, uint64_t first_block,
+    dropout::Rule rule) {
+  const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(masks::HIDDEN);
   __m512 highest = lowest;
   for (size_t i = 0; i < keys; i += LANES) {
     const __mmask16 lanes = first_lanes(keys - i);
@@ -44,7 +38,7 @@ AVX512 void forward_row(
     _mm512_mask_storeu_ps(scores + i, lanes, score);
   }
   const float top = _mm512_reduce_max_ps(highest);
-  if (top == NONE && !has_nan(scores, keys)) { // every key is hidden
+  if (top == masks::HIDDEN && !has_nan(scores, keys)) { // every key is hidden
     fill(scores, weights, keys, 0.0f);
     return;
   }
@@ -57,22 +51,18 @@ AVX512 void forward_row(
     _mm512_mask_storeu_ps(scores + i, lanes, value);
   }
   const float sum = _mm512_reduce_add_ps(sums);
-  if (std::isnan(sum)) { // as every probability, those of dropped keys too
-    fill(scores, weights, keys, std::numeric_limits<float>::quiet_NaN()); // whose sign is not set
+  if (std::isnan(sum)) { // the probabilities are NaN, also those of dropped keys, and none has its sign set
+    fill(scores, weights, keys, std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  const __m512 share = _mm512_set1_ps(1.0f / sum);
+  const __m512 inverse_sum = _mm512_set1_ps(1.0f / sum);
   const __m512 kept_scale = _mm512_set1_ps(rule.scale), sign = _mm512_set1_ps(-0.0f);
-  const __m512i threshold = _mm512_set1_epi16(static_cast<short>(rule.threshold));
   for (size_t start = 0, block = first_block; start < keys; start += philox::BLOCK, ++block) {
-    __m512i front, back;
-    philox::numbers_of(block, rule.seed, front, back);
-    const uint64_t kept = _mm512_cmpge_epu16_mask(front, threshold) |
-        static_cast<uint64_t>(_mm512_cmpge_epu16_mask(back, threshold)) << 32;
+    const uint64_t kept = dropout::kept(block, rule);
     for (size_t part = 0; part < philox::BLOCK && start + part < keys; part += LANES) {
       const size_t i = start + part;
       const __mmask16 lanes = first_lanes(keys - i), keeps = static_cast<__mmask16>(kept >> part);
-      const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, scores + i), share);
+      const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, scores + i), inverse_sum);
       _mm512_mask_storeu_ps(weights + i, lanes, _mm512_maskz_mul_ps(keeps, value, kept_scale));
       const __m512 marked = _mm512_mask_or_ps(value, static_cast<__mmask16>(~keeps), value, sign);
       _mm512_mask_storeu_ps(scores + i, lanes, marked);
@@ -80,8 +70,8 @@ AVX512 void forward_row(
   }
 }
 
-// One row: from the signed probabilities and the gradient by the weights, in `gradient`, that by the scores, in its
-// place, and the weights again. With probabilities p and weights w = p kept_scale where kept:
+// Replaces the gradient of one row's weights in `gradient` by the gradient of its scores, and recomputes `weights` from
+// the signed probabilities. With probabilities p and weights w = p kept_scale where kept:
 // d score = scale (p kept_scale d w - p sum(w d w)).
 AVX512 void backward_row(
     const float* marked, float* gradient, float* weights, size_t keys, float scale, float kept_scale) {
@@ -111,7 +101,7 @@ constexpr decltype(&forward_row<masks::NONE>) FORWARD_ROW[masks::TYPES] = {
 
 } // namespace
 
-// Whether this CPU has what the two below are made of.
+// Whether this CPU has the instructions of both passes.
 EXPORT int attention_supported() {
   return philox::vectors() ? 1 : 0;
 }
@@ -121,7 +111,7 @@ EXPORT void attention_forward(
     float* scores, float* weights, const masks::Mask* mask, const size_t* sizes, float scale, uint64_t seed,
     uint32_t threshold, float kept_scale) {
   const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3]};
-  const Dropping rule{seed, threshold, kept_scale};
+  const dropout::Rule rule{seed, threshold, kept_scale};
   const size_t blocks = (shape.keys + philox::BLOCK - 1) / philox::BLOCK;
   const auto forward = FORWARD_ROW[mask->type];
 #pragma omp parallel for schedule(static)

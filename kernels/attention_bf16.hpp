@@ -1,47 +1,43 @@
-// Attention with dropout in bfloat16, for CPUs with instructions for it: a block of queries at a time, its scores
-// never leave the cache. Kept for the backward pass is one number of each query, the logarithm of the sum of its
-// exponentials (Dao, Fu, Ermon, Rudra, Re: "FlashAttention", NeurIPS 2022, algorithms 1 and 4).
-// Scores, softmax, dropout and sums are float32; what enters the second product is rounded to bfloat16.
-// Here is what the forward and the backward pass share.
+// Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16: the code that both passes share.
+//
+// The kernels process one block of queries at a time, whose scores never leave the cache. The forward pass keeps one
+// number for each query, the logarithm of the sum of its exponentials, from which the backward pass recomputes the
+// probabilities (Dao, Fu, Ermon, Rudra, Re: "FlashAttention", NeurIPS 2022, algorithms 1 and 4).
+// Scores, softmax, dropout and sums are float32; operands of the second product are rounded to bfloat16.
 
 #pragma once
 
 #include <algorithm>
 
-#include "exponential.hpp"
+#include "dropout_rule.hpp"
 #include "masks.hpp"
 #include "packing.hpp"
-#include "philox.hpp"
 #include "tiles.hpp"
+#include "vectors.hpp"
 
 namespace attention {
 
-// Queries of a block, at most: whole tiles, whole pairs.
+// The most queries of a block: a multiple of a tile's rows and of a pair.
 constexpr size_t QUERIES = 48;
-// Keys that are packed at a time, whole blocks of random numbers. In the backward pass also those whose gradients are
-// summed at a time, so that its memory does not grow with the keys.
+// The most keys that are packed at a time: a multiple of the blocks of random numbers. The backward pass also sums
+// the gradients of this many keys at a time, so that its memory does not grow with the number of keys.
 constexpr size_t KEYS = 1024;
 static_assert(KEYS % philox::BLOCK == 0 && KEYS % LANES == 0);
 
-// bfloat16 [batch, head, row, feature], whose features are contiguous.
+// bfloat16 [batch, head, row, feature]; features are contiguous, steps are in elements.
 struct Tensor {
   uint16_t* values;
   size_t batch_step, head_step, row_step;
 };
 
-// `sharing`: so many heads in a row have one head of keys and values between them.
+// `sharing`: the number of consecutive query heads that share one head of keys and values.
 struct Sizes {
   size_t batches, heads, sharing, queries, keys, features;
 };
 
-struct Rule {
-  uint64_t seed;
-  uint32_t threshold;
-  float scale; // of what is kept
-};
-
-// Sizes as the workspaces have them: what is missing is zero. `queries`: of a block, whose scores stay in the cache.
-// `tile`: keys that are packed at a time. `rows`: the most that are packed at a time. `blocks`: of a row's numbers.
+// Sizes of the workspaces, which are padded with zeros.
+// `queries`: queries of a block, whose scores fit in the cache. `tile`: keys that are packed at a time.
+// `rows`: the most rows that are packed at a time. `blocks`: blocks of random numbers for one row of scores.
 struct Padded {
   explicit Padded(const Sizes& sizes)
       : keys(padded(sizes.keys, LANES)),
@@ -54,19 +50,7 @@ struct Padded {
   size_t keys, features, queries, tile, rows, blocks;
 };
 
-// The elements of a block of 64 that are kept.
-AVX512_BF16 inline uint64_t kept_of(uint64_t block, const Rule& rule) {
-  if (rule.threshold == 0) {
-    return ~uint64_t{0};
-  }
-  const __m512i threshold = _mm512_set1_epi16(static_cast<short>(rule.threshold));
-  __m512i front, back;
-  philox::numbers_of(block, rule.seed, front, back);
-  return _mm512_cmpge_epu16_mask(front, threshold) |
-      static_cast<uint64_t>(_mm512_cmpge_epu16_mask(back, threshold)) << 32;
-}
-
-// Of the vector at `i`, what lies before `end`.
+// The lanes of the vector at `i` that are before `end`.
 AVX512_BF16 inline __mmask16 lanes_before(size_t end, size_t i) {
   return i < end ? first_lanes(end - i) : 0;
 }
@@ -81,18 +65,20 @@ struct Attention {
   Tensor query, key, value, out;
   masks::Mask mask;
   float scale;
-  uint32_t causal; // 1: a query sees no key behind its own place
-  Rule rule;
-  float* logarithms; // [batch, head, query]
+  uint32_t causal; // 1: a query attends to no key after its own position
+  dropout::Rule rule;
+  float* logarithms; // log-sum-exp of the scores, [batch, head, query]
 
-  const uint16_t* head(const Tensor& tensor, size_t number) const {
-    return tensor.values + number / sizes.heads * tensor.batch_step + number % sizes.heads * tensor.head_step;
+  // Head `number` of all batches, from `row` on.
+  uint16_t* head(const Tensor& tensor, size_t number, size_t row) const {
+    return tensor.values + number / sizes.heads * tensor.batch_step + number % sizes.heads * tensor.head_step +
+        row * tensor.row_step;
   }
 
-  // Of keys or values.
-  const uint16_t* shared_head(const Tensor& tensor, size_t number) const {
+  // For keys and values.
+  const uint16_t* shared_head(const Tensor& tensor, size_t number, size_t row) const {
     return tensor.values + number / sizes.heads * tensor.batch_step +
-        number % sizes.heads / sizes.sharing * tensor.head_step;
+        number % sizes.heads / sizes.sharing * tensor.head_step + row * tensor.row_step;
   }
 
   size_t visible(size_t query_row) const {

@@ -1,21 +1,16 @@
-// Dropout that makes its random numbers where they are used: the seed is all that the backward pass needs, and the
-// result depends neither on the number of threads nor on the CPU.
+// Dropout that computes its random numbers in place: the backward pass needs only the seed, and the result depends
+// neither on the number of threads nor on the CPU.
 
 #include <algorithm>
 
-#include "philox.hpp"
+#include "dropout_rule.hpp"
 
 namespace {
 
+using dropout::Rule;
 using philox::BLOCK;
 using philox::numbers_of;
 
-// An element is dropped if its number is less than `threshold`, and multiplied by `scale` if not.
-struct Rule {
-  uint64_t seed;
-  uint32_t threshold;
-  float scale;
-};
 
 float widen(uint16_t value) {
   const uint32_t bits = static_cast<uint32_t>(value) << 16;
@@ -93,7 +88,7 @@ AVX512 void drop_avx512(const Element* in, Element* out, size_t first, size_t la
   drop(in, out, std::max(first, whole), last, count, rule);
 }
 
-// On the threads that torch computes with: the library is linked with no OpenMP of its own.
+// Runs on torch's own threads: the library is linked without OpenMP, and uses the one that torch has loaded.
 template <typename Element>
 void drop_all(const Element* in, Element* out, size_t count, Rule rule) {
   const bool fast = philox::vectors();
@@ -112,7 +107,7 @@ void drop_all(const Element* in, Element* out, size_t count, Rule rule) {
 
 } // namespace
 
-// `count` elements from `in` to `out`, which may be the same. `threshold` is at most 65535.
+// Writes `count` elements of `in` to `out`, which may be the same memory. `threshold` is at most 65535.
 EXPORT void dropout_float32(
     const float* in, float* out, size_t count, uint64_t seed, uint32_t threshold, float scale) {
   drop_all(in, out, count, {seed, threshold, scale});
@@ -123,7 +118,7 @@ EXPORT void dropout_bfloat16(
   drop_all(in, out, count, {seed, threshold, scale});
 }
 
-// A block's 64 numbers, for the test against published ones.
+// The 64 random numbers of a block, for the comparison with published numbers.
 EXPORT void random_numbers(uint64_t block, uint64_t seed, uint16_t* out) {
   numbers_of(block, seed, out);
 }

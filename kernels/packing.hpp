@@ -1,12 +1,12 @@
-// What products in bfloat16 need around them: operands packed as words, results rounded.
+// Before and after a product in bfloat16: operands are packed as words, and results are rounded.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
-#include "exponential.hpp"
 #include "tiles.hpp"
+#include "vectors.hpp"
 
 namespace {
 
@@ -16,7 +16,7 @@ size_t padded(size_t count, size_t step) {
   return (count + step - 1) / step * step;
 }
 
-// The pieces of a thread's memory, one after the other, each aligned for vectors.
+// Hands out the parts of a thread's memory, one after the other, aligned for vectors.
 class Workspace {
  public:
   explicit Workspace(char* start) : next_(start) {}
@@ -32,7 +32,7 @@ class Workspace {
   char* next_;
 };
 
-// A thread's memory. False if there was none.
+// A thread's memory; false if the allocation has failed.
 class Memory {
  public:
   explicit Memory(size_t bytes) : start_(static_cast<char*>(std::aligned_alloc(64, padded(bytes, 64)))) {}
@@ -54,8 +54,8 @@ class Memory {
   char* start_;
 };
 
-// Calls `work` for 0 .. count - 1, divided among the threads, each with so many bytes of memory. An exception cannot
-// leave OpenMP's threads: if one of them gets no memory, nothing is called and `bytes` is the result, otherwise 0.
+// Calls `work` for 0 .. count - 1, divided among the threads, each of which has `bytes` of memory, and returns 0. If a
+// thread gets no memory, returns `bytes` without calling `work`: an exception cannot leave OpenMP's threads.
 template <typename Work>
 size_t for_each(size_t count, size_t bytes, Work work) {
   std::atomic<bool> failed{false};
@@ -76,7 +76,7 @@ size_t for_each(size_t count, size_t bytes, Work work) {
   return failed ? bytes : 0;
 }
 
-// Rows of one head as words of two features, [rows][features / 2]; rows from `count` to `rows` are zero.
+// Copies the rows of one head as words of two features, [rows][features / 2]. Rows from `count` to `rows` are zero.
 AVX512_BF16 void pack(const uint16_t* from, size_t step, size_t count, size_t rows, size_t features, size_t wide,
                       uint16_t* to) {
   for (size_t row = 0; row < rows; ++row, to += wide) {
@@ -89,7 +89,7 @@ AVX512_BF16 void pack(const uint16_t* from, size_t step, size_t count, size_t ro
   }
 }
 
-// Sixteen rows of sixteen words, which are `from_step` words apart, to their columns.
+// Transposes sixteen rows of sixteen words, which are `from_step` words apart.
 AVX512_BF16 inline void transpose_square(const uint32_t* from, size_t from_step, uint32_t* to, size_t to_step) {
   __m512i rows[LANES], pairs[LANES];
 #pragma GCC unroll 16
@@ -121,7 +121,8 @@ AVX512_BF16 inline void transpose_square(const uint32_t* from, size_t from_step,
   }
 }
 
-// [rows][words] to [words][rows], whose rows are `step` apart; rows are a multiple of 16, words of 8.
+// Transposes [rows][words] to [words][rows], with `step` words from row to row of the result. `rows` is a multiple of
+// 16, `words` of 8.
 AVX512_BF16 void transpose(const uint32_t* from, size_t rows, size_t words, uint32_t* to, size_t step) {
   for (size_t row = 0; row < rows; row += LANES) {
     size_t word = 0;
@@ -136,7 +137,7 @@ AVX512_BF16 void transpose(const uint32_t* from, size_t rows, size_t words, uint
   }
 }
 
-// Rows [rows][features] to words of two rows, [rows / 2][features]; features are a multiple of 16.
+// Turns [rows][features] into words of two rows, [rows / 2][features]. `features` is a multiple of 16.
 AVX512_BF16 void interleave(const uint16_t* from, size_t rows, size_t features, uint32_t* to) {
   for (size_t row = 0; row < rows; row += 2, from += 2 * features, to += features) {
     for (size_t i = 0; i < features; i += LANES) {
@@ -152,13 +153,13 @@ AVX512_BF16 inline __m256i rounded(__m512 value) {
   return (__m256i)_mm512_cvtneps_pbh(value);
 }
 
-// Words of the two.
+// Words of one number of each vector.
 AVX512_BF16 inline __m512i paired(__m512 first, __m512 second) {
   return _mm512_or_si512(
       _mm512_cvtepu16_epi32(rounded(first)), _mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded(second)), 16));
 }
 
-// float32 [features] to bfloat16, times `scale`.
+// Multiplies float32 [features] by `scale` and rounds to bfloat16.
 AVX512_BF16 void store_row(const float* from, size_t features, float scale, uint16_t* to) {
   for (size_t i = 0; i < features; i += LANES) {
     const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(from + i), _mm512_set1_ps(scale));

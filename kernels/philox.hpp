@@ -1,5 +1,5 @@
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which turns a
-// counter and a seed into 128 random bits: a number follows from its position, whatever computed those before it.
+// counter and a seed into 128 random bits: a number depends only on its position and the seed.
 #pragma once
 
 #include <immintrin.h>
@@ -16,8 +16,8 @@ namespace philox {
 constexpr int ROUNDS = 10;
 constexpr uint32_t MULTIPLIER_0 = 0xD2511F53u, MULTIPLIER_1 = 0xCD9E8D57u;
 constexpr uint32_t WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
-// A block is 64 numbers of 16 bits: what eight calls are enough for. The counters of block b are 8 b .. 8 b + 7. In
-// memory the first two words of each call come in turn, then the last two of each.
+// A block is 64 numbers of 16 bits: the output of eight calls. The counters of block b are 8 b .. 8 b + 7. In memory,
+// the first two words of every call come first, then the last two words of every call.
 constexpr size_t CALLS = 8, BLOCK = 8 * CALLS;
 
 inline bool vectors() {
@@ -44,7 +44,7 @@ inline void numbers_of(uint64_t block, uint64_t seed, uint16_t* out) {
   }
 }
 
-// Eight calls at once, one in each 64 bits; what is above the lower 32 of them is not looked at.
+// Eight calls at once, one in each 64 bits, of which only the lower 32 are used.
 AVX512 inline void numbers_of(uint64_t block, uint64_t seed, __m512i& front, __m512i& back) {
   const __m512i counters = _mm512_add_epi64(
       _mm512_set1_epi64(static_cast<long long>(block * CALLS)), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));

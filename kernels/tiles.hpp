@@ -1,6 +1,5 @@
-// Products of small bfloat16 matrices that lie in the cache, with the CPU's own instructions for them: products of
-// two bfloat16 numbers and their sums in float32. Both operands come as words, pairs of numbers that follow each other
-// in the dimension which is summed over.
+// Products of small bfloat16 matrices in the cache, with AVX512-BF16, which multiplies bfloat16 numbers and sums the
+// products in float32. Both operands are words: pairs of numbers that are adjacent in the summed dimension.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +12,7 @@
 namespace tiles {
 
 constexpr size_t LANES = 16;
-// What stays in registers: 24 of the 32 are sums.
+// The sums of a tile stay in registers: 24 of 32.
 constexpr size_t ROWS = 6, VECTORS = 4;
 
 struct Left { // word (row, pair)

@@ -1,14 +1,16 @@
-// Sixteen numbers at once: the end of a row, bfloat16, exponentials.
+// Functions on vectors of sixteen float32 numbers.
 #pragma once
 
 #include "philox.hpp"
 
 namespace {
 
+// The mask of the first `count` lanes.
 AVX512 inline __mmask16 first_lanes(size_t count) {
   return count >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << count) - 1);
 }
 
+// Loads bfloat16 numbers; the other lanes are zero.
 AVX512 inline __m512 widened(const uint16_t* values, __mmask16 lanes) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, values)), 16));
 }
@@ -22,8 +24,8 @@ AVX512 inline bool has_nan(const float* values, size_t count) {
   return found != 0;
 }
 
-// exp for arguments <= 0: 2^n e^r with n an integer and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720. Below -87
-// it is 0: what is left of float32 there are denormal numbers, each of which costs some CPUs more than 100 cycles.
+// exp of arguments <= 0: 2^n e^r with an integer n and |r| <= ln 2 / 2, e^r by its series up to r^6 / 720. Below -87
+// the result is 0: float32 has only denormal results there, each of which costs some CPUs more than 100 cycles.
 AVX512 inline __m512 exp_of(__m512 x) {
   const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ); // or NaN
   const __m512 n = _mm512_roundscale_ps(
