@@ -1,8 +1,8 @@
-"""Every rank adds its number up with the others' and says what it sees.
+"""Sum a number over all ranks. Each rank prints the sum, its cores and its threads.
 
     ./inv up --nodes 2 --data examples -- run /data/allreduce.py
 
-The process group is there when the script starts.
+`run` creates the process group before the script starts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How many samples a second a training loop takes, as any launcher starts it.
+"""Measure the samples per second of a training loop, under any launcher.
 
     launch --nproc-per-node 2 -- run examples/throughput.py
     torchrun --nproc-per-node 2 examples/throughput.py
     python -m torch.backends.xeon.run_cpu examples/throughput.py
 
-A BERT of the size of MiniLM learns random labels of random tokens, in bf16, with DistributedDataParallel where
-there are several ranks; the batch is divided among them. Rank 0 prints one line of JSON.
+A BERT of MiniLM's size learns random labels of random tokens in bf16. With several ranks, the loop uses
+DistributedDataParallel, and the batch is divided among the ranks. Rank 0 prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForSequenceClassification
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--batch", type=int, default=16, help="samples a step, over all ranks")
-parser.add_argument("--length", type=int, default=128, help="tokens a sample")
-parser.add_argument("--steps", type=int, default=10)
-parser.add_argument("--warm-up", type=int, default=3, help="steps before those that count")
+parser.add_argument("--batch", type=int, default=16, help="samples per step, over all ranks")
+parser.add_argument("--length", type=int, default=128, help="tokens per sample")
+parser.add_argument("--steps", type=int, default=10, help="measured steps")
+parser.add_argument("--warm-up", type=int, default=3, help="steps before the measured steps")
 options = parser.parse_args()
 
 if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
