@@ -18,7 +18,7 @@ usage: entrypoint COMMAND ...
   mpi-launch [options] -- COMMAND ...   start ranks on several nodes with Intel MPI's mpirun, over ssh
   sshd [options]                        let mpi-launch of another container start ranks in this one
   plan [--json]                         what a rank gets: cores, threads, variables, preloads, and why
-  doctor [--json]                       what a job would find here, and the mend of what is wrong
+  doctor [--json]                       check this container for a job, and print how to fix it
 
 train, run and bench are one rank's work under mpirun, torchrun, srun and launch, or alone. Anything else is
 run as it is. Each command has its own --help.

@@ -69,7 +69,7 @@ def plan(
         )
     if preloads.paths:
         chosen["LD_PRELOAD"] = compose(user_environ.get("LD_PRELOAD", ""), preloads.paths)
-    bf16 = "no instructions that oneDNN may use, so it is emulated" if topology.bf16 == EMULATED else topology.bf16
+    bf16 = "emulated, oneDNN has no bf16 instructions to use" if topology.bf16 == EMULATED else topology.bf16
     return RankPlan(
         placement=environment,
         cores=cpus,

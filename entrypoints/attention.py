@@ -16,24 +16,24 @@ from entrypoints.bf16_products import computed_in
 from entrypoints.host import EMULATED
 from entrypoints.randomness import Rule
 
-# "torch" leaves attention to torch.
+# "torch" turns off this kernel.
 VARIABLE = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
-# Arguments: query, key, value, a mask (attention_mask.readable) or None, whether attention is causal, the factor
-# of the scores, the dropout.
+# Arguments: query, key, value, mask (attention_mask.readable) or None, whether attention is causal, the factor of
+# the scores, the dropout rule.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
 NO_DROPOUT = Rule(0, 0)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What this process computes by itself: `kernels` by type, and the types that need no dropout to be ahead."""
+    """This process's kernels by dtype, and the dtypes for which they are faster even without dropout."""
 
     kernels: dict[Any, Kernel]
     without_dropout: tuple[Any, ...]
 
 
 def install(bf16: str, widened: bool) -> None:
-    """Takes torch.nn.functional's attention over. `bf16`: as in Topology; `widened`: products are float32's."""
+    """Replace torch.nn.functional's attention. `bf16`: as in Topology. `widened`: products are in float32."""
     from torch.nn import functional
 
     original = getattr(functional, "scaled_dot_product_attention", None)  # since 2.0
@@ -75,7 +75,7 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         ours = (
             dtype in choice.kernels
             and (dropout_p > 0 or (dtype in choice.without_dropout and _learns(query, key, value)))
-            and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it for CPUs too
+            and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
             and not any(others.values())
             and all(tensor.dim() == 4 and tensor.numel() for tensor in given)
             and _alike(query, key, value, enable_gqa)
@@ -116,9 +116,9 @@ def _alike(query: Any, key: Any, value: Any, shared: bool) -> bool:
 
 
 def _fits(mask: Any, query: Any, key: Any, dtype: Any) -> bool:
-    """Whether a mask is known here; what is wrong with another, torch says best."""
+    """Whether the kernels support the mask. torch reports errors of other masks."""
     if mask is None:
         return True
     wanted = (*query.shape[:3], key.shape[2])
-    fits = all(size in (1, whole) for size, whole in zip(mask.shape, wanted))
+    fits = all(size in (1, full) for size, full in zip(mask.shape, wanted))
     return fits and not mask.requires_grad and attention_mask.known(mask, dtype)

@@ -1,27 +1,27 @@
-"""Masks of attention as the kernels read them (kernels/masks.hpp): in the caller's own type and layout."""
+"""Attention masks for the kernels (kernels/masks.hpp), in the caller's own type and layout."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-# As in the source. 0 is no mask.
+# As in kernels/masks.hpp. 0: no mask.
 _TYPES = {"torch.float32": 1, "torch.bfloat16": 2, "torch.bool": 3}
 
 
 class Mask(ctypes.Structure):
-    """Steps are in bytes, of batch, head and query; 0 broadcasts."""
+    """`steps`: strides of batch, head and query, in bytes; 0 broadcasts."""
 
     _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3), ("type", ctypes.c_uint32)]
 
 
 def known(mask: Any, dtype: Any) -> bool:
-    """Whether torch takes such a mask for attention in `dtype`: to refuse others is left to it."""
+    """Whether torch accepts this mask's dtype for attention in `dtype`. torch refuses other masks itself."""
     return mask.dtype is dtype or str(mask.dtype) in ("torch.bool", "torch.float32")
 
 
 def readable(mask: Any, keys: int) -> Any:
-    """`mask` itself, or a copy in its own type if its keys are not next to each other in memory."""
+    """`mask`, or a copy in the same dtype if its keys are not contiguous in memory."""
     if mask is None or (mask.shape[3] == keys and mask.stride(3) == 1):
         return mask
     for dimension in range(3):
@@ -31,7 +31,7 @@ def readable(mask: Any, keys: int) -> Any:
 
 
 def described(mask: Any) -> Mask:
-    """`mask` ([batch, head, query, key], readable, or None) for the kernels, which must not outlive it."""
+    """The kernels' view of `mask` ([batch, head, query, key], readable, or None). `mask` must outlive the view."""
     if mask is None:
         return Mask()
     size = mask.element_size()

@@ -45,20 +45,20 @@ class _Gradients(ctypes.Structure):
 
 
 def supported() -> bool:
-    """Whether this CPU has what the kernel is made of."""
+    """Whether this CPU has the kernel's instructions."""
     return bool(kernels.library().attention_bfloat16_supported())
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
-    """As its formula has it; tensors are bfloat16."""
+    """Attention by its formula. Tensors are bfloat16."""
     return _function().apply(query, key, value, mask, causal, factor, rule)
 
 
 @lru_cache(maxsize=1)
 def _function() -> Any:
-    """The autograd function: bfloat16 [batch, heads, queries or keys, features], a mask that may be broadcast.
+    """The autograd function. Tensors are bfloat16 [batch, heads, queries or keys, features]; masks may broadcast.
 
-    Keys and values may have fewer heads: each is shared by as many of the queries' in a row.
+    Keys and values may have fewer heads: consecutive query heads share one.
     """
     import torch
 
@@ -94,7 +94,7 @@ def _function() -> Any:
 
 
 def _run(kernel: Any, *structures: ctypes.Structure) -> None:
-    """Raises RuntimeError, as torch's allocator does, if a thread cannot get its working memory."""
+    """Raises RuntimeError, like torch's allocator, if a thread cannot allocate its working memory."""
     import torch
 
     missing = kernel(*map(ctypes.byref, structures))

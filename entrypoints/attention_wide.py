@@ -17,7 +17,7 @@ _Sizes = ctypes.c_size_t * 4
 
 
 def supported() -> bool:
-    """Whether this CPU has what the kernel is made of."""
+    """Whether this CPU has the kernel's instructions."""
     return bool(kernels.library().attention_supported())
 
 
@@ -36,7 +36,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor:
 
 @lru_cache(maxsize=1)
 def _function() -> Any:
-    """The autograd function: float32 [batch, heads, queries or keys, features], a mask that may be broadcast."""
+    """The autograd function. Tensors: float32 [batch, heads, queries or keys, features]. Masks may broadcast."""
     import torch
 
     class Attention(torch.autograd.Function):  # type: ignore[misc]

@@ -80,7 +80,6 @@ def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wide_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Widen masks like the operands. torch refuses masks of other dtypes."""
-
     import torch
 
     def wide(value: Any) -> Any:
@@ -100,7 +99,7 @@ def autocast_dtype() -> Any:
 
 
 def computed_in(*tensors: Any) -> Any:
-    """The dtype that torch computes a product of these in: autocast's or their own. None if they differ."""
+    """The dtype in which torch computes a product of `tensors`: autocast's or their own. None if they differ."""
     import torch
 
     autocast = autocast_dtype()

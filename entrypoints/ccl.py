@@ -86,4 +86,4 @@ def load() -> None:
     try:
         __import__(PACKAGE)
     except ImportError as error:
-        raise UsageError(f"backend 'ccl' cannot be loaded: {error}; --backend gloo does without it") from error
+        raise UsageError(f"backend 'ccl' cannot be loaded: {error}: use --backend gloo instead") from error

@@ -26,8 +26,8 @@ def worker_cores(
 ) -> tuple[int, ...]:
     """The CPUs to keep for workers, one each, from the end of the share. `threads`: the user's own, or None.
 
-    All ranks of a node keep as many, or none: what the smallest share can spare decides. Raises UsageError
-    for a user's CCL_WORKER_COUNT or CCL_WORKER_AFFINITY that cannot be read.
+    All ranks of a node keep the same number: the smallest share decides. Raises UsageError for an invalid
+    CCL_WORKER_COUNT or CCL_WORKER_AFFINITY.
     """
     if backend != "ccl":
         if environment.world_size > 1:
@@ -44,19 +44,19 @@ def worker_cores(
     wanted = _wanted(environ, share)
     if wanted == 0:
         notes.reasons.append(
-            f"CCL_WORKER_OFFLOAD=0: with {count(share.smallest, 'core')} a rank, one for a worker is more than "
-            f"it gives back (from {CORES_WORTH_A_WORKER} on it pays), and a worker that shares a core with "
-            "compute threads is far slower than none; whoever waits moves the communication on"
+            f"CCL_WORKER_OFFLOAD=0: with {count(share.smallest, 'core')} a rank, a core for a worker costs more "
+            f"than it gains (it pays off from {CORES_WORTH_A_WORKER} cores on), and a worker that shares a core "
+            "with compute threads is far slower than none; the waiting thread drives the communication"
         )
         return ()
     if not share.can_spare(wanted, threads or 1):
         notes.reasons.append(
-            f"CCL_WORKER_OFFLOAD=0: no core is free of compute threads for {wanted} of its workers"
+            f"CCL_WORKER_OFFLOAD=0: no core is free of compute threads for {count(wanted, 'worker')}"
         )
         if environ.get("CCL_WORKER_COUNT"):
             notes.warnings.append(
                 f"CCL_WORKER_COUNT={environ['CCL_WORKER_COUNT']}, but the rank has no cores to spare for workers: "
-                "lower OMP_NUM_THREADS, or give it more cores"
+                "lower OMP_NUM_THREADS, or give the rank more cores"
             )
         return ()
     kept = share.cores[len(share.cores) - wanted :]

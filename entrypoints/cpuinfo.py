@@ -9,7 +9,7 @@ from pathlib import Path
 
 from entrypoints.host import EMULATED
 
-# What oneDNN's kernels for training choose by, as the kernel names it. arm64 has names of its own.
+# The features by which oneDNN selects its training kernels, in the names of Linux. arm64 uses different names.
 FEATURES = (
     "amx_tile",
     "amx_bf16",
@@ -32,8 +32,10 @@ _BELOW_AMX = {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
 
 @dataclass(frozen=True)
 class Cpu:
-    """`machine`: "x86_64", "aarch64", ...; `features`: those of FEATURES it has; `bf16`: the best of them, or
-    EMULATED, whatever oneDNN is told."""
+    """`machine`: "x86_64", "aarch64", ... `features`: the CPU's subset of FEATURES.
+
+    `bf16`: the CPU's best bf16 instructions, or EMULATED; ONEDNN_MAX_CPU_ISA does not affect it (see `bf16_of`).
+    """
 
     machine: str
     model: str
@@ -65,19 +67,19 @@ def parse(lines: Iterable[str]) -> Cpu:
 
 
 def bf16_of(environ: Mapping[str, str], cpu: Cpu | None = None) -> str:
-    """How a process with these variables does bf16 (see Topology). `cpu`: this one if left out."""
+    """How a process with these variables computes bf16 (see Topology). `cpu`: default: this machine's."""
     return limited((cpu or read()).bf16, environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "")))
 
 
 def limited(bf16: str, cap: str) -> str:
-    """`bf16` under the user's own limit of oneDNN's instructions."""
+    """`bf16` under `cap`, the user's ONEDNN_MAX_CPU_ISA."""
     if cap.upper() in _BELOW_BF16:
         return EMULATED
     return "avx512_bf16" if bf16 == "amx_bf16" and cap.upper() in _BELOW_AMX else bf16
 
 
 def _first_entry(lines: Iterable[str]) -> dict[str, str]:
-    """Only the first: the whole file takes the kernel a while on hosts with hundreds of CPUs."""
+    """Stop after the first entry: the kernel generates the file slowly on hosts with hundreds of CPUs."""
     fields: dict[str, str] = {}
     for line in lines:
         name, found, value = line.partition(":")

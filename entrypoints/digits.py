@@ -1,10 +1,10 @@
-"""Numbers in the digits 0-9 alone: `str.isdigit` and `\\d` also take ² and ٣, which no launcher writes."""
+"""Integers in ASCII digits. `str.isdigit` and `\\d` also accept ² and ٣."""
 
 from __future__ import annotations
 
-_LENGTH = 18  # a signed 64-bit integer holds that many
+_MAX_DIGITS = 18  # fits a signed 64-bit integer
 
 
 def whole_number(text: str) -> int | None:
-    """The integer from 0 on that `text` is, None where it is anything else or has more than 18 digits."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LENGTH else None
+    """`text` as a non-negative integer. None if it is not one, or has more than 18 digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None

@@ -1,7 +1,7 @@
-"""The process group, made before the user's code runs and taken down after it.
+"""The process group, created before the user's code runs and destroyed after it.
 
-Libraries use a group that exists whatever its backend is called, where several of them refuse names that they
-do not know. They look for RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE beside it: `rank` exports them.
+Several libraries refuse unknown backend names, but use an existing group with any backend. They also read RANK,
+WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which `rank` exports.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from entrypoints.options import DEFAULT_TIMEOUT_SECONDS
 T = TypeVar("T")
 # An image without the ccl backend has torch's own.
 DEFAULT_BACKEND = ccl.default_backend()
-# How long ranks wait for each other at the start. A collective may take longer than that, a start may not.
+# How long ranks wait for each other at the start, even with a longer timeout for collectives.
 JOIN_SECONDS = 300.0
 _POLL_SECONDS = 0.02
-# Keys of the store in which ranks ask rank 0 for the name of their start, and are answered.
+# Keys of the store: ranks take a ticket, and rank 0 answers each ticket with the name of this start.
 _TICKETS, _ANSWER = "cpu-train-stack/tickets", "cpu-train-stack/answer/{}"
 
 
@@ -39,10 +39,10 @@ def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) 
 
 
 def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
-    _prepare_gloo(environment, deadline_seconds)  # the job may make groups of gloo beside this one
+    _prepare_gloo(environment, deadline_seconds)  # the job may create gloo groups too
     interface = os.environ["GLOO_SOCKET_IFNAME"]
     ranks, users = environment.local_world_size, os.environ.get("CCL_ATL_SHM")
-    # Decided before the ranks meet, so by all alike: none has taken its part yet.
+    # Checked before the ranks meet: all see the same free space, because none has used any yet.
     warning = ccl.shared_memory_warning(ranks, shared_memory.read(), shared_memory.online_cpus())
     ccl.prepare(os.environ, ccl.variables(environment, interface, ranks > 1 and warning is None))
     if warning and users is None and environment.local_rank == 0:
@@ -50,15 +50,15 @@ def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -
     ccl.load()
 
 
-# Where the ranks have met, for those that fail to say so to each other. Empty without a group.
+# The store of the ranks, for those that fail to report to each other. Empty without a group.
 MEETING: list[dist.Store] = []
 
-# What a backend needs before its group is made, by its name on the command line.
+# The preparation of each backend before its group is created, by its name on the command line.
 BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": _prepare_ccl, "gloo": _prepare_gloo}
 
 
 def check_backend(name: str) -> str:
-    """`name`, or UsageError where this image has no such backend."""
+    """`name`. Raises UsageError if this image has no such backend."""
     known = [backend for backend in BACKENDS if backend != "ccl" or ccl.installed()]
     if name not in known:
         raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
@@ -74,9 +74,9 @@ def initialize(
     """A context in which the default process group of all `world_size` ranks exists.
 
     `timeout_seconds` bounds each collective; the start is bounded by JOIN_SECONDS too. Raises UsageError,
-    one line, where the group cannot be made: no such backend, master unreachable, port in use, ranks missing.
-    A body that raises leaves the group as it is: taking it down may wait for peers that wait for this rank,
-    so the process has to end.
+    one line, if the group cannot be created: no such backend, master unreachable, port in use, ranks missing.
+    If the body raises, the group is not destroyed, because that may wait for ranks that wait for this one: the
+    process must exit.
     """
     check_backend(backend)
     join_seconds = min(timeout_seconds, JOIN_SECONDS)
@@ -89,7 +89,7 @@ def initialize(
         dist.init_process_group(
             backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
         )
-    except RuntimeError as error:  # torch raises it, or a subclass, for all that goes wrong between ranks
+    except RuntimeError as error:  # or a subclass, for every failure between ranks
         raise MeetingError(explain(error, environment, join_seconds)) from error
     yield
     if dist.is_initialized():  # the user's script may have done it
@@ -97,10 +97,10 @@ def initialize(
 
 
 def agree(error: str | None) -> None:
-    """A collective: return where no rank has an error, else end all ranks together with exit code 2.
+    """A collective: return if no rank has an error, otherwise end all ranks with exit code 2.
 
-    Every rank calls it with its own one-line message or None. Rank 0 prints each distinct message once, with
-    the ranks that it came from unless it came from all.
+    Every rank passes its own one-line message or None. Rank 0 prints each distinct message once, with the ranks
+    that reported it unless all did.
     """
     if not dist.is_initialized():
         gathered = [error]
@@ -118,15 +118,15 @@ def agree(error: str | None) -> None:
 
 
 def agreed(check: Callable[[], T]) -> T:
-    """What `check` returns, on every rank. A collective: if it raises UsageError on any, all end by `agree`."""
-    value: T | None = None
+    """`check()` on every rank. A collective: if it raises UsageError on any rank, `agree` ends all ranks."""
+    values: list[T] = []
     error: str | None = None
     try:
-        value = check()
+        values.append(check())
     except UsageError as found:
         error = str(found)
     agree(error)
-    return value  # type: ignore[return-value]  # agree raised if check did not return
+    return values[0]
 
 
 def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Store:
@@ -140,20 +140,20 @@ def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Sto
         timeout=timedelta(seconds=join_seconds),
     )
     store, _, _ = next(rendezvous)
-    # The backend's own connecting is bounded by the collective timeout: let all ranks be there first.
+    # The backend connects within the collective timeout: wait for all ranks first.
     return dist.PrefixStore("cpu-train-stack", _join(store, environment, join_seconds))
 
 
 def _join(store: dist.Store, environment: DistributedEnvironment, join_seconds: float) -> dist.Store:
-    """What of the store is these ranks' alone, when all of them are there. Raises MeetingError.
+    """A prefix of the store for this start of the ranks, once all of them have joined. Raises MeetingError.
 
-    torchrun's agents may keep their store over a restart, and with it what the ranks before wrote there, and not
-    all of them count the same restarts. So rank 0 names the start, and tells the name to those that ask for it.
+    torchrun's agents may keep their store across restarts, with the keys of earlier ranks, and may count restarts
+    differently. So rank 0 names each start, and answers the ranks that ask for the name.
     """
     end = time.monotonic() + join_seconds
     name = uuid.uuid4().hex
     if environment.rank:
-        answer = _ANSWER.format(store.add(_TICKETS, 1))  # no other rank has had this number, nor will
+        answer = _ANSWER.format(store.add(_TICKETS, 1))  # a unique ticket, also across restarts
         _wait(store, {0: answer}, environment, join_seconds, end)
         name = store.get(answer).decode()
     started = dist.PrefixStore(name, store)
@@ -173,7 +173,7 @@ def _join(store: dist.Store, environment: DistributedEnvironment, join_seconds: 
 def _wait(
     store: dist.Store, names: dict[int, str], environment: DistributedEnvironment, seconds: float, end: float
 ) -> None:
-    """Until the key of every rank is there, or time.monotonic() is `end`. Raises MeetingError."""
+    """Wait until every rank's key exists. Raises MeetingError when time.monotonic() reaches `end`."""
     left = timedelta(seconds=max(_POLL_SECONDS, end - time.monotonic()))
     try:
         store.wait([*names.values()], left)
@@ -181,33 +181,33 @@ def _wait(
         missing = [str(rank) for rank, name in names.items() if not store.check([name])]
         raise MeetingError(
             f"rank {', '.join(missing)} of {environment.world_size} did not join within {seconds:g} s: "
-            "see why it did not start, or start all ranks within that time"
+            "check why it did not start, or start all ranks within that time"
         ) from error
 
 
 def explain(error: Exception, environment: DistributedEnvironment, join_seconds: float) -> str:
-    """One line, with the mend, for what torch says when ranks or nodes cannot meet."""
+    """A one-line error, with what to do, for torch's errors when ranks or nodes cannot connect."""
     text = " ".join(f"{error} {error.__cause__ or ''}".split())
     where = f"{environment.master_addr}:{environment.master_port}"
     kind = type(error).__name__
     if kind == "RendezvousTimeoutError":
         return (
-            f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: start them all "
+            f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: start all of them "
             "within that time, with this endpoint"
         )
     if kind == "RendezvousConnectionError" and "EADDRINUSE" not in text:
         return (
-            f"the launcher at {where}, where the nodes meet, does not answer, or not any more: see that it runs, "
-            "its own log, and that the network lets this node reach it"
+            f"the launcher at {where}, where the nodes meet, is not responding: check that it is running, read "
+            "its log, and check that this node can reach it"
         )
     if kind == "RendezvousClosedError":
-        return f"the job that met at {where} has ended, expected it to wait for this node: start all nodes anew"
-    if text.startswith("ccl: "):  # the ranks have met, and the backend says by itself what it lacks
-        return f"{text[:400]}; see that rank's own log, or try --backend gloo"
+        return f"the job that met at {where} has ended, expected it to wait for this node: restart all nodes"
+    if text.startswith("ccl: "):  # the ranks have met, and the backend reports its own error
+        return f"{text[:400]}; read that rank's log, or try --backend gloo"
     if "EADDRINUSE" in text or "address already in use" in text.lower():
         return (
             f"port {environment.master_port} on this host is in use, expected a free one for the ranks to meet: "
-            "stop what uses it, or choose another (MASTER_PORT, or launch --master-port) for every rank"
+            "stop its process, or choose another port (MASTER_PORT, or launch --master-port) for every rank"
         )
     if "clients joined" in text:
         joined = text.split("waiting for clients.")[-1].split("clients")[0].strip().replace("/", " of ")
@@ -222,4 +222,4 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
             f"{agent} cannot be reached at {where} within {join_seconds:g} s, expected it to listen there: check "
             f"that it runs, MASTER_ADDR, MASTER_PORT and firewalls ({text[:200]})"
         )
-    return f"the process group cannot be made ({text[:300]}): check the network between the nodes"
+    return f"the process group cannot be created ({text[:300]}): check the network between the nodes"

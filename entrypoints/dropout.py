@@ -1,4 +1,4 @@
-"""Dropout that makes its random numbers itself, in kernels/dropout.cpp, instead of having them drawn singly.
+"""Dropout that generates its random numbers in the kernel (kernels/dropout.cpp), instead of drawing them singly.
 
 torch on a CPU draws each number in turn, writes a tensor of them and reads it twice: a seventh of the time of a
 BERT's training step. Here an element's number follows from its position and one seed, which is drawn from
@@ -14,7 +14,7 @@ from typing import Any
 from entrypoints import kernels, randomness
 from entrypoints.randomness import Rule
 
-# "torch" leaves dropout to torch. The attention kernel has its own.
+# "torch" turns off this kernel. Attention has its own dropout.
 VARIABLE = "CPU_TRAIN_STACK_DROPOUT_KERNEL"
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # The registration lives as long as this.
@@ -69,9 +69,9 @@ def _function() -> Any:
 
 
 def drop(tensor: Any, rule: Rule, strides: Any = None) -> Any:
-    """A copy of `tensor` (float32 or bfloat16) in which elements are dropped by their place in memory.
+    """A copy of `tensor` (float32 or bfloat16) with elements dropped by their position in memory.
 
-    `strides`: of the result, without gaps or overlaps. By default `tensor`'s own, as torch preserves them.
+    `strides`: the result's, without gaps or overlaps. Default: those that torch preserves of `tensor`'s.
     """
     import torch
 

@@ -91,7 +91,7 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
     """The rank that `environ` describes: a single one where no launcher's variables are set. Pure.
 
     Raises UsageError, one line, for an incomplete set, for numbers that cannot be true, for sets that
-    contradict each other, for the mark of a launcher that tells no place, and for a missing MASTER_ADDR where
+    contradict each other, for a launcher that does not define the placement, and for a missing MASTER_ADDR where
     the ranks are on several nodes.
     """
     started = [launcher for launcher in LAUNCHERS if launcher.started(environ)]
@@ -159,9 +159,9 @@ def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) ->
 
 
 def _nearest(started: Sequence[Launcher], environ: Mapping[str, str]) -> Launcher:
-    """The incomplete set that lacks least: srun's pmi2 plug-in leaves a part of hydra's beside Slurm's."""
-    whole = [launcher for launcher in started if launcher is not PLAIN or TORCHRUN not in started]
-    return min(whole, key=lambda launcher: len(launcher.missing(environ)))
+    """The launcher with the fewest missing variables: srun's pmi2 plug-in also sets some of hydra's."""
+    candidates = [launcher for launcher in started if launcher is not PLAIN or TORCHRUN not in started]
+    return min(candidates, key=lambda launcher: len(launcher.missing(environ)))
 
 
 def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
@@ -178,7 +178,7 @@ def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
         if not node_rank < nodes <= world_size:
             raise UsageError(
                 f"{launcher.node_rank}={node_rank} with {launcher.nodes}={nodes} and {launcher.world_size}="
-                f"{world_size} cannot be: expected node rank < nodes <= ranks; unset {launcher.name}'s variables"
+                f"{world_size} is impossible, expected node rank < nodes <= ranks: unset its variables"
             )
         return _Placement(rank, world_size, local_rank, local_world_size, node_rank, nodes)
     # Ranges first: they are the clearer message, and a size of 0 must not divide.
@@ -194,11 +194,10 @@ def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
 def _even_placement(
     launcher: Launcher, environ: Mapping[str, str], rank: int, world_size: int, local_rank: int
 ) -> _Placement:
-    """By the number of nodes alone, with the same number of ranks on each.
+    """The placement from the number of nodes alone, with the same number of ranks on each node.
 
-    A rank cannot see that others are placed in another way, but it is true where no rank refuses: on a node with
-    more than its part some local rank is not the rank's remainder, and then no node has less. The group waits for
-    all ranks.
+    A rank cannot see how other ranks are placed. But if one node had more ranks than another, some rank there
+    would fail this check, and the process group waits for all ranks.
     """
     nodes = _integer(launcher.nodes, environ)
     size = world_size // nodes if nodes else 0
@@ -217,7 +216,7 @@ def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, loc
         raise UsageError(
             f"SLURM_STEP_TASKS_PER_NODE={text} is {sum(counts)} tasks on {len(counts)} nodes, but "
             f"SLURM_STEP_NUM_TASKS={world_size} and SLURM_NODEID={node_rank}: "
-            "they are of different steps; start the job with srun"
+            "these are from different steps: start the job with srun"
         )
     return _Placement(rank, world_size, local_rank, counts[node_rank], node_rank, len(counts))
 
@@ -242,7 +241,7 @@ def _master_addr(environ: Mapping[str, str], launcher: Launcher | None, nodes: i
         return expand_nodelist(environ["SLURM_STEP_NODELIST"])[0]
     name = launcher.name if launcher else "single"
     raise UsageError(
-        f"MASTER_ADDR is not set, but by {name} the ranks are on {nodes} nodes: "
+        f"MASTER_ADDR is not set, but the ranks are on {nodes} nodes (launcher: {name}): "
         "set MASTER_ADDR to the name or address of rank 0's node for every rank"
     )
 
@@ -257,7 +256,7 @@ def _refuse_unless_nested(inner: Launcher, inside: _Placement, outer: Launcher, 
     one_a_node = outside.local_world_size == 1 and outside.world_size == inside.nodes
     if not (same or one_a_node or outside.world_size == 1):
         raise UsageError(
-            f"{inner.name} says {inside} ({inside.nodes} nodes), {outer.name} says {outside}: expected "
+            f"{inner.name} reports {inside} ({inside.nodes} nodes), {outer.name} reports {outside}: expected "
             f"one launcher, or {outer.name} with one rank on each of {inner.name}'s nodes: "
             "unset the variables of the wrong one"
         )
@@ -268,7 +267,9 @@ def _refuse_incomplete_contradiction(
 ) -> None:
     for name, value in ((inner.rank, environment.rank), (inner.world_size, environment.world_size)):
         if environ.get(name) and environ[name] != str(value):
-            raise UsageError(f"{inner.incomplete(environ)}; it also contradicts {chosen.name}, which says {value}")
+            raise UsageError(
+                f"{inner.incomplete(environ)}; {name} also contradicts {chosen.name}, which reports {value}"
+            )
 
 
 def _refuse_contradictions(environment: DistributedEnvironment, environ: Mapping[str, str]) -> None:
@@ -278,6 +279,6 @@ def _refuse_contradictions(environment: DistributedEnvironment, environ: Mapping
         found = " ".join(f"{name}={environ[name]}" for name in wrong)
         expected = " ".join(f"{name}={wanted[name]}" for name in wrong)
         raise UsageError(
-            f"found {found}, but {environment.launcher} says {expected}: unset {' '.join(wrong)}, "
+            f"found {found}, but {environment.launcher} reports {expected}: unset {' '.join(wrong)}, "
             "or start without that launcher"
         )

@@ -1,13 +1,18 @@
-"""The one kind of error that a user can mend: bad usage, bad configuration, bad input."""
+"""Errors that a user can fix: bad usage, bad configuration, bad input."""
 
 from __future__ import annotations
 
 USAGE_EXIT_CODE = 2
 
 
+def one_line(error: BaseException) -> str:
+    """The message of an error in one line, or its type without a message."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class UsageError(Exception):
-    """Says in one line what was found, what was expected and what to do. The process exits with code 2."""
+    """One line: what was found, what was expected and what to do. The process exits with code 2."""
 
 
 class MeetingError(UsageError):
-    """The ranks have not met. Unlike other bad usage, a restart may mend it: a node may be late or lost."""
+    """The ranks could not connect. Unlike for other usage errors, a restart may help: a node may be late."""

@@ -32,7 +32,7 @@ def record(error: BaseException) -> None:
         "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "timestamp": str(int(time.time())),
     }
-    # "told": the user has read why already. "again": another start may succeed.
+    # "told": the error has been printed. "again": a restart may succeed.
     document = {
         "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details},
         "told": told,

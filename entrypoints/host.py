@@ -79,10 +79,9 @@ class Topology:
     `cores`: the physical cores that have an allowed CPU, ordered by socket, NUMA node and first hardware thread.
     `launcher_cpus`: the CPUs of the MPI or Slurm process that started this one, `agent_cpus`: those of the Python
     (torchrun's agent) that did, `parent_cpus`: those of whatever did; None where there is none.
-    `bf16`: "amx_bf16", "avx512_bf16", or "emulated" (correct, but slower than fp32), by the CPU and by
-    ONEDNN_MAX_CPU_ISA.
+    `bf16`: "amx_bf16", "avx512_bf16", or "emulated" (correct, but slower than fp32), within ONEDNN_MAX_CPU_ISA.
     `features`: those of cpuinfo.FEATURES that the CPU has. `machine`: "x86_64", "aarch64", ...
-    `memory_policy`: "default", the name of the one that somebody has set, or "refused" (the container forbids it).
+    `memory_policy`: "default", the name of the policy in force, or "refused" (the container forbids reading it).
     `route` is None where it was not asked for. `warnings`: what could not be read, and what that means.
     """
 

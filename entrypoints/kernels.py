@@ -1,4 +1,4 @@
-"""The library of what a training step computes by itself (kernels/ in the sources). Torch-free."""
+"""The library of this project's own kernels (kernels/ in the sources). Torch-free."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-# "torch" leaves to torch what any kernel of the library does. OLD_NAME means the same.
+# "torch" turns off every kernel of the library. OLD_NAME is an alias.
 VARIABLE = "CPU_TRAIN_STACK_KERNELS"
 OLD_NAME = "CPU_TRAIN_STACK_DROPOUT"
 LIBRARY = Path(__file__).resolve().parent.parent / "kernels" / "libkernels.so"
 
 
 def wanted(variable: str) -> bool:
-    """Whether there is a library, and the user did not leave what `variable` is about, or everything, to torch."""
+    """Whether the library exists, and the user has not turned off the kernels of `variable`, or all kernels."""
     names = (VARIABLE, OLD_NAME, variable)
     return LIBRARY.exists() and not any(os.environ.get(name) == "torch" for name in names)
 

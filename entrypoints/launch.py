@@ -4,10 +4,10 @@
     launch --nnodes 2 --node-rank 0 --master-addr node-0 --nproc-per-node 2 -- run script.py
     launch --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node-0:29500 -- train ...
 
-With c10d the nodes meet without numbers of their own, and again after a failure: a lost node may come back.
+With c10d the nodes need no --node-rank, and meet again after a failure: a lost node may come back.
 
-When a rank fails, the agent stops the others of its node; this process says in one line which rank it was and
-of what, and exits with that rank's code (128 + the signal's number where a signal killed it).
+When a rank fails, the agent stops the other ranks of its node. This process prints one line with the rank and the
+cause, and exits with that rank's code (128 + the signal's number if a signal killed it).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MONITOR_SECONDS = 0.5
 # The ranks' time to end after SIGTERM. Below the 10 s that a container engine gives the whole container.
 STOP_SECONDS = 5
-# A store that does not answer for so long is lost.
+# A store that does not answer for this long is lost.
 STORE_SECONDS = 60
 
 
@@ -64,7 +64,7 @@ def _free_port() -> int:
 
 def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
-    # A store that the agents share would be that of the first meeting, and end with its node.
+    # A shared store would be that of the first meeting, and be lost with its node.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -73,7 +73,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
     from entrypoints.distributed import explain
 
-    if "LOGLEVEL" not in os.environ:  # torchrun's own switch: its agent's lines are for who asks
+    if "LOGLEVEL" not in os.environ:  # torchrun's switch for its agent's log
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
@@ -84,7 +84,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         kills.forget()
         return line
 
-    # There is no option for it.
+    # elastic_launch has no option for the agent's class.
     api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, describe_restart)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         config = agent_options.config(
@@ -114,7 +114,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
 
 def _meeting_of(options: Launch, node: DistributedEnvironment) -> dict[str, Any]:
-    """torchrun's own terms for where and how the nodes meet."""
+    """torchrun's options for where and how the nodes meet."""
     seconds = max(1, round(options.timeout_seconds))
     where = {"rdzv_endpoint": f"{node.master_addr}:{node.master_port}"}
     if options.node_rank is not None:
@@ -122,7 +122,7 @@ def _meeting_of(options: Launch, node: DistributedEnvironment) -> dict[str, Any]
         return {**where, "rdzv_configs": configs, "local_addr": node.master_addr if node.rank == 0 else None}
     found = network.route(node.master_addr, options.timeout_seconds)
     hosts = found.address == found.source
-    # Ranks go by the order of these names, and rank 0's is MASTER_ADDR: the endpoint's own all nodes can resolve.
+    # torchrun orders ranks by these names, and rank 0's is MASTER_ADDR. All nodes can resolve the endpoint's name.
     name = node.master_addr if hosts else socket.gethostname()
     if not hosts:
         network.wait_for_port(node.master_addr, node.master_port, options.timeout_seconds)
@@ -131,7 +131,7 @@ def _meeting_of(options: Launch, node: DistributedEnvironment) -> dict[str, Any]
 
 
 def _node_name(options: Launch) -> object:
-    """What messages call this node."""
+    """This node's name in messages."""
     return socket.gethostname() if options.node_rank is None else options.node_rank
 
 
@@ -143,7 +143,7 @@ def _report(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kill
 
 
 def _describe(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> tuple[int, str]:
-    """The exit code of the failure that caused the others, and which rank it was and how it ended."""
+    """The first failure's exit code, and a line with its rank and its cause."""
     global_rank, failure = first_failure(failures)
     out_of_memory = failure.exitcode == -signal.SIGKILL and kills.any_new()
     code, what = how_it_ended(failure.exitcode, out_of_memory)
@@ -153,8 +153,8 @@ def _describe(failures: Mapping[int, ProcessFailure], options: Launch, kills: Ki
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
     """The failure that caused the others, with its global rank.
 
-    A rank that was killed leaves no file; its peers then fail of a lost connection within milliseconds and
-    leave one. So a failure without a file counts as one monitoring interval and a second's rounding earlier.
+    A killed rank leaves no error file; its peers then lose the connection, fail within milliseconds and leave one.
+    So a failure without a file counts as one monitoring interval and a second's rounding earlier.
     The agent's own SIGTERM comes last.
     """
 

@@ -1,4 +1,4 @@
-"""launch's options, with torchrun's own variables as defaults, and where the nodes meet by them. Torch-free."""
+"""launch's options, with torchrun's own variables as defaults. Torch-free."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _ENDPOINT = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))
 class Launch:
     """One node's part of a job. `master_port` 0: any free port (one node only).
 
-    `nproc_per_node` None: as many as this node's cores, NUMA nodes and CPU quota are good for.
-    `node_rank` None: the meeting decides (c10d), `run_id` is what the nodes of one job have in common.
+    `nproc_per_node` None: chosen by this node's cores, NUMA nodes and CPU quota.
+    `node_rank` None: assigned when the nodes meet (c10d). `run_id`: the same on all nodes of a job.
     """
 
     nnodes: int
@@ -68,15 +68,15 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     add("--master-port", default=pet["MASTER_PORT"], metavar="PORT",
         help=f"where the nodes meet (default: {DEFAULT_MASTER_PORT}; any free port for one node)")  # fmt: skip
     add("--rdzv-backend", default=pet["RDZV_BACKEND"] or STATIC, metavar="static|c10d",
-        help="how several nodes meet: each with its --node-rank, or by themselves (default: static)")  # fmt: skip
+        help="how several nodes meet: static (each has a --node-rank, the default) or c10d")  # fmt: skip
     add("--rdzv-endpoint", default=pet["RDZV_ENDPOINT"], metavar="HOST[:PORT]",
-        help="c10d: where they meet, a name or address of one of them")  # fmt: skip
+        help="c10d: where the nodes meet, a name or address of one of them")  # fmt: skip
     add("--rdzv-id", default=pet["RDZV_ID"] or environ.get("TORCHELASTIC_RUN_ID", "none"), metavar="NAME",
-        help="c10d: the job's name, where several meet at one endpoint")  # fmt: skip
+        help="c10d: the job's name, if several jobs use one endpoint")  # fmt: skip
     add("--max-restarts", default=pet["MAX_RESTARTS"] or "0", metavar="K",
-        help="restart all ranks so many times (default: 0)")  # fmt: skip
+        help="restart all ranks up to K times (default: 0)")  # fmt: skip
     add("--timeout", type=positive_seconds, default=DEFAULT_JOIN_SECONDS, metavar="SECONDS",
-        help="for all nodes to come (default: %(default)g)")  # fmt: skip
+        help="wait for all nodes (default: %(default)g)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(argv)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -104,7 +104,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
 
 
 def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str, int]:
-    """This node's index, and where the nodes meet: host and port. Raises UsageError."""
+    """This node's index, and the host and port where the nodes meet. Raises UsageError."""
     if options.rdzv_backend not in (STATIC, C10D):
         raise UsageError(f"launch: --rdzv-backend is {options.rdzv_backend!r}, expected {STATIC} or {C10D}")
     if nnodes == 1:
@@ -114,14 +114,14 @@ def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str,
     if options.rdzv_backend == C10D:
         if not options.rdzv_endpoint:
             raise UsageError(
-                f"launch: {nnodes} nodes meet by c10d, but --rdzv-endpoint is missing: give all the same HOST:PORT"
+                f"launch: {nnodes} nodes meet by c10d, but --rdzv-endpoint is missing: set one HOST:PORT for all"
             )
         return (None, *_endpoint(options.rdzv_endpoint))
     missing = [name for name in ("node_rank", "master_addr") if not getattr(options, name)]
     if missing:
         flags = " ".join("--" + name.replace("_", "-") for name in missing)
         raise UsageError(
-            f"launch: {nnodes} nodes, but {flags} is missing: give each node its index and node 0's name"
+            f"launch: {nnodes} nodes, but {flags} is missing: set each node's index and node 0's name"
         )
     number = _number("--node-rank", options.node_rank, 0, nnodes - 1)
     port = _number("--master-port", options.master_port or str(DEFAULT_MASTER_PORT), 0, 65535)
@@ -134,7 +134,7 @@ def _endpoint(text: str) -> tuple[str, int]:
     if not match:
         raise UsageError(
             f"launch: --rdzv-endpoint is {text!r}, expected HOST or HOST:PORT, "
-            "an IPv6 address in brackets ([fe80::1]:29500)"
+            "with an IPv6 address in brackets ([fe80::1]:29500)"
         )
     port = _number("--rdzv-endpoint's port", match["port"] or str(DEFAULT_MASTER_PORT), 1, 65535)
     return match["address"] or match["host"], port

@@ -1,7 +1,7 @@
 """The launchers that can start a rank, and the names of their variables: one row each.
 
-LAUNCHERS tell the whole place of a rank. What else leaves a mark on the processes that it starts is refused
-(`unplaced`): taken for single ranks, N processes would each train on everything and write to one folder.
+LAUNCHERS define a rank's complete placement. `unplaced` refuses processes started by any other launcher: as single
+ranks, N processes would each train on all of the data and write to one folder.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from entrypoints.slurm import in_step
 
 @dataclass(frozen=True)
 class Launcher:
-    """The names of one launcher's variables, and the variables that say that it started this process.
+    """The names of one launcher's variables. `marks`: any of these shows that the launcher started this process.
 
-    `evenly`: its options for blocks of consecutive ranks, as many on each node. `mend`: what to do where its set
-    is incomplete, beyond setting or unsetting the variables.
+    `evenly`: the launcher's options for blocks of consecutive ranks, the same number on each node.
+    `fix`: what to do about missing variables, other than setting or unsetting them.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Launcher:
     rank: str
     world_size: str
     local_rank: str
-    local_world_size: str = ""  # empty: it names only the nodes, each must have the same number of ranks
-    node_rank: str = ""  # empty: it names none, the ranks must be placed in blocks
+    local_world_size: str = ""  # empty: derived from `nodes`, every node must have the same number of ranks
+    node_rank: str = ""  # empty: not set by the launcher, the ranks must be placed in blocks
     nodes: str = ""
     also: tuple[str, ...] = ()
     evenly: str = ""
-    mend: str = ""
+    fix: str = ""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -48,16 +48,16 @@ class Launcher:
         return [name for name in self.variables if not environ.get(name)]
 
     def incomplete(self, environ: Mapping[str, str]) -> str:
-        """The line for a set of which variables are missing."""
+        """The error message for missing variables."""
         found = [name for name in self.variables if environ.get(name)]
         found = found or [name for name in self.marks if environ.get(name)]
         values = " ".join(f"{name}={environ[name]}" for name in found)
-        mend = "unset these variables to run a single rank, or set the missing ones"
-        mend += f" ({self.mend})" if self.mend else ""
-        return f"found {values}, but {' '.join(self.missing(environ))} of {self.name}'s set is missing: {mend}"
+        fix = "unset these variables to run a single rank, or set the missing ones"
+        fix += f" ({self.fix})" if self.fix else ""
+        return f"found {values}, but not {' '.join(self.missing(environ))} (launcher: {self.name}): {fix}"
 
     def uneven(self, placed: str) -> str:
-        """The line for ranks that are not in blocks; `placed`: this rank, and where."""
+        """The error message for ranks that are not in blocks. `placed`: this rank and its placement."""
         return (
             f"{self.name} placed {placed}, expected blocks of consecutive ranks with the same number on every "
             "node: start the same number of ranks on each node" + (f" ({self.evenly})" if self.evenly else "")
@@ -101,8 +101,8 @@ HYDRA = Launcher(
     "MPI_LOCALNRANKS",
     evenly="-ppn N",
 )
-# Cray's mpiexec. It tells the number of ranks only in the variables of Cray's PMI, none of them with PMIx. Slurm's
-# and Flux's plug-ins for Cray MPI set PALS_RANKID too, without PALS_LOCAL_RANKID.
+# Cray's mpiexec. Only Cray's PMI sets the number of ranks; PMIx does not. Slurm's and Flux's plug-ins for Cray MPI
+# set PALS_RANKID too, without PALS_LOCAL_RANKID.
 PALS = Launcher(
     "PALS",
     ("PALS_RANKID", "PALS_LOCAL_RANKID"),
@@ -112,7 +112,7 @@ PALS = Launcher(
     "PALS_LOCAL_SIZE",
     also=("PMI_RANK",),
     evenly="--ppn N",
-    mend="start them with Cray's PMI (mpiexec without --pmi=pmix, PALS_PMI unset)",
+    fix="start the ranks with Cray's PMI (mpiexec without --pmi=pmix, PALS_PMI unset)",
 )
 FLUX = Launcher(
     "Flux",
@@ -123,7 +123,7 @@ FLUX = Launcher(
     nodes="FLUX_JOB_NNODES",
     evenly="--nodes N --tasks-per-node R --taskmap block",
 )
-# IBM's jsrun on LSF. With Spectrum MPI, Open MPI's set is beside it and says the same.
+# IBM's jsrun on LSF. Spectrum MPI also sets Open MPI's variables, to the same values.
 JSM = Launcher(
     "jsrun",
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
@@ -144,17 +144,17 @@ SLURM = Launcher(
     also=("SLURM_STEP_NODELIST",),
 )
 PLAIN = Launcher(
-    "environment", _PLAIN_NAMES, *_PLAIN_NAMES, mend="one rank a node is LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
+    "environment", _PLAIN_NAMES, *_PLAIN_NAMES, fix="one rank per node: LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
 )
 LAUNCHERS = (TORCHRUN, OPEN_MPI, MVAPICH2, HYDRA, PALS, FLUX, JSM, SLURM, PLAIN)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A variable that a launcher leaves on its processes without telling their whole place.
+    """A variable set by a launcher that does not define a rank's complete placement.
 
-    `alone`: the values with which there is one process, a regular expression. `beside`: another variable that has
-    to be set too. `instead`: how to start the ranks.
+    `alone`: a regular expression for the values of a single process. `beside`: another variable that must be set
+    too. `instead`: how to start the ranks.
     """
 
     launcher: str
@@ -169,46 +169,46 @@ class Mark:
         return bool(value) and beside and not re.fullmatch(self.alone, value)
 
 
-_OWN = "start with mpirun, or set RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE for each"
+_MPIRUN_OR_PLAIN = "start with mpirun, or set RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE for each rank"
 MARKS = (
     Mark("prterun", "PMIX_RANK", "start with mpirun"),
-    Mark("srun", "SLURM_PROCID", "keep its SLURM_STEP_* variables", alone="0"),  # a batch script has it too
-    Mark("aprun", "ALPS_APP_PE", _OWN),
-    Mark("blaunch", "LSF_PM_TASKID", _OWN),
-    # A job's script is task 1 on node 0; pbsdsh's are others, numbered for each node by themselves (Torque).
-    Mark("pbsdsh", "PBS_TASKNUM", _OWN, alone="1"),
-    Mark("pbsdsh", "PBS_NODENUM", _OWN, alone="0"),
+    Mark("srun", "SLURM_PROCID", "keep its SLURM_STEP_* variables", alone="0"),  # also set in a batch script
+    Mark("aprun", "ALPS_APP_PE", _MPIRUN_OR_PLAIN),
+    Mark("blaunch", "LSF_PM_TASKID", _MPIRUN_OR_PLAIN),
+    # The job's script is task 1 on node 0. pbsdsh starts the other tasks; Torque numbers them per node.
+    Mark("pbsdsh", "PBS_TASKNUM", _MPIRUN_OR_PLAIN, alone="1"),
+    Mark("pbsdsh", "PBS_NODENUM", _MPIRUN_OR_PLAIN, alone="0"),
     Mark("the operator", "PET_NNODES", "start with launch (launch -- train ...)", alone="(1:)?1"),
-    # Without MPI, `accelerate launch --cpu` starts one process on each machine and says nothing about the others;
-    # it sets the address only for several.
+    # Without MPI, `accelerate launch --cpu` starts one process on each machine and does not set its rank. It sets
+    # MASTER_ADDR only for several machines.
     Mark(
         "accelerate launch",
         "MASTER_ADDR",
-        "give it --mpirun_hostfile, or start with launch or mpirun",
+        "pass --mpirun_hostfile, or start with launch or mpirun",
         beside="ACCELERATE_MIXED_PRECISION",
     ),
 )
-# HOROVOD_RANK and what else has a rank in its name; not that of a node or of a role, which users set too.
+# HOROVOD_RANK and similar. Not the rank of a node or a role: users set those too.
 _RANK = re.compile(r"[A-Z][A-Z0-9_]*_RANK(ID)?")
 _NO_RANK = re.compile(r"(.*_)?(NODE|GROUP|ROLE|HOST|MACHINE)_RANK")
 
 
 def unplaced(environ: Mapping[str, str]) -> str | None:
-    """The line for a process that a launcher has started without telling its place; None where there is no mark.
+    """The error message for a process whose launcher does not define its placement; None without a launcher.
 
-    For environments in which none of LAUNCHERS has left its set.
+    For environments with no variable of LAUNCHERS.
     """
     for mark in MARKS:
         if mark.left(environ):
             return _unplaced(mark.launcher, mark.variable, environ, mark.instead)
     for name in sorted(environ):
         if _RANK.fullmatch(name) and not _NO_RANK.fullmatch(name) and whole_number(environ[name]) is not None:
-            return _unplaced("what set it", name, environ, _OWN)
+            return _unplaced("its launcher", name, environ, _MPIRUN_OR_PLAIN)
     return None
 
 
 def _unplaced(launcher: str, variable: str, environ: Mapping[str, str], instead: str) -> str:
     return (
-        f"found {variable}={environ[variable]}, but {launcher} does not say how many ranks there are and where: "
+        f"found {variable}={environ[variable]}, but {launcher} does not set the number of ranks and their nodes: "
         f"{instead}, or unset {variable} to run a single rank"
     )

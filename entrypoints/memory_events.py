@@ -1,4 +1,4 @@
-"""What the kernel tells of a container's memory limit. Torch-free."""
+"""The kernel's out-of-memory kills in this container. Torch-free."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def out_of_memory_kills(root: Path = Path("/")) -> int:
 
 
 class Kills:
-    """The kernel's kills for memory from now on: its own counter is never reset, and a container may be old."""
+    """Out-of-memory kills from now on. The kernel's counter starts with the container and is never reset."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._before = out_of_memory_kills(root)
 
     def any_new(self) -> bool:
-        """Whether there was one since this was made, or since `forget`."""
+        """Whether any kill happened since construction or the last `forget`."""
         return out_of_memory_kills(self._root) > self._before
 
     def forget(self) -> None:
-        """Those so far have been reported."""
+        """Ignore the kills so far."""
         self._before = out_of_memory_kills(self._root)

@@ -29,7 +29,7 @@ def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str
         and environ.get("ROLE_NAME") != LAUNCH_ROLE
     ):
         notes.reasons.append(
-            "OMP_NUM_THREADS=1 is what torchrun sets by itself for several ranks on a node: replaced "
+            "OMP_NUM_THREADS=1 is torchrun's default for several ranks on a node: replaced "
             "(to force 1, start the ranks with this stack's launch)"
         )
         return None

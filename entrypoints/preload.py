@@ -24,7 +24,7 @@ class Library:
     sonames: tuple[str, ...]
     rivals: tuple[str, ...]
     without: str
-    mend: str
+    fix: str
 
 
 LIBRARIES = (
@@ -70,7 +70,7 @@ def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None 
             paths.append(path)
             reasons.append(f"{library.name} is preloaded from {path}")
         else:
-            warnings.append(f"{' or '.join(library.sonames)} was not found, so {library.without}: {library.mend}")
+            warnings.append(f"{' or '.join(library.sonames)} was not found, so {library.without}: {library.fix}")
     return Preloads(tuple(paths), tuple(reasons), tuple(warnings))
 
 
@@ -91,7 +91,7 @@ class Locator:
 
     def _cached(self, soname: str) -> list[Path]:
         if self._cache is None:
-            # Users' PATH often lacks /sbin. The 64-bit libraries are marked "libc6,x86-64" and the like.
+            # Users' PATH often lacks /sbin. The 64-bit libraries are marked "libc6,x86-64" or similar.
             listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
             self._cache = listing.stdout
         found = re.findall(rf"^\s*{re.escape(soname)} \(libc6,.*?\) => (.*)$", self._cache, re.MULTILINE)

@@ -61,7 +61,7 @@ def named_backend(argv: list[str]) -> str | None:
 
 
 def _trainers_backend(argv: list[str]) -> str | None:
-    """By its own name, or else by those of old guides, on the command line and in a file before it."""
+    """The value of --backend, or else of a flag from old guides. The command line overrides the file."""
     from entrypoints.adapt.words import BACKENDS, name_of
     from entrypoints.train import config_files
 

@@ -1,4 +1,4 @@
-"""What `launch --max-restarts K` does when a rank fails: it says so, and restarts only what may end otherwise."""
+"""`launch --max-restarts K`: report each restart, and do not restart after bad usage."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ Failures = Mapping[int, "ProcessFailure"]
 
 
 def agent(base: Any, describe: Callable[[Failures], str]) -> Any:
-    """torchrun's agent `base` (LocalElasticAgent, or one like it), which prints a line for each restart, as
-    `describe` says what failed, and makes none after bad usage."""
+    """A subclass of torchrun's agent `base` (LocalElasticAgent) that prints a line for each restart.
 
-    class Agent(base):  # type: ignore[misc]  # torch is untyped on the host
-        _remaining_restarts: int
+    `describe` returns the description of a failure. After bad usage, the agent does not restart.
+    """
 
-        def _monitor_workers(self, worker_group: Any) -> Any:
-            result = super()._monitor_workers(worker_group)
-            if result.is_failed() and self._remaining_restarts > 0:
-                if is_final(result.failures):
-                    self._remaining_restarts = 0
-                else:
-                    most = worker_group.spec.max_restarts
-                    number = most - self._remaining_restarts + 1
-                    line = f"{describe(result.failures)}: restart {number} of {most}"
-                    print(line, file=sys.stderr, flush=True)
-            return result
+    def _monitor_workers(self: Any, worker_group: Any) -> Any:
+        result = base._monitor_workers(self, worker_group)
+        if result.is_failed() and self._remaining_restarts > 0:
+            if is_final(result.failures):
+                self._remaining_restarts = 0
+            else:
+                most = worker_group.spec.max_restarts
+                number = most - self._remaining_restarts + 1
+                line = f"{describe(result.failures)}: restart {number} of {most}"
+                print(line, file=sys.stderr, flush=True)
+        return result
 
-    return Agent
+    return type("Agent", (base,), {"_monitor_workers": _monitor_workers})
 
 
 def is_final(failures: Failures) -> bool:
-    """Whether a rank has refused its command line or its input: it would do so again."""
+    """Whether a rank has refused its command line or its input: a restart would fail in the same way."""
     return any(
         failure.exitcode == USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
         for failure in failures.values()

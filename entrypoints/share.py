@@ -23,8 +23,8 @@ class Share:
     """One rank's part. `cores`: the physical cores it may use.
 
     `quota`: its processor time in CPUs, inf where that is unlimited. `crowded`: other ranks use the same cores,
-    since there are more ranks than CPUs. `smallest`, `largest`: cores in the shares of all ranks of the node, for
-    what they have to decide alike; a rank that its launcher has bound knows of its own alone.
+    since there are more ranks than CPUs. `smallest`, `largest`: the numbers of cores in the node's smallest and
+    largest share, for decisions that all ranks must make alike. A rank bound by its launcher knows only its own.
     """
 
     cores: Sequence[Core]
@@ -44,7 +44,7 @@ class Share:
         return self.crowded or self.limited
 
     def can_spare(self, cores: int, threads: int) -> bool:
-        """Whether each rank of the node has so many cores that are free of its `threads` and of other ranks."""
+        """Whether every rank of the node can keep `cores` free of its `threads` and of other ranks."""
         return not self.crowded and self.quota >= self.largest and self.smallest - threads >= cores
 
     @property
@@ -63,7 +63,7 @@ def of_rank(environment: DistributedEnvironment, topology: Topology, notes: Note
     """The share of the rank `environment`; says why, and warns where ranks get in each other's way."""
     ranks = environment.local_world_size
     node, index, crowded = _divided(environment, topology, notes)
-    cores, sizes = node[index], [len(one) for one in node]
+    cores, sizes = node[index], [len(each) for each in node]
     part = topology.quota.cpus / ranks if topology.quota else math.inf
     share = Share(cores, part, crowded, min(sizes), max(sizes))
     if topology.quota is None or not share.limited:
@@ -79,13 +79,13 @@ def of_rank(environment: DistributedEnvironment, topology: Topology, notes: Note
         )
     notes.reasons.append(
         f"bound to no more than the node's cores that are its share ({count(len(cores), 'core')}): a quota gives "
-        "time, not cores of one's own, so the kernel moves the threads to cores that are idle"
+        "time, not dedicated cores, so the kernel moves the threads to idle cores"
     )
     return share
 
 
 def binder(environment: DistributedEnvironment, topology: Topology) -> str:
-    """Who has bound this rank by itself to a part of its launcher's CPUs; empty where nobody has."""
+    """Who has bound this rank to a subset of its launcher's CPUs; empty if nobody has."""
     name = environment.launcher
     if name == TORCHRUN.name:  # binds nothing: what is bound between the agent and the rank, the user has bound
         outer, who = topology.agent_cpus, "the command that torchrun started"
@@ -99,7 +99,7 @@ def binder(environment: DistributedEnvironment, topology: Topology) -> str:
 def _divided(
     environment: DistributedEnvironment, topology: Topology, notes: Notes
 ) -> tuple[Sequence[Sequence[Core]], int, bool]:
-    """The known shares of the node's cores, which of them is the rank's, and whether others use it too."""
+    """The known shares of the node's cores, the index of this rank's, and whether other ranks use it too."""
     cores, ranks, allowed = topology.cores, environment.local_world_size, topology.allowed
     who = binder(environment, topology)
     if who:
@@ -107,7 +107,7 @@ def _divided(
         if ranks == 1 and topology.launcher_cpus:
             notes.warnings.append(
                 f"{who} has bound the only rank of this node to {len(allowed)} of {len(topology.launcher_cpus)} "
-                "CPUs: to use them all, tell it not to bind (mpirun --bind-to none)"
+                "CPUs: to use all of them, turn binding off (mpirun --bind-to none)"
             )
         return [cores], 0, False
     if ranks == 1:

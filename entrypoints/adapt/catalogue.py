@@ -68,7 +68,7 @@ def explain(situation: Situation, off: frozenset[str]) -> str:
 
 def _lines(situation: Situation, off: frozenset[str]) -> Sequence[str]:
     lines = [
-        "What `run` mends for a script from outside. --no-adapt NAME leaves one out, --no-adapt all every one.",
+        "What `run` adapts for unmodified scripts. Turn off one with --no-adapt NAME, or all with --no-adapt all.",
         "",
     ]
     for one in ALL:

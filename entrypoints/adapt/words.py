@@ -1,7 +1,7 @@
-"""Words of older recipes on the command line of Hugging Face's TrainingArguments, and what they are now.
+"""Fields that Hugging Face's TrainingArguments had in older releases ("words"), and their replacements.
 
-The only home of the list, for `run` and for `train`. `run` touches a word only where the installed transformers
-does not know it: the script is to have what it asks for. `train` also answers those that mean nothing on CPUs.
+`run` and `train` share this list. `run` replaces a word only if the installed transformers does not support it.
+`train` also replaces or drops words that have no effect on CPUs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _FALSE = frozenset({"false", "0", "no", "n", "f"})
 
 @dataclass(frozen=True)
 class Word:
-    """A field that TrainingArguments had. `now`: the field with its meaning, None where it has no meaning left.
+    """A field that TrainingArguments had. `now`: its replacement, None if it is dropped.
 
-    `gone`: the version of transformers that lacks it, None where a script can still have it or never could: only
-    `train` answers those. `value`: turns the old field's value into the new one's. `variable`: the environment's,
-    which has the meaning now. `in_train`: the flag of `train` with the meaning, where that is another than `now`.
+    `gone`: the version of transformers that removed the field. None if scripts can still use it, or never could:
+    only `train` replaces those. `value`: converts the old field's value. `variable`: the environment variable that
+    replaces the field. `in_train`: the replacement in `train`, if not `now`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Word:
 
     @property
     def line(self) -> str:
-        """What is said when it was found."""
+        """The note for the user."""
         now = f"has become --{self.now}" if self.now else "is dropped"
         if self.variable:
             now = f"has become the variable {self.variable}"
@@ -47,11 +47,11 @@ class Word:
 
     @property
     def of_train(self) -> Word:
-        """The same word as `train` understands it."""
-        return replace(self, now=self.in_train, why=_MOVED) if self.in_train else self
+        """The word with its replacement in `train`."""
+        return replace(self, now=self.in_train, why=_RENAMED) if self.in_train else self
 
 
-# The sub-sets of GLUE on the hub, as run_glue names its tasks.
+# The subsets of GLUE on the hub, by run_glue's names of the tasks.
 _GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 GLUE = "nyu-mll/glue"
 
@@ -59,25 +59,25 @@ GLUE = "nyu-mll/glue"
 def _glue(given: str) -> str:
     if given.lower() not in _GLUE:
         raise UsageError(
-            f"--task_name {given}: expected a task of GLUE ({', '.join(_GLUE)}), or write --dataset_name"
+            f"--task_name {given}: expected a GLUE task ({', '.join(_GLUE)}): for other data, use --dataset_name"
         )
     return given.lower()
 
 
-_MOVED = "it has another name"
-_ITSELF = "`run --backend` names the group's backend"
+_RENAMED = "it was renamed"
+_RUN_BACKEND = "`run --backend` selects the backend"
 _NO_FP16 = "CPUs have no fast fp16"
 
-# `run` leaves it out only where its value is ccl: adapt.arguments sees to it.
-DDP_BACKEND = Word("ddp_backend", "5.1.0", None, _ITSELF, in_train="backend")
+# `run` drops it only if its value is ccl (see adapt.arguments).
+DDP_BACKEND = Word("ddp_backend", "5.1.0", None, _RUN_BACKEND, in_train="backend")
 WORDS = (
     DDP_BACKEND,
     Word("no_cuda", "5.0.0", "use_cpu", "it is implied on CPUs"),
-    Word("xpu_backend", "4.32.0", None, _ITSELF, in_train="backend"),
-    Word("use_ipex", "4.57.0", None, "torch has taken IPEX's optimizations over"),
-    Word("evaluation_strategy", "4.52.0", "eval_strategy", _MOVED),
-    Word("per_gpu_train_batch_size", "5.0.0", "per_device_train_batch_size", _MOVED),
-    Word("per_gpu_eval_batch_size", "5.0.0", "per_device_eval_batch_size", _MOVED),
+    Word("xpu_backend", "4.32.0", None, _RUN_BACKEND, in_train="backend"),
+    Word("use_ipex", "4.57.0", None, "torch now includes IPEX's optimizations"),
+    Word("evaluation_strategy", "4.52.0", "eval_strategy", _RENAMED),
+    Word("per_gpu_train_batch_size", "5.0.0", "per_device_train_batch_size", _RENAMED),
+    Word("per_gpu_eval_batch_size", "5.0.0", "per_device_eval_batch_size", _RENAMED),
     Word("warmup_ratio", "5.15.0", "warmup_steps", "a number below 1 is the share of all steps"),
     Word(
         "group_by_length", "5.0.0", "train_sampling_strategy", "its value is group_by_length",
@@ -88,20 +88,20 @@ WORDS = (
     Word("half_precision_backend", "5.0.0", None, "--bf16 is enough"),
     Word("fp16_backend", "5.0.0", None, "--bf16 is enough"),
     Word("fp16_opt_level", "5.0.0", None, "it was for NVIDIA's Apex"),
-    Word("jit_mode_eval", "5.0.0", None, "evaluation is not traced any more"),
+    Word("jit_mode_eval", "5.0.0", None, "evaluation is no longer traced"),
     Word("save_safetensors", "5.0.0", None, "weights are always written as safetensors"),
     Word("logging_dir", "5.15.0", None, "it names tensorboard's folder", variable="TENSORBOARD_LOGGING_DIR"),
-    Word("auto_find_batch_size", None, None, "a rank that is out of memory is killed and cannot try again"),
-    Word("local_rank", None, None, "the launcher's variables tell the rank"),
-    Word("max_length", None, "max_seq_length", _MOVED),
+    Word("auto_find_batch_size", None, None, "a rank that runs out of memory is killed and cannot retry"),
+    Word("local_rank", None, None, "the launcher's variables define the rank"),
+    Word("max_length", None, "max_seq_length", _RENAMED),
     Word("task_name", None, "dataset_config_name", f"with --dataset_name {GLUE}", value=_glue),
-    Word("overwrite_output_dir", "5.0.0", None, "the script that reads it is given it"),
+    Word("overwrite_output_dir", "5.0.0", None, "scripts can still read its value"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Found:
-    """A word that was found, and the value that it had: `true` for a switch without one."""
+    """A word on the command line, and its value: `true` for a flag without a value."""
 
     word: Word
     value: str
@@ -111,22 +111,22 @@ class Found:
         return self.value.lower() not in _FALSE
 
     def export(self, environ: MutableMapping[str, str]) -> None:
-        """Hands the value on to the variable that has the word's meaning now, unless the user set it."""
+        """Set the environment variable that replaces the word, unless the user has set it."""
         if self.word.variable:
             environ.setdefault(self.word.variable, self.value)
 
 
-# What names the process group's backend on `train`'s command line.
+# The flags of `train` that select the process group's backend.
 BACKENDS = frozenset({"backend", *(word.name for word in WORDS if word.in_train == "backend")})
 
 
 def name_of(argument: str) -> str:
-    """`--Use-ipex=true` -> `Use_ipex`; empty where it is not a long flag."""
+    """`--Use-ipex=true` -> `Use_ipex`; empty if not a long flag."""
     return argument[2:].partition("=")[0].replace("-", "_") if argument.startswith("--") else ""
 
 
 def rewrite(arguments: Sequence[str], active: Mapping[str, Word]) -> tuple[list[str], list[Found]]:
-    """The arguments with the words of `active` replaced or dropped, and the words found. Nothing else changes."""
+    """The arguments with the words in `active` replaced or dropped, and the words found."""
     kept: list[str] = []
     found: list[Found] = []
     rest = list(arguments)
@@ -147,7 +147,7 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, Word]) -> tuple[list[
 
 
 def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, Word]) -> tuple[dict[str, Any], list[Found]]:
-    """The same for fields by name: a configuration file's, or a call's. A field that is given already stays."""
+    """`rewrite` for the fields of a configuration file or a call. Fields already present keep their values."""
     kept: dict[str, Any] = {name: value for name, value in values.items() if name not in active}
     found: list[Found] = []
     for name in (name for name in values if name in active):

@@ -1,1 +1,1 @@
-"""`doctor`: what a rank would find in this container, each line ok, warning or error with its mend."""
+"""`doctor`: check this container for training. Each line is ok, warning or error, with how to fix it."""

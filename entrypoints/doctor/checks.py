@@ -1,11 +1,11 @@
-"""What the doctor says: one line a check, as JSON or as text."""
+"""The doctor's report: one line per check, as text or JSON."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Callable
 
@@ -22,56 +22,59 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """`detail`: what was found. `mend`: what to do about it, empty where there is nothing to do."""
+    """`detail`: what was found. `fix`: what to do about it, empty if there is nothing to do."""
 
     name: str
     status: Status
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 def attempt(name: str, examine: Callable[[], Iterable[Check]]) -> list[Check]:
-    """The checks of one family, or one error line where looking fails: a doctor that dies helps nobody."""
+    """The checks of one family, or one error line if examining fails: the other families still report."""
     try:
         return list(examine())
     except UsageError as error:
         return [refusal(name, error)]
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other families are still worth their lines
+    except Exception as error:  # noqa: BLE001 - the other families still report
         text = " ".join(str(error).split())
         return [
             Check(
                 name,
                 Status.ERROR,
                 f"the check itself failed: {type(error).__name__}: {text}",
-                "see whether the container hides /proc or /sys, or forbids to start processes",
+                "check whether the container hides /proc or /sys, or forbids starting processes",
             )
         ]
 
 
 def refusal(name: str, error: UsageError) -> Check:
-    """A UsageError as a check: its line ends in what to do, behind the last colon."""
-    detail, _, mend = str(error).rpartition(": ")
-    return Check(name, Status.ERROR, detail, mend) if detail else Check(name, Status.ERROR, mend, "correct it")
+    """A UsageError as a check: the text after its last colon is the fix."""
+    detail, _, fix = str(error).rpartition(": ")
+    return Check(name, Status.ERROR, detail, fix) if detail else Check(name, Status.ERROR, fix, "correct it")
 
 
 def worst(checks: Iterable[Check]) -> Status:
-    """The gravest status; ok where there is none."""
+    """The most severe status; ok without checks."""
     order = list(Status)
     return max((check.status for check in checks), key=order.index, default=Status.OK)
 
 
 def document(checks: Iterable[Check]) -> str:
-    """The JSON of --json."""
-    return json.dumps({"checks": [asdict(check) for check in checks]}, indent=2)
+    """The JSON of --json. Scripts read its keys: do not rename them."""
+    rows = [
+        {"name": check.name, "status": check.status, "detail": check.detail, "fix": check.fix} for check in checks
+    ]
+    return json.dumps({"checks": rows}, indent=2)
 
 
 def lines(check: Check, width: int) -> str:
-    """One row of the table, folded to `width` columns, its mend below it."""
+    """One row of the table, folded to `width` columns, with the fix below it."""
     first = f"{check.name:<20}  {check.status.value:<7}  "
     fold = textwrap.TextWrapper(max(width, 60), break_long_words=False, break_on_hyphens=False)
     fold.initial_indent, fold.subsequent_indent = first, " " * len(first)
     rows = fold.wrap(check.detail)
-    if check.mend:
+    if check.fix:
         fold.initial_indent = fold.subsequent_indent
-        rows += fold.wrap(f"mend: {check.mend}")
+        rows += fold.wrap(f"fix: {check.fix}")
     return "\n".join(rows)

@@ -1,8 +1,8 @@
-"""A node's clock against another's, over one TCP connection. Torch-free.
+"""The clock offset between two nodes, over one TCP connection. Torch-free.
 
-`doctor --serve` on rank 0's node greets whoever connects and answers each line with its time, so the measurement
-is the one of NTP: half of the way there and back is the error. Whatever else listens at that port stays silent at
-first, and is sent nothing: a running job's store must not be disturbed.
+`doctor --serve` on rank 0's node greets each client and answers each line with its time. As in NTP, half of the
+round trip is the error. Nothing is sent to a server that does not greet first: a running job's store must not be
+disturbed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from entrypoints.errors import UsageError
 
 GREETING = "cpu-train-stack-doctor"
 ROUNDS = 8
-# How long a server may take for a line. Its greeting is under way with the connection.
+# The time limit for each line from the server.
 ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Reading:
-    """`offset`: the other clock minus this one, in seconds, at most `error` off. `pin`: of the other's image."""
+    """`offset`: the other clock minus this clock, in seconds, within `error`. `pin`: that of the other image."""
 
     offset: float
     error: float
@@ -34,7 +34,7 @@ class Reading:
 
 
 def measure(connection: socket.socket) -> Reading | None:
-    """The quickest of ROUNDS answers is the most exact. None where no doctor answers. Raises OSError."""
+    """The reading of the fastest of ROUNDS answers. None if no doctor answers. Raises OSError."""
     connection.settimeout(ANSWER_SECONDS)
     with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
         try:
@@ -57,15 +57,15 @@ def measure(connection: socket.socket) -> Reading | None:
 
 
 def serve(port: int) -> None:
-    """Answers until the process is stopped. Raises UsageError where `port` cannot be had."""
+    """Answer until the process is stopped. Raises UsageError if `port` is not available."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
         listener = socket.create_server(("", port), family=family, dualstack_ipv6=dual)
     except OSError as error:
         raise UsageError(
-            f"doctor: port {port} cannot be listened at ({error.strerror}), expected a free one: stop the job "
-            "that uses it, or choose another with --master-port on every node"
+            f"doctor: cannot listen on port {port} ({error.strerror}), expected a free port: stop the job "
+            "that uses it, or choose another port with --master-port on every node"
         ) from error
     with listener:
         while True:
@@ -74,7 +74,7 @@ def serve(port: int) -> None:
 
 
 def answer(connection: socket.socket) -> None:
-    """One caller: a greeting, then the time for each line."""
+    """Serve one client: a greeting, then the time for each line."""
     greeting = {GREETING: socket.gethostname(), "pin": os.environ.get(PIN_VARIABLE, "unknown")}
     try:
         with connection, connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
@@ -85,5 +85,5 @@ def answer(connection: socket.socket) -> None:
             while stream.readline(1000):
                 stream.write(f"{time.time()!r}\n")
                 stream.flush()
-    except OSError:  # the caller has gone, which is how every call ends
+    except OSError:  # the client has disconnected: every call ends like this
         return

@@ -1,4 +1,4 @@
-"""An allreduce of two real ranks of this container, with each backend of the image."""
+"""An allreduce between two real ranks in this container, with each backend of the image."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from entrypoints.doctor.checks import Check, Status
 
 MODULE = "entrypoints.doctor.exchange"
 RANKS = 2
-# Far above the five seconds of an idle machine: a busy one is not a broken one.
+# An idle machine takes five seconds; a busy machine must not fail.
 SECONDS = 180.0
-# Below the whole's bound, so that what the backend says of its own timeout is heard.
+# Below SECONDS, so that the backend reports its own timeout.
 TIMEOUT_SECONDS = 60
-# What keeps ccl off shared memory where there is not room for it for sure: see `shared_memory`.
+# Keeps ccl off shared memory that may be too small: see `shared_memory`.
 TCP_ALONE = {"CCL_ATL_SHM": "0", "FI_PROVIDER": "tcp"}
 
 
 def judge(backend: str, outcome: ranks.Outcome, expect_shared_memory: bool) -> Check:
-    """`expect_shared_memory`: there is room for it, and ccl was to use it."""
+    """`expect_shared_memory`: the backend is ccl, and shared memory is large enough."""
     name = f"allreduce {backend}"
     if outcome.problem or not outcome.found:
-        mend = "see the other lines; --backend gloo does without it" if backend == "ccl" else "see the other lines"
-        return Check(name, Status.ERROR, f"two ranks fail: {outcome.problem or 'silent'}", mend)
+        fix = "see the other lines" + (", or use --backend gloo instead" if backend == "ccl" else "")
+        return Check(name, Status.ERROR, f"two ranks failed: {outcome.problem or 'no output'}", fix)
     found = outcome.found[0]
     way = "shared memory" if found["shared_memory"] else "tcp"
     if found["backend"] != backend or found["ranks"] != RANKS:
         detail = f"{found['ranks']} rank(s) met over {found['backend']}, expected {RANKS} over {backend}"
-        return Check(name, Status.ERROR, detail, "unset variables that start or steer ranks")
-    detail = f"right, over {way}: {speeds(found)}"
+        return Check(name, Status.ERROR, detail, "unset the variables that start or configure ranks")
+    detail = f"correct, over {way}: {speeds(found)}"
     if expect_shared_memory and not found["shared_memory"]:
-        mend = "see what libfabric says with FI_LOG_LEVEL=warn, and unset CCL_ATL_SHM and FI_PROVIDER"
-        return Check(name, Status.WARNING, f"{detail}; shared memory has room, but is not used", mend)
+        fix = "unset CCL_ATL_SHM and FI_PROVIDER, or read libfabric's log with FI_LOG_LEVEL=warn"
+        return Check(name, Status.WARNING, f"{detail}; shared memory is large enough, but not used", fix)
     return Check(name, Status.OK, detail)
 
 
@@ -42,7 +42,7 @@ def speeds(found: Mapping[str, Any]) -> str:
 
 
 def examine() -> list[Check]:
-    """Gloo always; ccl where the image has it."""
+    """Check gloo, and ccl if the image has it."""
     room = shared_memory.read().free >= shared_memory.needed(RANKS, shared_memory.online_cpus())
     checks = []
     for backend in ("gloo", "ccl") if ccl.installed() else ("gloo",):

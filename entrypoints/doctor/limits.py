@@ -1,7 +1,6 @@
-"""Limits of the process that a training job can meet, and its place for temporary files.
+"""The process's limit of open files, and its folder for temporary files.
 
-Of the limits only open files: locked memory matters to RDMA, which the tcp and shm transports do not use, and core
-files to nobody who did not ask for them.
+Other limits do not matter: only RDMA needs locked memory, and the tcp and shm transports do not use RDMA.
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ import tempfile
 
 from entrypoints.doctor.checks import Check, Status
 
-# A data loading worker hands each tensor over as an open file, beside a socket or two for each other rank.
+# A data loading worker passes each tensor as an open file. Each other rank adds a socket or two.
 ENOUGH_FILES = 4096
 
 
 def open_files(soft: int) -> Check:
-    """`soft`: the limit in force; -1 is none."""
+    """`soft`: the limit in force; -1: no limit."""
     if soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES:
         limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} allowed"
         return Check("open files", Status.OK, limit)
     return Check(
         "open files",
         Status.WARNING,
-        f"{soft} allowed: data loading workers can run out of them",
+        f"{soft} allowed: data loading workers can run out of open files",
         f"docker run --ulimit nofile=65536, or ulimit -n 65536 ({ENOUGH_FILES} at least)",
     )
 
 
 def temporary_files() -> Check:
-    """torch does not start without a folder for them, nor do launchers."""
+    """torch and launchers do not start without a folder for temporary files."""
     try:
-        return Check("temporary files", Status.OK, f"{tempfile.gettempdir()} can be written")
+        return Check("temporary files", Status.OK, f"{tempfile.gettempdir()} is writable")
     except FileNotFoundError as error:
-        mend = "docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
-        return Check("temporary files", Status.ERROR, error.strerror or str(error), mend)
+        fix = "docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
+        return Check("temporary files", Status.ERROR, error.strerror or str(error), fix)
 
 
 def examine() -> list[Check]:

@@ -1,4 +1,4 @@
-"""What the container may use of its host, against the ranks that are wanted here. Pure: see `topology.read`."""
+"""The container's share of its host, compared with the ranks planned here. Pure: see `topology.read`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_FEATURES = re.compile(r"amx|avx|vnni|bf16|fp16")
 def examine(topology: Topology, ranks: int) -> list[Check]:
     """All checks of the machine. `ranks`: wanted on this node."""
     hidden = [
-        Check("topology", Status.WARNING, text, "see what hides /proc or /sys") for text in topology.warnings
+        Check("topology", Status.WARNING, text, "check what hides /proc or /sys") for text in topology.warnings
     ]
     return [machine(topology), cpus(topology), quota(topology), numa(topology), memory(topology, ranks), *hidden]
 
@@ -28,7 +28,7 @@ def examine(topology: Topology, ranks: int) -> list[Check]:
 def machine(topology: Topology) -> Check:
     found = f"{topology.model}, {topology.machine}"
     if topology.machine != SUPPORTED_MACHINE:
-        return Check("CPU", Status.ERROR, found, f"use an {SUPPORTED_MACHINE} machine: the image is for it")
+        return Check("CPU", Status.ERROR, found, f"use an {SUPPORTED_MACHINE} machine: the image is built for it")
     shown = [feature for feature in topology.features if SHOWN_FEATURES.search(feature)]
     return Check("CPU", Status.OK, f"{found}; {' '.join(shown) or 'no vector instructions that matter'}")
 
@@ -58,8 +58,8 @@ def numa(topology: Topology) -> Check:
     policy = topology.memory_policy
     detail = f"{len(nodes)} nodes with CPUs, allowed CPUs on {used}; memory policy {policy}"
     if policy == "refused":
-        mend = "docker run --cap-add SYS_NICE lets a rank keep its memory on its own node"
-        return Check("NUMA", Status.WARNING, detail, mend)
+        fix = "docker run --cap-add SYS_NICE lets a rank keep its memory on its own node"
+        return Check("NUMA", Status.WARNING, detail, fix)
     return Check("NUMA", Status.OK, detail)
 
 
@@ -67,24 +67,24 @@ def memory(topology: Topology, ranks: int) -> Check:
     limit = topology.memory_limit
     sizes = [size for size in (topology.memory_bytes, limit and limit.limit_bytes) if size]
     if not sizes:
-        return Check("memory", Status.WARNING, "unknown", "see whether the container hides /proc/meminfo")
+        return Check("memory", Status.WARNING, "unknown", "check whether the container hides /proc/meminfo")
     size = min(sizes)
     source = limit.source if limit and size == limit.limit_bytes else "the machine's"
     detail = f"{size / GIBIBYTE:.1f} GiB ({source}) for {count(ranks, 'rank')}"
     if size < ranks * RANK_BYTES:
         needed = f"a BERT-base takes about {RANK_BYTES / GIBIBYTE:.0f} GiB a rank"
-        mend = "raise the container's limit (docker run --memory), start fewer ranks, or train a small model"
-        return Check("memory", Status.WARNING, f"{detail}: {needed}", mend)
+        fix = "raise the container's limit (docker run --memory), start fewer ranks, or train a small model"
+        return Check("memory", Status.WARNING, f"{detail}: {needed}", fix)
     return Check("memory", Status.OK, detail)
 
 
-def plan(made: RankPlan, told: Iterable[str]) -> list[Check]:
-    """The plan of the first rank here. `told`: its warnings that other checks say."""
-    ranks = made.placement.local_world_size
-    ask = f"entrypoint plan --local-world-size {ranks} says why"
-    warnings = [text for text in made.warnings if text not in set(told)]
+def plan(found: RankPlan, reported: Iterable[str]) -> list[Check]:
+    """The plan of the first rank here. `reported`: its warnings that other checks report."""
+    ranks = found.placement.local_world_size
+    ask = f"entrypoint plan --local-world-size {ranks} explains why"
+    warnings = [text for text in found.warnings if text not in set(reported)]
     if warnings:
         return [Check("plan", Status.WARNING, text, ask) for text in warnings]
-    cores, threads = count(len(made.cores), "CPU"), count(made.omp_num_threads, "thread")
+    cores, threads = count(len(found.cores), "CPU"), count(found.omp_num_threads, "thread")
     each = f"each of {ranks} ranks" if ranks > 1 else "a rank"
     return [Check("plan", Status.OK, f"{each} gets {cores} and {threads}")]

@@ -1,11 +1,11 @@
-"""`doctor [--json]`: looks at this container as a job would find it; about 15 seconds on two cores.
+"""`doctor [--json]`: check this container for a training job; about 15 seconds on two cores.
 
-    doctor --quick                                   # only what needs no ranks; a second
-    doctor --local-world-size 2                      # what two ranks here would find
-    doctor --serve                                   # on rank 0's node, and meanwhile on the others:
-    doctor --master-addr node-0                      # the way there, its clock, its pin
+    doctor --quick                                   # only checks that need no ranks; a second
+    doctor --local-world-size 2                      # check for two ranks here
+    doctor --serve                                   # on rank 0's node, and meanwhile on the other nodes:
+    doctor --master-addr node-0                      # check the route to it, its clock and its pin
 
-Exit code 1 where a line is an error. The measurements start real ranks, through the same commands as a job.
+Exit code 1 if a line is an error. The measurements start real ranks, through the same commands as a job.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from entrypoints.errors import UsageError
 from entrypoints.options import Parser, port_number, positive_integer
 
 DESCRIPTION = """\
-Looks at this container as a job would find it: each line is ok, warning or error with what to do about it.
-Exit code 1 where a line is an error."""
+Check this container for a training job. Each line is ok, warning or error, with how to fix it.
+Exit code 1 if a line is an error."""
 
 
 def parse(argv: list[str]) -> Namespace:
     parser = Parser("doctor", DESCRIPTION)
     add = parser.add_argument
     add("--json", action="store_true", help="one JSON document instead of a table")
-    add("--quick", action="store_true", help="start no ranks: no preloads, speeds and collectives")
+    add("--quick", action="store_true", help="start no ranks: skip preloads, speed and collectives")
     add("--local-world-size", type=positive_integer, metavar="R",
-        help="ranks wanted in this container (default: the launcher's, or launch's own)")  # fmt: skip
-    add("--master-addr", metavar="HOST", help="rank 0's node, where it is another (default: MASTER_ADDR)")
+        help="ranks in this container (default: the launcher's number, or launch's default)")  # fmt: skip
+    add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
     add("--master-port", type=port_number, metavar="PORT",
-        help=f"where ranks meet there (default: MASTER_PORT or {environment.DEFAULT_MASTER_PORT})")  # fmt: skip
+        help=f"where the ranks meet (default: MASTER_PORT or {environment.DEFAULT_MASTER_PORT})")  # fmt: skip
     add("--serve", action="store_true",
-        help="answer other nodes' doctors at the master port with time and pin, until stopped")  # fmt: skip
+        help="answer other nodes' doctors on the master port with time and pin, until stopped")  # fmt: skip
     return parser.parse_args(argv)
 
 
@@ -65,14 +65,14 @@ def main(argv: list[str]) -> int:
     for check in examine(options, os.environ):
         done.append(check)
         if not options.json:
-            print(checks.lines(check, width), flush=True)  # as it is found: the measurements take a while
+            print(checks.lines(check, width), flush=True)  # at once: the measurements take a while
     if options.json:
         print(checks.document(done))
     return 1 if checks.worst(done) is Status.ERROR else 0
 
 
 def _serve(port: int) -> None:
-    print(f"answering doctors at port {port} until ctrl-C", file=sys.stderr, flush=True)
+    print(f"answering doctors on port {port} until ctrl-C", file=sys.stderr, flush=True)
     try:
         clock.serve(port)
     except KeyboardInterrupt:
@@ -99,7 +99,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def auto() -> int:
-    """The ranks that `launch` starts of itself; 1 where the machine cannot be read, which another check says."""
+    """`launch`'s default number of ranks; 1 if the machine cannot be read, which another check reports."""
     try:
         return affinity.ranks_for(topology.read())
     except (OSError, ValueError, LookupError):
@@ -107,22 +107,22 @@ def auto() -> int:
 
 
 def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str]) -> list[Check]:
-    """For rank 0 of `ranks` ranks here, as `plan` and `rank` make it."""
+    """The plan for rank 0 of `ranks` ranks here, as in `plan` and `rank`."""
     host, libraries = topology.read(), preload.find(environ)
     if ranks != place.local_world_size:
         place = plan.what_if(place, ranks, None, None)
-    made = affinity.plan(place, host, environ, libraries, ccl.default_backend())
-    return machine.plan(made, (*host.warnings, *libraries.warnings))
+    found = affinity.plan(place, host, environ, libraries, ccl.default_backend())
+    return machine.plan(found, (*host.warnings, *libraries.warnings))
 
 
 def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check]:
-    """This process's place; a single rank where its variables contradict each other."""
+    """This process's placement; a single rank if its variables are inconsistent."""
     try:
-        # In a pod of Kubeflow the doctor is a guest (kubectl exec), not the job that launch has to start.
+        # In a Kubeflow pod, the doctor runs beside the job (kubectl exec): PET_NNODES is for the job.
         place = environment.detect({**environ, "PET_NNODES": ""})
     except UsageError as error:
         return DistributedEnvironment(), checks.refusal("launcher", error)
     if place.launcher == "single":
-        return place, Check("launcher", Status.OK, "none has started this process: a single rank")
+        return place, Check("launcher", Status.OK, "none: a single rank")
     detail = f"{place.launcher}: rank {place.rank} of {place.world_size}, {place.local_world_size} on this node"
     return place, Check("launcher", Status.OK, detail)

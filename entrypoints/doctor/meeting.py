@@ -1,4 +1,4 @@
-"""The way to rank 0's node: its name, the interface, whether it answers, its clock and its pin. Torch-free."""
+"""The connection to rank 0's node: its name, interface, reachability, clock and pin. Torch-free."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from entrypoints.errors import UsageError
 INTERFACE = "GLOO_SOCKET_IFNAME"
 RESOLVE_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
-# More confuses whoever compares two nodes' logs; nothing in training reads another node's clock.
+# A larger offset makes logs of two nodes hard to compare. Training does not use other nodes' clocks.
 SKEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Master:
-    """Rank 0's node. `several_nodes`: there are ranks elsewhere, so loopback does not do."""
+    """Rank 0's node. `several_nodes`: other nodes have ranks, so loopback is not enough."""
 
     addr: str
     port: int
@@ -37,64 +37,64 @@ def interface(wanted: str, master: Master | None, table: Mapping[str, list[str]]
         detail = f"{INTERFACE} is {wanted!r}, but this container has {shown}"
         return Check("interface", Status.ERROR, detail, f"unset {INTERFACE}, or name one of these")
     if master is None:
-        return Check("interface", Status.OK, f"{shown}; no master is given (--master-addr), so none is chosen")
+        return Check("interface", Status.OK, f"{shown}; none chosen, because no master is given (--master-addr)")
     route = network.route(master.addr, RESOLVE_SECONDS)
     name = wanted or route.interface
     if master.several_nodes and any(map(network.is_loopback, table[name])):
-        mend = (
+        fix = (
             f"unset {INTERFACE}"
             if wanted
             else "set MASTER_ADDR to an address that other nodes reach (a 127.0.1.1 line in /etc/hosts hides it)"
         )
         why = f"{INTERFACE}={wanted}" if wanted else f"{master.addr} is {route.address}"
-        return Check("interface", Status.ERROR, f"{why}: loopback ({name}), which no other node reaches", mend)
+        return Check("interface", Status.ERROR, f"{why}: loopback ({name}), which other nodes cannot reach", fix)
     if name != route.interface:
         way = f"{route.interface} ({route.source})"
-        detail = f"{INTERFACE}={wanted}, but the way to {master.addr} ({route.address}) is {way}"
+        detail = f"{INTERFACE}={wanted}, but the route to {master.addr} ({route.address}) is {way}"
         return Check("interface", Status.WARNING, detail, f"unset {INTERFACE}, unless all nodes meet on {wanted}")
-    return Check("interface", Status.OK, f"{name}: {route.source} on the way to {master.addr} ({route.address})")
+    return Check("interface", Status.OK, f"{name}: {route.source} on the route to {master.addr} ({route.address})")
 
 
 def reach(master: Master) -> list[Check]:
-    """Whether rank 0's node answers, and what its doctor says. Raises UsageError for a name that is none."""
+    """Whether rank 0's node answers, and its doctor's answer. Raises UsageError for an invalid name."""
     address = network.resolve(master.addr, RESOLVE_SECONDS)
     where = f"{master.addr}:{master.port}"
     if network.is_loopback(address) or network.source_address(address) == address:
-        return [Check("master", Status.OK, f"{master.addr} is this node itself")]
+        return [Check("master", Status.OK, f"{master.addr} is this node")]
     try:
         connection = socket.create_connection((address, master.port), CONNECT_SECONDS)
     except ConnectionRefusedError:
-        mend = "start `entrypoint doctor --serve` there first to prove the port and compare the clocks"
-        return [Check("master", Status.WARNING, f"{where} can be reached, but nothing listens there", mend)]
+        fix = "start `entrypoint doctor --serve` there first to test the port and compare the clocks"
+        return [Check("master", Status.WARNING, f"{where} can be reached, but nothing listens there", fix)]
     except OSError as error:
         why = "no answer" if isinstance(error, (TimeoutError, socket.timeout)) else error.strerror or str(error)
-        mend = "check MASTER_ADDR, that its node runs, and that firewalls let this port through"
+        fix = "check MASTER_ADDR, that its node is running, and that firewalls allow this port"
         detail = f"{where} cannot be reached within {CONNECT_SECONDS:g} s: {why}"
-        return [Check("master", Status.ERROR, detail, mend)]
+        return [Check("master", Status.ERROR, detail, fix)]
     with connection:
         try:
             reading = clock.measure(connection)
         except OSError:
             reading = None
     if reading is None:
-        mend = "start `entrypoint doctor --serve` there instead to compare the clocks"
-        detail = "not measured: what listens there is not doctor --serve"
-        return [Check("master", Status.OK, f"{where} answers"), Check("clock", Status.WARNING, detail, mend)]
+        fix = "start `entrypoint doctor --serve` there instead to compare the clocks"
+        detail = "not measured: the listening process is not doctor --serve"
+        return [Check("master", Status.OK, f"{where} answers"), Check("clock", Status.WARNING, detail, fix)]
     return [same_pin(reading, where, os.environ.get(PIN_VARIABLE, "unknown")), skew(reading)]
 
 
 def same_pin(reading: clock.Reading, where: str, own: str) -> Check:
     if reading.pin != own:
-        detail = f"{where} answers ({reading.host}), but with pin {reading.pin}, here is pin {own}"
+        detail = f"{where} answers ({reading.host}), but with pin {reading.pin}, expected pin {own} as here"
         return Check("master", Status.ERROR, detail, "start the same image on every node")
     return Check("master", Status.OK, f"{where} answers ({reading.host}), pin {reading.pin} as here")
 
 
 def skew(reading: clock.Reading) -> Check:
     """The clock's offset counts only where it is more than the measurement's own error."""
-    detail = f"the master's is {reading.offset * 1e3:+.1f} ms off (measured to {reading.error * 1e3:.1f} ms)"
+    detail = f"the master's clock is {reading.offset * 1e3:+.1f} ms off (measured to {reading.error * 1e3:.1f} ms)"
     if abs(reading.offset) - reading.error > SKEW_SECONDS:
-        return Check("clock", Status.WARNING, detail, "synchronise the nodes' clocks (chrony, systemd-timesyncd)")
+        return Check("clock", Status.WARNING, detail, "synchronize the nodes' clocks (chrony, systemd-timesyncd)")
     return Check("clock", Status.OK, detail)
 
 
@@ -112,9 +112,9 @@ def examine(master: Master | None, environ: Mapping[str, str]) -> list[Check]:
 def wanted_master(
     addr: str | None, port: int | None, environment: DistributedEnvironment, environ: Mapping[str, str]
 ) -> Master | None:
-    """The master of the flags, else of the launcher or the variables; None where nothing names one.
+    """The master from the flags, else from the variables or the launcher; None if none of them names one.
 
-    Who gives the flag has several nodes, else there is no way to ask about.
+    The flag implies several nodes: otherwise there is no connection to check.
     """
     named = addr or environ.get("MASTER_ADDR") or (environment.master_addr if environment.several_nodes else "")
     if not named:

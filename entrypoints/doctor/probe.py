@@ -1,4 +1,4 @@
-"""Runs as a single rank (`run -m entrypoints.doctor.probe`): what it has mapped, and how fast it multiplies.
+"""Runs as a single rank (`run -m entrypoints.doctor.probe`): report its mapped files and the speed of products.
 
 Needs torch.
 """
@@ -26,7 +26,7 @@ SECONDS = 6.0
 def products(
     first: Callable[[], object], second: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, float]:
-    """The median seconds of both, taken in turn, so that a disturbance meets both. Ends after about SECONDS."""
+    """The median seconds of both calls, timed in turn so that a disturbance affects both. Takes about SECONDS."""
     end = clock() + SECONDS
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(WARM_UPS + PAIRS):
@@ -40,23 +40,23 @@ def products(
     return statistics.median(taken[0][kept:]), statistics.median(taken[1][kept:])
 
 
-def onednn_says(matrix: torch.Tensor) -> str:
-    """What oneDNN prints of a product of `matrix`, on the process's standard output; empty where it is silent."""
+def onednn_log(matrix: torch.Tensor) -> str:
+    """oneDNN's verbose log of a product of `matrix`, from the process's standard output; may be empty."""
     verbose = getattr(torch.backends.mkldnn, "verbose", None)
     if verbose is None or not torch.backends.mkldnn.is_available():
         return ""
     sys.stdout.flush()
     own = os.dup(1)
-    said = os.memfd_create("onednn")
-    os.dup2(said, 1)
+    log = os.memfd_create("onednn")
+    os.dup2(log, 1)
     try:
         with verbose(torch.backends.mkldnn.VERBOSE_ON):
             torch.mm(matrix, matrix)
     finally:
         os.dup2(own, 1)
         os.close(own)
-    os.lseek(said, 0, os.SEEK_SET)
-    with os.fdopen(said, encoding="utf-8", errors="replace") as stream:
+    os.lseek(log, 0, os.SEEK_SET)
+    with os.fdopen(log, encoding="utf-8", errors="replace") as stream:
         return stream.read()
 
 
@@ -72,7 +72,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "fp32_gflops": operations / fp32 / 1e9,
             "bf16_gflops": operations / bf16 / 1e9,
-            "onednn": onednn_says(half),
+            "onednn": onednn_log(half),
         }
     )
 

@@ -1,7 +1,7 @@
-"""Real ranks in this container, started as a job's are, each bounded in time.
+"""Real ranks in this container, started like those of a job, with a time limit.
 
-A rank says what it found in one line of standard output that begins with MARK: a container need not have a place
-for files.
+A rank reports its findings on one line of standard output that begins with MARK: the container may have no
+writable folder.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from entrypoints import rank
 from entrypoints.launchers import LAUNCHERS, MARKS
 
 MARK = "cpu-train-stack-doctor "
-# What starts or steers ranks elsewhere: the doctor's own are alone in this container.
-_OTHERS = re.compile(
+# Variables of an outer job: the doctor's own ranks are alone in this container.
+_OUTER_JOB = re.compile(
     r"(PET|TORCHELASTIC|SLURM|FLUX|PMI|PMIX|PALS|OMPI|MPI|MV2|HYDRA|I_MPI|GLOO|ACCELERATE)_.*"
     r"|MASTER_(ADDR|PORT)|GROUP_.*|ROLE_.*|.*_RANK(ID)?"
 )
@@ -31,7 +31,7 @@ _VARIABLES |= {mark.variable for mark in MARKS}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command. `found`: its ranks' reports. `problem`: why it failed, empty where it did not."""
+    """The result of a command. `found`: its ranks' reports. `problem`: why the command failed, or empty."""
 
     found: tuple[dict[str, Any], ...]
     problem: str = ""
@@ -39,11 +39,11 @@ class Outcome:
 
 def environ(own: Mapping[str, str]) -> dict[str, str]:
     """`own` without any launcher's variables."""
-    return {name: value for name, value in own.items() if name not in _VARIABLES and not _OTHERS.fullmatch(name)}
+    return {name: own[name] for name in own if name not in _VARIABLES and not _OUTER_JOB.fullmatch(name)}
 
 
 def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None) -> Outcome:
-    """Runs `entrypoint argv...` and ends all of it after `seconds`."""
+    """Run `entrypoint argv...`; kill all its processes after `seconds`."""
     process = subprocess.Popen(
         rank.python("entrypoints", list(argv)),
         stdin=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = 
         text=True,
         errors="replace",
         env={**environ(os.environ), **(more or {})},
-        start_new_session=True,  # a group of its own, which can be killed whole
+        start_new_session=True,  # so that killpg reaches every process
     )
     try:
         stdout, stderr = process.communicate(timeout=seconds)
@@ -75,13 +75,13 @@ def reports(stdout: str) -> tuple[dict[str, Any], ...]:
 
 
 def report(document: Mapping[str, Any]) -> None:
-    """In a rank: say what was found. One write, so that lines of ranks do not run into each other."""
+    """In a rank: report the findings. A single write keeps lines of several ranks apart."""
     sys.stdout.write(MARK + json.dumps(document) + "\n")
     sys.stdout.flush()
 
 
 def _last(stderr: str) -> str:
-    """The line that says most: our own error, else the last one."""
+    """The most useful line: this package's own error, else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("error: ")] or lines[-1:]
-    return f": {told[0][:300]}" if told else ""
+    useful = [line for line in lines if line.startswith("error: ")] or lines[-1:]
+    return f": {useful[0][:300]}" if useful else ""

@@ -1,4 +1,4 @@
-"""The packages of this environment against the lock of the image's pin, which lies beside the entrypoints."""
+"""The installed packages, compared with the lock file of the image's pin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from entrypoints.doctor.checks import Check, Status
 
 LOCK = Path(__file__).resolve().parents[2] / "lock.txt"
 PIN_VARIABLE = "CPU_TRAIN_STACK_PIN"
-# Where it is in no lock it was compiled for the image's torch, and has its version.
+# If it is not in the lock file, it was compiled for the image's torch and has the same version.
 BACKEND = "oneccl-bind-pt"
 NAME = "versions"
 
@@ -44,22 +44,22 @@ def judge(pin: str, locked: Mapping[str, str], found: Mapping[str, str]) -> Chec
     other = sorted(name for name in locked if found.get(name, locked[name]) != locked[name])
     torch = found.get("torch", "").partition("+")[0]
     if missing:
-        mend = "build the image anew from its pin"
-        return Check(NAME, Status.ERROR, f"pin {pin}: {', '.join(missing)} missing", mend)
+        fix = "rebuild the image from its pin"
+        return Check(NAME, Status.ERROR, f"pin {pin}: {', '.join(missing)} missing", fix)
     if BACKEND in found and BACKEND not in locked and found[BACKEND] != torch:
         detail = f"pin {pin}: {BACKEND} {found[BACKEND]} is built for that torch, found torch {torch}"
-        return Check(NAME, Status.ERROR, detail, f"install torch {found[BACKEND]}, or build the image anew")
+        return Check(NAME, Status.ERROR, detail, f"install torch {found[BACKEND]}, or rebuild the image")
     if other:
-        told = ", ".join(f"{name} {found[name]} (the pin has {locked[name]})" for name in other)
-        mend = "use the pin's versions: nothing else was tested together"
-        return Check(NAME, Status.WARNING, f"pin {pin}, but {told}", mend)
+        versions = ", ".join(f"{name} {found[name]} (the pin has {locked[name]})" for name in other)
+        fix = "use the pin's versions: no other combination was tested"
+        return Check(NAME, Status.WARNING, f"pin {pin}, but {versions}", fix)
     main = ", ".join(f"{name} {found[name]}" for name in ("torch", "transformers", BACKEND) if name in found)
-    return Check(NAME, Status.OK, f"pin {pin}: all {len(locked)} packages are the lock's; {main}")
+    return Check(NAME, Status.OK, f"pin {pin}: all {len(locked)} packages match the lock file; {main}")
 
 
 def examine() -> list[Check]:
     pin = os.environ.get(PIN_VARIABLE)
     if not pin or not LOCK.is_file():
-        mend = "use an image that ./inv build made"
-        return [Check(NAME, Status.WARNING, f"no pin to compare with: {LOCK} is not there", mend)]
+        detail = f"no pin to compare with, expected {PIN_VARIABLE} and {LOCK}"
+        return [Check(NAME, Status.WARNING, detail, "use an image built by ./inv build")]
     return [judge(pin, parse(LOCK.read_text(encoding="utf-8")), installed())]

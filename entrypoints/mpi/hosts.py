@@ -7,14 +7,14 @@ from pathlib import Path
 
 from entrypoints.errors import UsageError
 
-# One node of either form. What a hostfile has behind a space (slots=2, options) is not read here.
+# A node in either form. Anything after a space (slots=2, options) is ignored.
 _NODE = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(:[0-9]+)?(\s.*)?")
 
 
 def read(text: str) -> tuple[str, ...]:
-    """The hosts that `--hosts` names: a hostfile (a line a node, `host` or `host:slots`), or node-0,node-1.
+    """The hosts of `--hosts`: a hostfile (one node per line, `host` or `host:slots`), or node-0,node-1.
 
-    The slots are not read: how many ranks a node gets is one number for all of them. Raises UsageError.
+    Slots are ignored: every node gets the same number of ranks. Raises UsageError.
     """
     path = Path(text)
     if "/" in text and not path.is_file():

@@ -2,9 +2,9 @@
 
     mpi-launch --hosts node-0,node-1 --ranks-per-node 2 -- train ...
 
-The nodes run `sshd`. Intel MPI's mpirun starts the ranks; the node's watch tells what becomes of them. When one
-fails, this says in one line which it was and of what, gives the others a moment to say what they saw, ends them
-and exits with that rank's code (128 + the signal's number where a signal killed it).
+The nodes run `sshd`. Intel MPI's mpirun starts the ranks, and a watch on each node reports their state. When a
+rank fails, this prints one line with the rank and the cause, waits briefly for the other ranks' messages, ends
+them and exits with that rank's code (128 + the signal's number if a signal killed it).
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     add("--ranks-per-node", type=positive_integer, default=environ.get("I_MPI_PERHOST") or "1", metavar="R",
         help="ranks on each node (default: $I_MPI_PERHOST, or 1)")  # fmt: skip
     add("--env", action="append", default=[], metavar="NAME",
-        help="a variable for every rank; no other of the launcher's reaches them (may be repeated)")  # fmt: skip
+        help="pass this variable to every rank (may be repeated); others are not passed")  # fmt: skip
     add("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
         help="the user's key and known_hosts, mounted (default: %(default)s)")  # fmt: skip
     add("--port", type=port_number, default=ssh.PORT, help="of the nodes' sshd (default: %(default)s)")
     add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
-        help="for all nodes to come (default: %(default)g)")  # fmt: skip
+        help="wait for all nodes (default: %(default)g)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(argv)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -75,7 +75,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     wrong = [name for name in options.env if not name.isidentifier()]
     if wrong:
         raise UsageError(
-            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name alone: its value is this environment's"
+            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set its value in this environment"
         )
     return Launch(
         hosts=hosts.read(options.hosts),
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
         config.write_text(ssh.client_config(private, options.port), encoding="utf-8")
         hostfile = private / "hosts"
         hostfile.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
-        folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch makes it or fails
+        folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch fails if it exists
         nodes = Nodes(options.hosts, config, folder)
         stack.callback(nodes.close)
         nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)

@@ -1,8 +1,8 @@
-"""The launcher's ssh sessions to the nodes: one a node, open from before the start until after the end.
+"""The launcher's ssh sessions: one per node, open from before the start until after the end.
 
-A session that opens proves the node's name, its server and the keys. While it is open the node's watch
-(entrypoints.mpi.watch) tells over it what becomes of the ranks; when it breaks, the node is lost. mpirun notices
-neither a paused node nor a cut network.
+An open session proves the node's name, its server and the keys. Over it, the node's watch (entrypoints.mpi.watch)
+reports the state of its ranks. When a session breaks, the node is lost: mpirun detects neither a paused node nor a
+broken network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from entrypoints.errors import UsageError
 from entrypoints.rank import python
 
 RETRY_SECONDS = 0.5
-# ssh says these when trying again cannot help.
+# ssh's errors that a retry cannot fix.
 _FINAL = ("Host key verification failed", "Permission denied", "Bad owner or permissions", "No user exists")
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.1
@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Event:
-    """What a node's watch said (`state`: ready, ended, stopped), or that its session broke (lost)."""
+    """A report of a node's watch (`state`: ready, ended, stopped), or the loss of its session (lost)."""
 
     node_rank: int
     state: str
@@ -38,7 +38,7 @@ class Event:
 
 
 class Nodes:
-    """The sessions to `hosts`. `events` gets every Event; `folder` is where ranks leave word on each node."""
+    """The sessions to `hosts`. `events` receives every Event. `folder`: for the ranks' state, on each node."""
 
     def __init__(self, hosts: Sequence[str], ssh_config: Path, folder: str) -> None:
         self.hosts = tuple(hosts)
@@ -46,13 +46,13 @@ class Nodes:
         self._config, self._folder = ssh_config, folder
         self._sessions: list[subprocess.Popen[str] | None] = [None] * len(hosts)
         self._problems = ["no answer yet"] * len(hosts)
-        self._lock = threading.Lock()  # for what `close` reads: no session begins after it
+        self._lock = threading.Lock()  # so that no session starts after `close`
         self._closing = False
 
     def open(self, timeout_seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Waits until every node has answered, or until `interrupted`: then no session is left.
+        """Wait until every node has answered. If `interrupted` returns True, close all sessions and return.
 
-        Raises UsageError that names the nodes that have not answered in time, and why.
+        Raises UsageError with the nodes that have not answered in time, and why.
         """
         deadline = time.monotonic() + timeout_seconds
         threads = [
@@ -71,13 +71,13 @@ class Nodes:
         if missing:
             raise UsageError(
                 f"{', '.join(missing)}: expected each node to answer over ssh within {timeout_seconds:g} s: "
-                "see that its sshd runs, its name, and that its keys are this job's"
+                "check each node's name, that its sshd is running, and that it has this job's keys"
             )
 
     def close(self, at_once: bool = False) -> None:
-        """Ends the sessions; the events that nodes still tell come before this returns.
+        """End the sessions. The nodes' last events arrive before this returns.
 
-        `at_once`: without them. No rank has been started, and a watch ends by itself when its session breaks.
+        `at_once`: do not wait for events, if no rank has started. A watch exits when its session breaks.
         """
         with self._lock:
             self._closing = True
@@ -88,7 +88,7 @@ class Nodes:
             if at_once or not ready:
                 session.kill()
             elif session.stdin is not None:
-                session.stdin.close()  # the watch ends by it
+                session.stdin.close()  # the watch exits
         end = time.monotonic() + _END_SECONDS
         for session, _ in sessions:
             try:
@@ -113,7 +113,7 @@ class Nodes:
                 complaints.seek(0)
                 lines = complaints.read().strip().splitlines()
             self._problems[index] = lines[-1] if lines else f"its watch ended with code {session.returncode}"
-            # ssh's own code is 255; any other is that of the watch, which should not have ended.
+            # ssh's own exit code is 255. Any other code is that of the watch, which must not exit.
             final = session.returncode != 255 or any(text in line for text in _FINAL for line in lines)
             if final or time.monotonic() + RETRY_SECONDS > deadline:
                 return

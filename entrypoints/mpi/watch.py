@@ -1,7 +1,7 @@
-"""One node's end of the launcher's watch: says what becomes of the ranks here, and ends what is left of them.
+"""The watch on a node: reports the state of its ranks to the launcher, and ends remaining ranks.
 
-The launcher runs it over an ssh session of its own on every node. It prints "ready", then a line of JSON for each
-event, until its standard input ends: the job is over, or the launcher is gone. Then no rank may be left here.
+The launcher runs one on every node, over a separate ssh session. It prints "ready", then a line of JSON for each
+event, until its standard input ends: the job is over, or the launcher is gone. Then it ends every remaining rank.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pathlib import Path
 from entrypoints import processes
 from entrypoints.memory_events import Kills
 
-# Where the ranks of this job leave word, the same path on every node; handed to the ranks by this name.
+# The variable that passes the folder for the ranks' state to the ranks. The same path on every node.
 FOLDER = "CPU_TRAIN_STACK_WATCH"
 READY = "ready"
 POLL_SECONDS = 0.25
-# The ranks' time to end by themselves when the launcher is gone.
+# The ranks' time to end on their own when the launcher is gone.
 STOP_SECONDS = 3.0
 
 
 @dataclass
 class Member:
-    """What is known of one rank of this node. `told`: the events that the launcher has had."""
+    """One rank of this node. `reported`: the events already sent to the launcher."""
 
     pid: int
     local_rank: int
     code: int | None = None
     at: float = 0.0
     stopped_polls: int = 0
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
 
 def leave_word(folder: Path, rank: int, word: Mapping[str, float]) -> None:
@@ -88,14 +88,14 @@ def _watch(folder: Path) -> None:
 
 def _events(member: Member, kills: Kills) -> list[dict[str, object]]:
     events: list[dict[str, object]] = []
-    if member.code is not None and "end" not in member.told:
-        member.told.add("end")
+    if member.code is not None and "end" not in member.reported:
+        member.reported.add("end")
         out_of_memory = member.code == -signal.SIGKILL and kills.any_new()
         events.append({"state": "ended", "code": member.code, "at": member.at, "out_of_memory": out_of_memory})
     stopped = member.code is None and processes.state(member.pid) == "T"
     member.stopped_polls = member.stopped_polls + 1 if stopped else 0
-    if member.stopped_polls == processes.STOPPED_SECONDS / POLL_SECONDS and "stop" not in member.told:
-        member.told.add("stop")
+    if member.stopped_polls == processes.STOPPED_SECONDS / POLL_SECONDS and "stop" not in member.reported:
+        member.reported.add("stop")
         events.append({"state": "stopped"})
     return events
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from entrypoints.affinity import DATALOADER_WORKERS
-from entrypoints.errors import UsageError
+from entrypoints.errors import UsageError, one_line
 from entrypoints.train import compiling, config_files, flags, ipex, sharding, unsupported
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "logging_steps": 10,  # a CPU step takes a second, not milliseconds
     "save_total_limit": 2,  # the last checkpoint and one to fall back on
     "eval_strategy": "epoch",
-    "log_level_replica": "passive",  # or ranks above 0 would warn of what rank 0 does not
+    "log_level_replica": "passive",  # by default, ranks above 0 log more than rank 0
     "report_to": "none",
 }
 
@@ -96,8 +96,8 @@ class TaskArguments:
 
 @dataclass(frozen=True)
 class Parsed:
-    """Checked flags. `training` holds the values for TrainingArguments, which is not made yet; `cleaned` the flags
-    of old guides that were given."""
+    """Checked flags. `training`: the values for TrainingArguments, which is not created yet. `cleaned`: the flags
+    from old guides."""
 
     task: TaskArguments
     training: dict[str, Any]
@@ -106,7 +106,7 @@ class Parsed:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The values of the flags that were given, by their names."""
+        """The values of the given flags, by name."""
         values = {**asdict(self.task), **self.training}
         return {name: values[name] for name in sorted(self.given & values.keys())}
 
@@ -190,7 +190,7 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
         for name, file in (("do_train", task.train_file), ("do_eval", task.validation_file)):
             training[name] = name not in given and (file is not None or task.dataset_name is not None)
     if "eval_strategy" in given and training["eval_strategy"] != "no":
-        training["do_eval"] = True  # beside training, not in its place
+        training["do_eval"] = True  # in addition to training
     if sharding.asked(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
         name = "merge_adapter" if task.merge_adapter else "ddp_comm_hook"
         raise UsageError(f"--fsdp and --{name} exclude each other: no rank has the whole model, drop one of them")
@@ -271,14 +271,14 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     values.pop("ddp_backend")
     values.pop("fsdp", None)  # Trainer would take it for accelerate's, which does nothing on CPUs
     try:
-        made = TrainingArguments(**values)
+        arguments = TrainingArguments(**values)
     except json.JSONDecodeError as error:
         raise UsageError(f"a flag's value is broken JSON: {error.msg} in '{error.doc}'") from error
     except (ValueError, ImportError, TypeError, OSError) as error:
         # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
-        raise UsageError(re.sub(r"\b\w+Strategy\.", "", " ".join(str(error).split()))) from error
-    unsupported.check_made(made)
-    return made
+        raise UsageError(re.sub(r"\b\w+Strategy\.", "", one_line(error))) from error
+    unsupported.check_derived(arguments)
+    return arguments
 
 
 def _check_reports(names: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.errors import UsageError, one_line
 
 Span = tuple[int, int]
 _SPEAKER = "assistant"
@@ -32,7 +32,7 @@ def render(tokenizer: Any, messages: Sequence[dict[str, Any]], ask: bool = False
         text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=ask)
     except Exception as error:  # a template raises what it likes: TemplateError for roles out of order
         roles = ", ".join(str(message["role"]) for message in messages)
-        raise UsageError(f"the chat template refuses a conversation of {roles}: {_line(error)}") from error
+        raise UsageError(f"the chat template refuses a conversation of {roles}: {one_line(error)}") from error
     return text
 
 
@@ -53,7 +53,3 @@ def spoken(tokenizer: Any, messages: Sequence[dict[str, Any]], first: int = 0) -
         if end.startswith(begin) and whole.startswith(end):
             spans.append((len(begin), len(end)))
     return whole, spans
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

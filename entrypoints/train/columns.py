@@ -178,7 +178,7 @@ def _labels(table: Table, name: str) -> list[str]:
             )
         refuse_unlabelled(table, row, name, [value])
         labels.append(str(value))
-    if all(map(_is_number, labels)):  # a csv's numbers are texts too
+    if all(map(_is_number, labels)):  # csv files hold numbers as text
         _refuse_fractions(table, name, labels)
     return labels
 
@@ -187,8 +187,8 @@ def _refuse_fractions(table: Table, name: str, numbers: list[str]) -> None:
     for row, number in enumerate(numbers, 1):
         if not float(number).is_integer():
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds the number {number}: expected classes (text or "
-                "integers), this trainer has no regression"
+                f"{table.source} row {row}: column '{name}' holds the number {number}, expected classes (text or "
+                "integers): regression is not supported"
             )
 
 

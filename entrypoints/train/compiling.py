@@ -1,4 +1,4 @@
-"""`--torch_compile`: what it needs beside torch."""
+"""What `--torch_compile` needs beside torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from entrypoints.errors import UsageError
 
 
 def check(values: dict[str, Any]) -> None:
-    """Raises UsageError if the flags ask for a compilation that cannot be done. `values`: TrainingArguments'."""
+    """Raises UsageError if the tools for compilation are missing. `values`: the fields of TrainingArguments."""
     backend = values.get("torch_compile_backend")
     if not (values.get("torch_compile") or backend or values.get("torch_compile_mode")):
         return
@@ -21,22 +21,20 @@ def check(values: dict[str, Any]) -> None:
     compiler = os.environ.get("CXX") or "g++"
     spec = importlib.util.find_spec("torch")
     headers = Path(spec.origin).parent / "include" if spec and spec.origin else None
-    lacks = [
+    missing = [
         what
-        for what, is_there in (
+        for what, is_present in (
             (f"a C++ compiler ({compiler})", shutil.which(compiler) is not None),
             ("torch's headers", headers is not None and headers.is_dir()),
         )
-        if not is_there
+        if not is_present
     ]
-    if lacks:
-        raise UsageError(
-            f"--torch_compile makes C++ on CPUs, but {' and '.join(lacks)} are missing here: leave it out"
-        )
+    if missing:
+        raise UsageError(f"--torch_compile needs {' and '.join(missing)}, not found in this image: drop the flag")
 
 
 def check_names(values: dict[str, Any]) -> None:
-    """Raises UsageError for a backend or a mode that there is not. Needs accelerate, and torch's compiler."""
+    """Raises UsageError for an unknown backend or mode. Needs accelerate and torch's compiler."""
     known: dict[str, list[str]] = {}
     if values.get("torch_compile_backend"):
         from accelerate.utils import DynamoBackend
@@ -48,4 +46,4 @@ def check_names(values: dict[str, Any]) -> None:
         known["torch_compile_mode"] = [*_inductor.list_mode_options()]
     for name, names in known.items():
         if values[name].lower() not in names:
-            raise UsageError(f"--{name} {values[name]} is not known, expected one of: {', '.join(names)}")
+            raise UsageError(f"--{name} {values[name]} is unknown, expected one of: {', '.join(names)}")

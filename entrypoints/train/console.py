@@ -1,4 +1,4 @@
-"""What a rank prints: rank 0 as it is, every other rank with its number in front of each line."""
+"""A rank's output: rank 0 unchanged, every other rank with its number in front of each line."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def note(message: str, rank: int = 0, kind: str = "note") -> None:
 
 
 def bf16_warning(instructions: list[str]) -> str | None:
-    """What --bf16 costs on CPUs without bf16 instructions. `instructions` is cpuinfo.bf16_of of every rank."""
+    """The warning for --bf16 on CPUs without bf16 instructions. `instructions`: cpuinfo.bf16_of of every rank."""
     slow = [str(rank) for rank, kind in enumerate(instructions) if kind == EMULATED]
     if not slow:
         return None
     where = "this CPU has" if len(slow) == len(instructions) else f"the CPUs of rank {', '.join(slow)} have"
     return (
         f"--bf16: {where} no bf16 instructions (avx512_bf16 or amx_bf16), or ONEDNN_MAX_CPU_ISA hides them: "
-        "products are made in fp32 and rounded, which is no faster than without --bf16"
+        "products are computed in fp32 and rounded, which is no faster than without --bf16"
     )
 
 
 def prepare(rank: int) -> None:
-    """Prefixes the lines of ranks above 0 and quiets libraries that would say one thing many times."""
-    # Deprecations inside third-party code are not the user's to mend.
+    """Prefix the lines of ranks above 0, and silence repeated messages of libraries."""
+    # Users cannot fix deprecations in third-party code.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    # A batch is small: a tokenizer's own threads would only disturb OpenMP's.
+    # Batches are small: a tokenizer's own threads would only compete with OpenMP's.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers.utils import logging as transformers_logging
 
-    # It says which weights are new over many lines, on every rank; the trainer says it in one.
+    # transformers lists new weights over many lines on every rank; the trainer prints one line.
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     if rank == 0:

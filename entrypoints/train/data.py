@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.errors import UsageError, one_line
 from entrypoints.train import columns, tables
 from entrypoints.train.arguments import TaskArguments
 
@@ -51,8 +51,7 @@ def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits
     try:
         loaded = datasets.load_dataset(name, arguments.dataset_config_name)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(f"data set '{name}' cannot be loaded: {reason}") from error
+        raise UsageError(f"data set '{name}' cannot be loaded: {one_line(error)}") from error
     train = _table(loaded, name, ("train",), arguments.max_train_samples) if do_train else None
     names = ("validation", "validation_matched", "test")
     return Splits(train, _table(loaded, name, names, arguments.max_eval_samples) if do_eval else None)
@@ -81,6 +80,6 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
 
 
 def _class(names: list[str], value: Any) -> Any:
-    """The class with that number. -1, a row without a label, and -100, a word without one, stay what they are:
-    they matter only where the column is used."""
+    """The class with that number. -1 (no label of a row) and -100 (no label of a word) are kept: they are refused
+    only if the column is used."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

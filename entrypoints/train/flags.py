@@ -1,4 +1,4 @@
-"""The flags that people copy from old guides (adapt.words has their list) and the answers to typing errors."""
+"""Flags from old guides (listed in adapt.words), and suggestions for misspelled flags."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from entrypoints.adapt import words
 from entrypoints.errors import UsageError
 
 _GONE = "drop it, it has no meaning on CPU ranks"
-# What has no equivalent here.
+# Flags without an equivalent.
 _REFUSED = {
     "tpu_num_cores": _GONE,
     "deepspeed": _GONE,
-    # Datasets of this trainer keep columns for the metrics beside those of the model.
-    "remove_unused_columns": "drop it, the columns that the model needs are found by themselves",
+    # Data sets keep columns for the metrics beside those of the model.
+    "remove_unused_columns": "drop it, the trainer selects the model's columns",
 }
 _OLD = {word.name: word.of_train for word in words.WORDS}
-# A release that has these keeps them: what they have become means something else there, or nothing.
+# Not replaced in releases that support them: there, the replacement does not exist or has another meaning.
 _KEPT = frozenset({"warmup_ratio", "group_by_length", "logging_dir", "overwrite_output_dir"})
-# Every name that is answered, beside the release's own flags.
+# Every flag that is handled here, beside the release's own flags.
 ANSWERED = frozenset({*_OLD, *_REFUSED})
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The arguments that go on to the parser, and the old ones that were found in their place."""
+    """The arguments for the parser, and the old flags that were replaced or dropped."""
 
     argv: list[str]
     found: list[words.Found]
 
     @property
     def notes(self) -> list[str]:
-        """A line for the user about each."""
+        """One line per old flag."""
         return list(dict.fromkeys(item.word.line for item in self.found))
 
     def export(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Sets the variables that some of them have become."""
+        """Set the environment variables that replace old flags."""
         for item in self.found:
             item.export(environ)
 
@@ -51,10 +51,11 @@ def name_of(argument: str) -> str | None:
 
 
 def clean(argv: Iterable[str], has_ipex: bool = False, known: frozenset[str] = frozenset()) -> Cleaned:
-    """Writes flags of old guides as what they are called now. `has_ipex`: this image is of a pin whose
-    `--use_ipex` still means something; `known`: the flags of this image's release.
+    """Replace flags from old guides.
 
-    Raises UsageError with what to write instead where there is no equivalent.
+    `has_ipex`: this image's pin supports `--use_ipex`. `known`: the flags of this image's release.
+
+    Raises UsageError for a flag without an equivalent.
     """
     given = list(argv)
     names = {name for name in map(name_of, given) if name}
@@ -63,7 +64,7 @@ def clean(argv: Iterable[str], has_ipex: bool = False, known: frozenset[str] = f
             raise UsageError(f"--{name} is not a flag of this trainer: {instead}")
     kept = (known & _KEPT) | ({"use_ipex"} if has_ipex and "use_ipex" in known else set())
     active = {
-        # What is given by its own name wins.
+        # The replacement's own flag takes precedence.
         name: replace(word, now=None, why=f"--{word.now} is given") if word.now in names else word
         for name, word in _OLD.items()
         if name not in kept

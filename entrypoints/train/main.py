@@ -89,8 +89,8 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)
     resume, overwrite = arguments.resume_from_checkpoint, task_arguments.overwrite_output_dir
-    jobs = replicas.gather(output.job_name(os.environ, parsed.flags))  # each node's agent has a name of its own
-    # Rank 0 decides where to begin; the others must see the same checkpoint.
+    jobs = replicas.gather(output.job_name(os.environ, parsed.flags))  # each node's agent has its own name
+    # Rank 0 decides where to begin; the other ranks must see the same checkpoint.
     choice = agreed(lambda: output.choose_start(folder, resume, overwrite, jobs) if rank == 0 else None)
     start = replicas.gather(choice)[0]
     if start.checkpoint is not None:

@@ -1,4 +1,4 @@
-"""The output folder: whether it may be used, which checkpoint in it to go on from, and whose it is."""
+"""The output folder: whether a run may use it, the checkpoint to resume from, and the job that owns it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from typing import Any
 from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, results, staging
 
-# The same for every start of one job, another for every other job.
+# A name that identifies the job across its restarts.
 JOB = "CPU_TRAIN_STACK_JOB"
-_SIGNATURE = "_job"  # Trainer leaves names with an underscore out of what it pushes to the hub
-# torchrun's agent keeps a folder of its own for as long as it lives; each rank learns of it by this file.
-_AGENTS_FILE = "TORCHELASTIC_ERROR_FILE"
-_AGENTS_FOLDER = re.compile(r"(.+)/attempt_\d+/")
+_SIGNATURE = "_job"  # Trainer does not push files that start with an underscore
+# torchrun's agent has a temporary folder for its lifetime. This variable names a file in it.
+_AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
+_AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins: at a checkpoint, or (None) at the pretrained model. `replaces`: the folder's other
-    checkpoints are an earlier run's, and are to be deleted."""
+    """Where a run begins: at a checkpoint, or (None) at the pretrained model.
+
+    `replaces`: delete the folder's other checkpoints, which belong to an earlier run.
+    """
 
     checkpoint: Path | None
     notes: tuple[str, ...] = ()
@@ -35,22 +37,22 @@ class Start:
 
 
 def job_name(environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
-    """What this job is called each time that its launcher starts it; empty where no launcher would start it again.
+    """A name that is the same after every restart of this job; empty if no launcher would restart it.
 
-    `flags` are the command line's: another command is another job.
+    `flags`: those of the command line. Different flags are a different job.
     """
-    agent = _AGENTS_FOLDER.match(environ.get(_AGENTS_FILE, ""))
+    agent = _AGENT_FOLDER.match(environ.get(_AGENT_FILE, ""))
     name = environ.get(JOB) or (agent[1] if agent else "")
     command = json.dumps(flags, sort_keys=True, default=str)
     return f"{name} {hashlib.sha256(command.encode()).hexdigest()[:12]}" if name else ""
 
 
 def choose_start(folder: Path, resume: str | None, overwrite: bool, jobs: Collection[str] = ()) -> Start:
-    """Decides where to begin; no checkpoint is lost by it.
+    """Decide where to begin. Deletes no checkpoint.
 
-    `resume` is --resume_from_checkpoint: a path, "true" for the last whole checkpoint in `folder`, or None.
-    `jobs` are the ranks' names of this job: a folder that it has written to is gone on with, whatever the flags
-    say, and begun as they say if there is no checkpoint yet.
+    `resume` is --resume_from_checkpoint: a path, "true" for the last complete checkpoint in `folder`, or None.
+    `jobs`: the ranks' names of this job. If this job has already written to the folder, it resumes from its last
+    checkpoint regardless of the flags; without a checkpoint, it starts as the flags specify.
     Raises UsageError for a checkpoint that cannot be used, and for a folder that holds another run.
     """
     if folder.exists() and not folder.is_dir():
@@ -63,21 +65,21 @@ def choose_start(folder: Path, resume: str | None, overwrite: bool, jobs: Collec
         found, notes = checkpoints.last_whole(folder)
         if found is not None:
             return Start(found, tuple(notes))
-        return _as_asked(folder, resume, f"no checkpoint of this job in '{folder}' yet: it begins again")
+        return _start_by_flags(folder, resume, f"no checkpoint of this job in '{folder}' yet: starting over")
     if not overwrite:
         _refuse_another_run(folder, resume)
-    start = _as_asked(folder, resume)
+    start = _start_by_flags(folder, resume)
     return Start(start.checkpoint, start.notes, replaces=overwrite)
 
 
 def check_checkpoint(path: Path) -> None:
-    """Raises UsageError where training cannot go on from the checkpoint."""
+    """Raises UsageError if training cannot resume from the checkpoint."""
     fault = checkpoints.fault(path)
     if fault is not None:
-        raise UsageError(f"--resume_from_checkpoint '{path}': {fault}, expected a whole checkpoint folder")
+        raise UsageError(f"--resume_from_checkpoint '{path}': {fault}, expected a complete checkpoint folder")
 
 
-def _as_asked(folder: Path, resume: str | None, *notes: str) -> Start:
+def _start_by_flags(folder: Path, resume: str | None, *notes: str) -> Start:
     if _is_no(resume):
         return Start(None, notes)
     if not _is_yes(resume):
@@ -90,7 +92,7 @@ def _as_asked(folder: Path, resume: str | None, *notes: str) -> Start:
 
 
 def _refuse_another_run(folder: Path, resume: str | None) -> None:
-    """Raises UsageError where checkpoints of another run would stand among those of this one."""
+    """Raises UsageError if the folder would mix checkpoints of this run and another one."""
     if _is_yes(resume):
         return
     present = checkpoints.all_in(folder)
@@ -134,16 +136,16 @@ def _signatures(folder: Path) -> set[str]:
 
 
 def check_same_model(checkpoint: Path, config: dict[str, Any], adapter: bool = False) -> None:
-    """Refuses a checkpoint of another model or with other labels. `config` is that of the model at hand, `adapter`
-    whether it has one."""
+    """Refuse a checkpoint of another model or with other labels. `config`: the current model's. `adapter`: whether
+    the current model has an adapter."""
     if checkpoints.is_adapter(checkpoint) != adapter:
-        found, expected = ("a whole model", "an adapter") if adapter else ("an adapter", "a whole model")
+        found, expected = ("a full model", "an adapter") if adapter else ("an adapter", "a full model")
         raise UsageError(
             f"checkpoint '{checkpoint}' is of another run: found {found}, expected {expected}; resume with "
             "the same --use_peft"
         )
     if checkpoints.is_adapter(checkpoint):
-        return  # its weights have the shapes of the model's layers, or are refused
+        return  # loading its weights checks their shapes
     saved = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "id2label"):
         # JSON turns the numbers of labels into strings.
@@ -151,17 +153,17 @@ def check_same_model(checkpoint: Path, config: dict[str, Any], adapter: bool = F
         if name in saved and saved[name] != expected:
             raise UsageError(
                 f"checkpoint '{checkpoint}' is of another run: its {name} is {saved[name]}, expected {expected}; "
-                "resume with the model and the labels that it was made with"
+                "resume with the same model and labels"
             )
 
 
 def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()) -> None:
-    """Makes the folder, proves that it can be written to, and takes an earlier run's result away.
+    """Create the folder, check that it is writable, and remove an earlier run's result.
 
-    With `start`, which rank 0 gives: deletes the checkpoints that it replaces, then leaves `jobs` in the folder as
-    the names of the job that writes there. Raises UsageError if that is not possible.
+    With `start` (rank 0 only), also delete the checkpoints that it replaces, then record `jobs` in the folder as
+    the names of the job that writes there. Raises UsageError on failure.
     """
-    # Ranks in several containers share the folder, and may have the same process number.
+    # Ranks in several containers share the folder, and may have the same process ID.
     probe = folder / f".writable.{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +175,7 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
             for path in checkpoints.all_in(folder):
                 if start.replaces and path.resolve() != kept:
                     shutil.rmtree(path)
-            # Not before: if this job ends here, its next start has to replace what is left.
+            # Last: if this job ends before, its next start must still replace the old checkpoints.
             names = sorted({*jobs} - {""})
             if names:
                 probe.write_text("\n".join(names), encoding="utf-8")
@@ -186,8 +188,8 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
 
 
 def share_weights(folder: Path) -> None:
-    """Gives the final weights the mode that every new file gets: safetensors saves them for their owner alone,
-    who in a container is hardly ever the user that reads them afterwards."""
+    """Give the final weights the mode of other new files. safetensors makes them readable by their owner only, and
+    a container's user is rarely the user who reads them later."""
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.glob("*.safetensors"):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from entrypoints import packages
 from entrypoints.distributed import agreed
 from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.errors import UsageError, one_line
 from entrypoints.train import adapters, ddp, hub, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
@@ -110,7 +110,7 @@ def _trainer(plan: Plan) -> CpuTrainer:
             **_token_options(job, arguments),
         )
     except (ImportError, ValueError) as error:
-        raise UsageError(" ".join(str(error).split())) from error
+        raise UsageError(one_line(error)) from error
 
 
 def _token_options(job: Job, arguments: TrainingArguments) -> dict[str, Any]:

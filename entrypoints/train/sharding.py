@@ -89,14 +89,14 @@ def whole(tensor: Any) -> Any:
 
 
 def load_weights(model: Any, folder: Path, reads: bool) -> None:
-    """Gives each rank its part of a checkpoint's weights. Rank 0 alone `reads` them. A collective."""
+    """Load a checkpoint's weights into each rank's shard. Only the rank that `reads` opens files. A collective."""
     from safetensors.torch import load_file
     from torch.distributed.checkpoint import state_dict
 
     reshard(model)
     files = sorted(folder.glob("model*.safetensors")) if reads else []
     weights = {name: weight for file in files for name, weight in load_file(file).items()}
-    # Not strict: of weights that two layers share, a file has one.
+    # Not strict: a file holds weights shared by two layers only once.
     wanted = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     state_dict.set_model_state_dict(model, weights, options=wanted)
 

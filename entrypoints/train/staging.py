@@ -10,26 +10,26 @@ from pathlib import Path
 from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints
 
-# Beside the checkpoints, so that the rename stays within one file system; named like none of them.
+# Beside the checkpoints, so that the rename stays within one file system.
 NAME = ".unfinished"
 _REPLACED = ".replaced"
-# A disk with less room than this is what stopped a checkpoint, whatever the library that wrote it says.
+# With less free space than this, a failed checkpoint means a full disk, whatever error the library reports.
 _FULL_BYTES = 1 << 20
 
 
 def folder(output: Path) -> Path:
-    """Where the checkpoint that is being written is."""
+    """Where checkpoints are written before they are published."""
     return output / NAME
 
 
 def clear(output: Path) -> None:
-    """Takes away what an earlier process left half written."""
+    """Remove what an earlier process left unfinished."""
     restore(output)
     shutil.rmtree(folder(output), ignore_errors=True)
 
 
 def restore(output: Path) -> None:
-    """Gives back its name to a checkpoint whose process ended while another one took its place."""
+    """Restore a checkpoint whose process ended while replacing it."""
     for kept in folder(output).glob(f"*{_REPLACED}"):
         final = output / kept.name[: -len(_REPLACED)]
         if not final.exists():
@@ -38,9 +38,9 @@ def restore(output: Path) -> None:
 
 
 def publish(output: Path, name: str) -> None:
-    """Makes the finished checkpoint `name` visible. It survives a loss of power from here on.
+    """Make the finished checkpoint `name` visible. From here on, it survives a power failure.
 
-    Another one of this name is deleted only afterwards: it may be the only one there is.
+    An existing checkpoint of this name is deleted only afterwards: it may be the only one.
     """
     written, final = folder(output) / name, output / name
     for path in [*written.rglob("*"), written]:
@@ -53,7 +53,7 @@ def publish(output: Path, name: str) -> None:
 
 
 def rotate(output: Path, limit: int | None, best: str | None) -> None:
-    """Deletes the oldest checkpoints beyond `limit`: never the newest whole one, never the `best`."""
+    """Delete the oldest checkpoints beyond `limit`, but never the newest complete one or the `best`."""
     if not limit or limit < 1:
         return
     present = checkpoints.all_in(output)
@@ -65,7 +65,7 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
 
 
 def failed(output: Path, step: int, error: Exception) -> UsageError | None:
-    """What to tell where the disk was full, None for other reasons. The half-written checkpoint is taken away."""
+    """The error if the disk is full, None for other causes. Removes the unfinished checkpoint."""
     try:
         free = shutil.disk_usage(output).free
     except OSError:
@@ -74,10 +74,10 @@ def failed(output: Path, step: int, error: Exception) -> UsageError | None:
     if free >= _FULL_BYTES:
         return None
     last, _ = checkpoints.last_whole(output)
-    resume = f", then --resume_from_checkpoint true goes on from {last.name}" if last else ""
+    resume = f", then resume from {last.name} with --resume_from_checkpoint true" if last else ""
     return UsageError(
-        f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected room for the checkpoint of "
-        f"step {step} ({error}): make room{resume}"
+        f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected space for the checkpoint of "
+        f"step {step} ({error}): free some space{resume}"
     )
 
 

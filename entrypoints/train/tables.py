@@ -1,6 +1,6 @@
 """Reads local data files into columns: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
 
-No torch, no data set library: each error can name the file, the line and the mend.
+No torch, no data set library: each error can name the file, the line and the fix.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from entrypoints.errors import UsageError
 class Table:
     """Columns of equal length. `source` names the file (or the hub's split) in messages.
 
-    `classes`: a data set's own labels in their order, for the columns that hold labels, or lists of them; files
-    have none.
+    `classes`: the data set's class names in order, by column of labels or of lists of labels. Empty for files.
     """
 
     source: str
@@ -40,14 +39,16 @@ class Table:
 
 
 def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) -> None:
-    """Raises UsageError for labels of a row that are none of the data set's own."""
+    """Raises UsageError if a row's labels are not classes of the data set."""
     known = table.classes.get(name)
-    strange = next((label for label in labels if label not in known), None) if known else None
-    if strange is not None:
-        raise UsageError(
-            f"{table.source} row {row}: column '{name}' holds {strange!r}, which is none of the data set's "
-            f"{len(known or ())} classes: without a label it can be neither learnt nor evaluated, leave it out"
-        )
+    if not known:
+        return
+    for label in labels:
+        if label not in known:
+            raise UsageError(
+                f"{table.source} row {row}: column '{name}' holds {label!r}, expected one of the data set's "
+                f"{len(known)} classes: remove the row, it has no label for training or evaluation"
+            )
 
 
 def read(path: Path) -> Table:

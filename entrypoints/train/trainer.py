@@ -31,8 +31,8 @@ class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         torch.manual_seed(args.seed + args.process_index)
 
 
-class StepsAsAsked(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
-    """A checkpoint brings along how often its run was to log, evaluate and save."""
+class OwnSteps(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+    """Recompute the logging, evaluation and save intervals: a checkpoint restores those of its own run."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.compute_steps(args, state.max_steps)
@@ -57,7 +57,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         self.tokens = Count()  # of this rank, since the process began
         self._saving = False
         self.remove_callback(PrinterCallback)
-        for callback in (OwnNoise(), StepsAsAsked(), self.losses, Progress(self.speed, self.args.world_size)):
+        for callback in (OwnNoise(), OwnSteps(), self.losses, Progress(self.speed, self.args.world_size)):
             self.add_callback(callback)
 
     def create_optimizer(self, *arguments: Any) -> Any:
@@ -90,7 +90,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         return super()._get_eval_sampler(eval_dataset)
 
     def get_eval_dataloader(self, *arguments: Any) -> Any:
-        """Of every row: --dataloader_drop_last is meant for training, but Trainer takes it for both."""
+        """Evaluate every row: Trainer would apply --dataloader_drop_last to evaluation too."""
         drops, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
             return super().get_eval_dataloader(*arguments)
@@ -144,8 +144,10 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             super()._load_from_checkpoint(checkpoint, *arguments, **options)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Trainer writes into the final folder, file by file, each rank its own. Here rank 0 gives the folder its
-        name when all of them are done."""
+        """Write the checkpoint to the staging folder; rank 0 renames it when all ranks are done.
+
+        Trainer would write directly into the final folder, file by file.
+        """
         output, step = Path(self.args.output_dir), self.state.global_step
         name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
         self._saving = True
@@ -153,29 +155,31 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             super()._save_checkpoint(*arguments, **options)
             self._forget_staging(output, name)
         except Exception as error:
-            told = staging.failed(output, step, error) if self.args.should_save else None
-            if told is None:
+            full = staging.failed(output, step, error) if self.args.should_save else None
+            if full is None:
                 raise
-            raise told from error
+            raise full from error
         finally:
             self._saving = False
         _wait_for_all()
         if self.args.should_save:
             staging.publish(output, name)
             staging.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
-        # Behind the rename, which all of them see from here on; one with a folder of its own has no such name.
+        # After the rename. A rank with a folder of its own does not find the best checkpoint under its final name.
         self.state.best_model_checkpoint = replicas.gather(self.state.best_model_checkpoint)[0]
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(output / name))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Not from where the checkpoint is written: it moves, and would be pushed with the output folder."""
+        """Do nothing while saving: the staging folder is about to be renamed."""
         if not self._saving:
             super()._push_from_checkpoint(checkpoint_folder)
 
     def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
-        """--prediction_loss_only leaves the loss and the rows. Without predictions Trainer would weigh a short
-        last batch as a whole one, and count no rows."""
+        """Implement --prediction_loss_only by dropping the other metrics.
+
+        Without predictions, Trainer would give a short last batch full weight, and count no rows.
+        """
         only, self.args.prediction_loss_only = self.args.prediction_loss_only, False
         try:
             found = super().evaluation_loop(*arguments, **options)
@@ -187,7 +191,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         return found
 
     def _determine_best_metric(self, *arguments: Any, **options: Any) -> Any:
-        """Trainer looks at --metric_for_best_model after the first evaluation only."""
+        """Raises UsageError for an unknown --metric_for_best_model: Trainer checks it only after an evaluation."""
         determine = super()._determine_best_metric
 
         def checked() -> Any:
@@ -199,7 +203,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         return agreed(checked)
 
     def _forget_staging(self, output: Path, name: str) -> None:
-        """The state names the best checkpoint's folder: by the name that it is about to get."""
+        """Replace the staging folder by the final folder in the state's path of the best checkpoint."""
         written = staging.folder(output) / name
         if self.state.best_model_checkpoint == str(written):
             self.state.best_model_checkpoint = str(output / name)
@@ -207,7 +211,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
 
     def _load_best_model(self) -> None:
-        """Rank 0's is every rank's: another node may have no such folder, or not see yet what is new in it."""
+        """Load the best model on rank 0 and copy it to all ranks: other nodes may not have or see its folder."""
         best = Path(self.state.best_model_checkpoint)
         if self._sharded and not checkpoints.is_adapter(best):
             sharding.load_weights(self.model, best, self.args.should_save)

@@ -1,5 +1,7 @@
-"""Fields of transformers' TrainingArguments that this trainer parses but cannot do: each would end in a traceback
-in the middle of a job, or do nothing, without a word."""
+"""Fields of transformers' TrainingArguments that this trainer parses but does not support.
+
+Without these checks, each would fail with a traceback during the job, or silently do nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,20 @@ from typing import Any
 
 from entrypoints.errors import UsageError
 
-_OWN_METRICS = "is for metrics of one's own, those of train are over all rows"
-# The values that are refused, and why; None stands for any that is not empty.
+_CUSTOM_METRICS = "is for custom metrics, train computes its metrics over all rows"
+# The values that are refused, and why. None stands for any non-empty value.
 _REASONS: dict[str, tuple[Any, str]] = {
-    "eval_do_concat_batches": (False, _OWN_METRICS),
-    "eval_use_gather_object": (True, _OWN_METRICS),
-    "batch_eval_metrics": (True, _OWN_METRICS),
-    "label_names": (None, "is not needed, the task says which columns are labels"),
-    "use_liger_kernel": (True, "asks for kernels that run on GPUs"),
-    "debug": (None, "has no meaning here: it is for TPUs, or fails on the masks of today's models"),
+    "eval_do_concat_batches": (False, _CUSTOM_METRICS),
+    "eval_use_gather_object": (True, _CUSTOM_METRICS),
+    "batch_eval_metrics": (True, _CUSTOM_METRICS),
+    "label_names": (None, "is not needed, the task determines the label columns"),
+    "use_liger_kernel": (True, "needs a GPU"),
+    "debug": (None, "is not supported: it is for TPUs, or fails on the attention masks of current models"),
 }
 
 
 def check(values: dict[str, Any]) -> None:
-    """Raises UsageError, with all that is found. `values`: TrainingArguments', as parsed."""
+    """Raises UsageError that lists every unsupported flag. `values`: the parsed fields of TrainingArguments."""
     found = []
     for name, (refused, why) in _REASONS.items():
         value = values.get(name)
@@ -30,12 +32,12 @@ def check(values: dict[str, Any]) -> None:
         raise UsageError("; ".join(found))
 
 
-def check_made(arguments: Any) -> None:
-    """The same for what only TrainingArguments itself makes of the flags."""
+def check_derived(arguments: Any) -> None:
+    """Checks of values that TrainingArguments itself derives from the flags."""
     if arguments.dataloader_persistent_workers and not arguments.dataloader_num_workers:
-        raise UsageError("--dataloader_persistent_workers needs --dataloader_num_workers above 0, found 0")
+        raise UsageError("--dataloader_persistent_workers needs --dataloader_num_workers above 0, found 0: set it")
     config = arguments.accelerator_config
     if not config.even_batches:
-        raise UsageError("--accelerator_config even_batches false: ranks with fewer batches would leave, drop it")
+        raise UsageError("--accelerator_config even_batches false: ranks need equal numbers of batches, drop it")
     if config.dispatch_batches:
-        raise UsageError("--accelerator_config dispatch_batches true takes batches of one shape only, drop it")
+        raise UsageError("--accelerator_config dispatch_batches true needs batches of one shape, drop it")

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 # Tables of fewer numbers are exchanged whole.
 _LARGE = 1 << 20
-# A rank's count of rows where the whole table has to travel.
+# A rank's row count if it needs the complete table exchanged.
 _WHOLE = -1
 
 
@@ -66,7 +66,7 @@ class Rows:
         counts = [int(each) for each in _gather(torch.tensor([_WHOLE if taken is None else len(words)]))]
         if taken is None:
             return False
-        if min(counts) == _WHOLE:  # another rank's
+        if min(counts) == _WHOLE:  # another rank needs the complete table
             gradient.index_copy_(0, words, taken)
             return False
         longest = max(counts)
@@ -88,10 +88,10 @@ class Rows:
 
 
 def _take(gradient: torch.Tensor, words: torch.Tensor) -> torch.Tensor | None:
-    """The words' rows, which are zero in `gradient` from then on. None, and no change, if others have values.
+    """The rows of `words`, zeroed in `gradient`. None, without a change, if any other row is not zero.
 
-    It looks in every step: ranks that left out a row would never have the same weights again. It costs one
-    reading of a table that the backward pass has just written and the optimizer is about to go through.
+    Checked in every step: a row left out of the exchange would make the ranks' weights diverge for good. The check
+    reads the table once, between the backward pass, which writes it, and the optimizer, which reads it.
     """
     rows = gradient[words]
     gradient.index_fill_(0, words, 0)

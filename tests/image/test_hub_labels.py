@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")
-NO_CLASS = "which is none of the data set's 2 classes: without a label it can be neither learnt nor evaluated"
+NO_CLASS = "expected one of the data set's 2 classes: remove the row, it has no label for training or evaluation"
 
 
 def test_a_label_of_no_class_is_refused_where_the_column_is_used(run_in_image: RunInImage) -> None:
@@ -16,9 +16,9 @@ def test_a_label_of_no_class_is_refused_where_the_column_is_used(run_in_image: R
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "['no', 'yes', 'yes']",
-        f"DATA (train) row 3: column 'label' holds -1, {NO_CLASS}, leave it out",
+        f"DATA (train) row 3: column 'label' holds -1, {NO_CLASS}",
         "DATA (train) row 1: column 'label' holds 0.5, expected a label (text or integer)",
         "[['no', 'yes'], ['yes', 'yes']]",
-        f"DATA (train) row 2: column 'ner_tags' holds -1, {NO_CLASS}, leave it out",
-        f"DATA (train) row 1: column 'ner_tags' holds -100, {NO_CLASS}, leave it out",
+        f"DATA (train) row 2: column 'ner_tags' holds -1, {NO_CLASS}",
+        f"DATA (train) row 1: column 'ner_tags' holds -100, {NO_CLASS}",
     ]

@@ -42,10 +42,10 @@ def test_each_rank_is_placed_and_has_cores_of_its_own(
         assert 1 <= plan["omp_num_threads"] <= len(plan["cores"])
 
 
-def test_a_rank_whose_launcher_tells_no_place_is_refused_in_one_line(run_in_image: RunInImage) -> None:
+def test_a_rank_without_a_placement_from_its_launcher_is_refused_in_one_line(run_in_image: RunInImage) -> None:
     done = run_in_image("env", "ALPS_APP_PE=1", "entrypoint", "train", "--output_dir", "/tmp/output")
     assert done.returncode == 2, done
-    assert done.stderr.startswith("error: found ALPS_APP_PE=1, but aprun does not say how many ranks there are")
+    assert done.stderr.startswith("error: found ALPS_APP_PE=1, but aprun does not set the number of ranks")
     assert done.stderr.count("\n") == 1
 
 

@@ -105,7 +105,7 @@ def test_a_push_gives_the_digest_that_the_registry_and_a_pull_confirm(
     assert repository.digest("1") == digest
     reference = repository.pull(digest, small)
     assert reference == f"{server}/team/stack@{digest}"
-    with pytest.raises(UsageError, match="a pull gives the image"):
+    with pytest.raises(UsageError, match="a pull returned the image"):
         repository.pull(digest, "sha256:" + "0" * 64)
 
 
@@ -134,7 +134,7 @@ def test_a_registry_without_tls_that_is_not_on_loopback_is_one_line(docker: Engi
     with registry.running() as (_, name):
         argv = ["docker", "inspect", "--format", "{{.NetworkSettings.Networks.bridge.IPAddress}}", name]
         address = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-        assert "it has no TLS: put it behind TLS" in fails(docker, f"{address}:5000", small)
+        assert "the registry has no TLS: enable TLS" in fails(docker, f"{address}:5000", small)
 
 
 def test_a_host_where_nothing_listens_is_one_line(docker: Engine, small: str) -> None:
@@ -166,7 +166,7 @@ def test_a_registry_that_has_had_enough_pulls_is_not_taken_for_one_that_is_not_t
         message = fails_to_pull(f"127.0.0.1:{server.server_address[1]}")
         server.shutdown()
     assert "You have reached your pull rate limit" in message
-    assert message.endswith("wait, or docker login")
+    assert message.endswith("wait, or run docker login")
 
 
 def test_a_pull_for_which_the_engine_has_no_room_is_not_taken_for_a_registry_that_is_not_there(
@@ -186,7 +186,7 @@ def test_a_pull_for_which_the_engine_has_no_room_is_not_taken_for_a_registry_tha
                     base.pull(reference, silence_seconds=60)
             finally:
                 server.kill()
-    assert "no space left on device: the disk of Docker is full" in str(caught.value)
+    assert "no space left on device: Docker's disk is full" in str(caught.value)
 
 
 def test_a_push_during_the_checks_is_not_overwritten(
@@ -300,6 +300,6 @@ def test_a_full_disk_and_a_network_that_breaks_are_one_line_after_the_engines_fi
     ):
         disk = both.submit(fails, docker, full, large)
         network = both.submit(fails, docker, broken, large)
-        assert "see whether its disk is full" in disk.result()
+        assert "check its disk and its log" in disk.result()
         assert "the connection broke" in network.result()
         assert opened(docker, full).digest("fails") is None

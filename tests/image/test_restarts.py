@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.test_train import line, mounts, result, reviews
+from tests.image.train_runs import line, mounts, result, reviews
 
-# Runs a command and kills one of its ranks when a path is there, for each of the list; "" is there at once.
+# Runs a command, and kills a rank as soon as each path of the list exists; "" exists at once.
 KILL_AT = """
 import os, pathlib, signal, subprocess, sys, time
 moments, command = (part.split("|") for part in sys.argv[1:])
@@ -105,7 +105,7 @@ def test_a_folder_of_another_run_is_refused_once_and_left_alone(
     assert [path.name for path in folder.iterdir()] == ["checkpoint-60"]
 
 
-def test_a_job_whose_ranks_are_killed_begins_as_asked_until_it_has_a_checkpoint_of_its_own(
+def test_a_killed_job_starts_by_its_flags_until_it_has_a_checkpoint(
     kill_at: Any, earlier: Path, output_folder: Path
 ) -> None:
     """Killed before it has touched the folder, before its first checkpoint, and after it."""

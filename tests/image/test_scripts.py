@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.test_train import CONTEXT, reviews
+from tests.image.train_runs import CONTEXT, reviews
 
 HERE = Path(__file__).parent
 FILES = "--model_name_or_path /data/tiny --train_file /data/train.csv --validation_file /data/eval.csv"

@@ -1,4 +1,4 @@
-"""Each field of TrainingArguments is trained as asked on two ranks, or refused in one line."""
+"""Every field of TrainingArguments takes effect on two ranks, or is refused in one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.test_train import mounts, result, reviews
 from tests.image.train_fields import CASES, Case, name_of
+from tests.image.train_runs import mounts, result, reviews
 
 # Given to every run.
 COMMON_FIELDS = {"output_dir", "do_train", "do_eval"}
@@ -41,7 +41,7 @@ def test_every_field_is_tried(tried: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_a_field_is_trained_as_asked_or_refused_in_one_line(tried: Any, case: Case) -> None:
+def test_a_field_takes_effect_or_is_refused_in_one_line(tried: Any, case: Case) -> None:
     document, output = tried
     number = CASES.index(case)
     done = document["runs"][number]
@@ -53,8 +53,8 @@ def test_a_field_is_trained_as_asked_or_refused_in_one_line(tried: Any, case: Ca
         assert (output / str(number)).exists() is case.late
         return
     assert done["code"] == 0, done["stderr"]
-    assert case.says in done["stderr"]
-    assert case.says or not case.refused
+    assert case.prints in done["stderr"]
+    assert case.prints or not case.refused
     found, plain = result(output / str(number)), result(output / "0")
     assert len(set(found["weights_sha256"])) == 1
     assert found["eval_samples"] == 13

@@ -1,4 +1,4 @@
-"""--push_to_hub: what is pushed, and what is told where that cannot be."""
+"""--push_to_hub: what is pushed, and the errors of pushes that fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.test_train import line, mounts, result, reviews
+from tests.image.train_runs import line, mounts, result, reviews
 
 LINES = {
     "pushed": line(
@@ -46,7 +46,7 @@ def pushes(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     return dict(zip(LINES, document["runs"], strict=True)), document["commits"], output
 
 
-def test_a_checkpoint_is_pushed_whole_and_the_model_without_what_is_being_written(pushes: Any) -> None:
+def test_complete_checkpoints_and_the_model_are_pushed_without_unfinished_files(pushes: Any) -> None:
     runs, commits, output = pushes
     assert runs["pushed"]["code"] == 0, runs["pushed"]["stderr"]
     model, checkpoint, saved = commits
@@ -65,14 +65,14 @@ def test_an_evaluation_of_the_loss_alone_counts_its_rows(pushes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["another's", "no network"])
-def test_a_hub_that_cannot_be_written_to_is_told_before_training(pushes: Any, name: str) -> None:
+def test_a_hub_without_write_access_is_reported_before_training(pushes: Any, name: str) -> None:
     runs, _, output = pushes
     assert runs[name]["code"] == 2
     assert "Traceback" not in runs[name]["stderr"]
     assert "training:" not in runs[name]["stderr"]
-    (told,) = [text for text in runs[name]["stderr"].splitlines() if text.startswith("error: ")]
-    assert "cannot be written to" in told
-    assert "hf_secret" not in told
+    (message,) = [text for text in runs[name]["stderr"].splitlines() if text.startswith("error: ")]
+    assert "cannot write to" in message
+    assert "hf_secret" not in message
     assert not (output / LINES[name][LINES[name].index("--output_dir") + 1].rpartition("/")[2]).exists()
 
 
@@ -80,7 +80,7 @@ def test_a_push_that_fails_after_training_loses_nothing(pushes: Any) -> None:
     runs, _, output = pushes
     assert runs["full"]["code"] == 1
     assert "Traceback" not in runs["full"]["stderr"]
-    (told,) = [text for text in runs["full"]["stderr"].splitlines() if text.startswith("error: ")]
-    assert told.endswith("push them with hf upload me/full /output/full")
+    (message,) = [text for text in runs["full"]["stderr"].splitlines() if text.startswith("error: ")]
+    assert message.endswith("push them with hf upload me/full /output/full")
     assert result(output / "full")["steps"] == 1
     assert (output / "full" / "model.safetensors").is_file()

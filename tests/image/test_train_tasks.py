@@ -139,7 +139,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "write --use_peft"),
     "no compiler": (
         {"train_file": "/work/chat.jsonl", "torch_compile": True},
-        "a C++ compiler (g++) and torch's headers are missing",
+        "needs a C++ compiler (g++) and torch's headers, not found in this image",
     ),
     "sharded and merged": (
         {"train_file": "/work/chat.jsonl", "use_peft": True, "merge_adapter": True, "fsdp": "full_shard"},
@@ -255,7 +255,7 @@ def test_a_resumed_adapter_ends_as_one_that_was_never_stopped(
     assert resumed["losses"] == full["losses"]
     assert resumed["weights_sha256"] == full["weights_sha256"]
     assert alone["unlike"]["code"] == 2
-    assert "found an adapter, expected a whole model" in alone["unlike"]["stderr"]
+    assert "found an adapter, expected a full model" in alone["unlike"]["stderr"]
 
 
 def test_sharded_weights_train_as_whole_ones_and_their_checkpoint_is_whole(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 DATA, OUTPUT = "/data", "/output"
-# 22 rows, two steps of eight: not the whole epoch.
+# 22 rows, two steps of eight: less than an epoch.
 COMMON = (
     *(f"--model_name_or_path={DATA}/tiny", f"--train_file={DATA}/train.csv", f"--validation_file={DATA}/eval.csv"),
     *("--max_seq_length=32", "--learning_rate=0.05", "--per_device_train_batch_size=4", "--do_train", "--do_eval"),
@@ -29,17 +29,16 @@ BEST = (*SAVING, "--eval_strategy=steps", "--eval_steps=1", "--load_best_model_a
 
 @dataclass(frozen=True)
 class Case:
-    """A run. `fields` are what it tries. It is refused in one line with the text `refused`, or trains.
+    """A run with `flags` that tests `fields`. It trains, or is refused in one line that contains `refused`.
 
-    `same`: whether it ends with the weights of a run without these flags; None where that is not known. `says`:
-    what stands in what rank 0 prints; `leaves`: files or folders in the output folder. `late`: it is refused only
-    when an evaluation tells.
+    `same`: whether its weights equal those of a run without these flags, None if unknown. `prints`: text in the
+    output of rank 0. `leaves`: files or folders in the output folder. `late`: refused only after an evaluation.
     """
 
     flags: tuple[str, ...]
     fields: tuple[str, ...]
     same: bool | None = None
-    says: str = ""
+    prints: str = ""
     refused: str = ""
     leaves: tuple[str, ...] = ()
     late: bool = False
@@ -61,7 +60,7 @@ def refused(text: str, *flags: str) -> Case:
 
 def answered(*flags: str) -> Case:
     """A flag of old guides: trained with a note that names it, or refused."""
-    return Case(flags, _fields(flags), says=flags[0].partition("=")[0], refused=flags[0].partition("=")[0])
+    return Case(flags, _fields(flags), prints=flags[0].partition("=")[0], refused=flags[0].partition("=")[0])
 
 
 def _fields(flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,7 +122,7 @@ CASES = (
         ),
         *("--hub_model_id=me/x", "--hub_strategy=end", "--hub_always_push", "--hub_revision=x"),
         *("--include_for_metrics=loss", "--skip_memory_metrics=false", "--do_predict", "--ddp_timeout=70"),
-        says="step 1/2  loss",
+        prints="step 1/2  loss",
         leaves=("runs",),
     ),
     same(
@@ -131,7 +130,7 @@ CASES = (
         *("--dataloader_prefetch_factor=4", "--dataloader_multiprocessing_context=fork"),
         *("--dataloader_in_order=false", "--dataloader_drop_last", "--ddp_find_unused_parameters=true"),
         *("--ddp_bucket_cap_mb=1", "--ddp_broadcast_buffers=true", "--full_determinism"),
-        says="(13 rows)",
+        prints="(13 rows)",
     ),
     same(
         *(
@@ -143,27 +142,27 @@ CASES = (
         ),
         *("--per_device_eval_batch_size=2", "--logging_strategy=epoch", "--activation_checkpointing"),
         '--activation_checkpointing_kwargs={"use_reentrant": true}',
-        says="evaluation at step 0  ",
+        prints="evaluation at step 0  ",
     ),
     same("--gradient_checkpointing", '--gradient_checkpointing_kwargs={"use_reentrant": true}'),
     same("--ddp_static_graph=true", "--torch_compile_backend=eager"),
-    same("--prediction_loss_only", says="(13 rows)"),
-    Case(("--bf16_full_eval",), ("bf16_full_eval",), says="(13 rows)"),  # Trainer leaves the model in bf16
+    same("--prediction_loss_only", prints="(13 rows)"),
+    Case(("--bf16_full_eval",), ("bf16_full_eval",), prints="(13 rows)"),  # Trainer leaves the model in bf16
     same("--use_cpu"),
     same(
         *(*SAVING, "--save_only_model", "--save_on_each_node", "--save_total_limit=1", "--enable_jit_checkpoint"),
         *("--ignore_data_skip", "--restore_callback_states_from_checkpoint"),
         leaves=("checkpoint-2",),
     ),
-    same(*SAVING, "--resume_from_checkpoint=true", says="no checkpoint in", leaves=("checkpoint-1",)),
+    same(*SAVING, "--resume_from_checkpoint=true", prints="no checkpoint in", leaves=("checkpoint-1",)),
     Case(
         (*BEST, "--metric_for_best_model=accuracy", "--greater_is_better=true"),
         _fields((*BEST, "--metric_for_best_model=", "--greater_is_better=")),
-        says="evaluation at step 1 ",
+        prints="evaluation at step 1 ",
     ),
-    Case(("--fsdp=full_shard",), ("fsdp",), says="done: 2 steps"),
+    Case(("--fsdp=full_shard",), ("fsdp",), prints="done: 2 steps"),
     # What has no meaning here, or lacks something.
-    refused("cannot be written to", "--push_to_hub"),
+    refused("cannot write to", "--push_to_hub"),
     refused("--tf32", "--tf32=true"),
     refused("--fsdp_config", "--fsdp=full_shard", '--fsdp_config={"x": 1}'),
     refused("--torch_compile", "--torch_compile"),

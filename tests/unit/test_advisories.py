@@ -35,7 +35,7 @@ OLD = variants.choose("2.8", torch_source="default")  # a row that has a lock
 def test_a_range_goes_from_introduced_to_before_fixed(
     version: str, introduced: str | None, fixed: str | None, holds: bool
 ) -> None:
-    assert Range("some", introduced, fixed).holds(version) is holds
+    assert Range("some", introduced, fixed).includes(version) is holds
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_build_tells_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = in_the_image.examine()
     assert [check.detail for check in found] == [str(advisory) for advisory in OLD.advisories]
     assert {check.status for check in found} == {Status.WARNING}
-    assert all(check.mend.startswith("use ") for check in found)
+    assert all(check.fix.startswith("use ") for check in found)
     file.write_text(advisories.document(()), encoding="utf-8")
     [sound] = in_the_image.examine()
     assert sound.status is Status.OK
@@ -187,4 +187,4 @@ def test_an_image_of_another_build_cannot_say_and_says_so(tmp_path: Path, monkey
     monkeypatch.setattr(in_the_image, "FILE", tmp_path / "advisories.json")
     [check] = in_the_image.examine()
     assert check.status is Status.WARNING
-    assert check.mend
+    assert check.fix

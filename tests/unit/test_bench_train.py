@@ -168,7 +168,7 @@ def test_a_recipe_without_a_run_is_a_row_with_the_reason(document: dict[str, Any
 def test_a_recipe_whose_image_is_missing_says_how_to_make_it_and_has_not_failed() -> None:
     one = Runs("tiny", "ipex-2.8", 2)
     assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, ()) is None
-    assert str(one.reason).startswith("there is no image of pin 2.8: ./inv build --pin 2.8 makes it")
+    assert str(one.reason).startswith("the image of pin 2.8 is missing: run ./inv build --pin 2.8")
     assert not one.failed
 
 

@@ -26,9 +26,10 @@ TYPED = {
 def test_bash_completes_tasks_and_options_where_inv_is_not_on_the_path(tmp_path: Path) -> None:
     """The README's line, from another folder."""
     lines = [f"source <({ROOT}/inv --print-completion-script bash)", "complete -p inv"]
-    for words in TYPED:
-        lines += [f"COMP_WORDS=({shlex.join(words)})", f"_complete_inv inv {words[-1]}", 'echo "${COMPREPLY[*]}"']
-    script = "\n".join(lines)
+    for number, words in enumerate(TYPED):  # in parallel: each word starts ./inv
+        typing = f"COMP_WORDS=({shlex.join(words)}); _complete_inv inv {words[-1]}"
+        lines.append(f'({typing}; echo "${{COMPREPLY[*]}}" >{number}) &')
+    script = "\n".join([*lines, "wait", *(f"cat {number}" for number in range(len(TYPED)))])
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
     )

@@ -178,7 +178,7 @@ def test_variables_to_hand_on_that_are_not_set_are_refused_before_anything_is_do
         detach=False,
         max_restarts=0,
     )
-    with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: you have no such variable"):
+    with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: not set in your environment"):
         up.up(request)
     assert not (tmp_path / "clusters").exists()
 
@@ -237,12 +237,13 @@ def test_a_memory_limit_leaves_no_room_for_swap() -> None:
     ("changes", "message"),
     [
         ({"launcher": "mpi"}, "--launcher is 'mpi', expected torchrun or mpirun"),
-        ({"memory": "much"}, "--memory is 'much', expected a size such as 4g"),
+        ({"memory": "much"}, "--memory is 'much', expected a size such as 64g"),
+        ({"memory": "٤g"}, "--memory is '٤g', expected a size such as 64g"),
         ({"nodes": 0}, "--nodes is 0, expected 1 or more"),
         ({"ranks_per_node": -1}, "--ranks-per-node is -1, expected 1 or more"),
         ({"command": ()}, "no command: write it after --"),
     ],
-    ids=["no such launcher", "no size", "no nodes", "negative ranks", "no command"],
+    ids=["no such launcher", "no size", "digits of another script", "no nodes", "negative ranks", "no command"],
 )
 def test_a_cluster_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):

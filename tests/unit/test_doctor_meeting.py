@@ -93,7 +93,7 @@ def test_another_pin_on_the_master_is_an_error() -> None:
     assert meeting.same_pin(reading(0), "node-0:29500", "2.13").status is Status.OK
     check = meeting.same_pin(reading(0, "2.8"), "node-0:29500", "2.13")
     assert check.status is Status.ERROR
-    assert "pin 2.8, here is pin 2.13" in check.detail
+    assert "pin 2.8, expected pin 2.13 as here" in check.detail
 
 
 def test_an_interface_that_is_not_there_is_an_error_with_those_that_are() -> None:
@@ -112,7 +112,7 @@ def test_loopback_is_an_error_only_where_there_are_several_nodes() -> None:
 def test_an_interface_off_the_way_is_a_warning() -> None:
     check = meeting.interface("eth0", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
     assert check.status is Status.WARNING
-    assert "the way to 127.0.0.1 (127.0.0.1) is lo" in check.detail
+    assert "the route to 127.0.0.1 (127.0.0.1) is lo" in check.detail
 
 
 def test_a_name_that_does_not_resolve_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_name_that_does_not_resolve_is_one_error(monkeypatch: pytest.MonkeyPat
     (check,) = meeting.examine(Master("no.invalid", 29500, several_nodes=True), {})
     assert (check.name, check.status) == ("master", Status.ERROR)
     assert "'no.invalid' does not resolve" in check.detail
-    assert check.mend.startswith("correct it")
+    assert check.fix.startswith("correct it")
 
 
 @pytest.mark.parametrize(
@@ -147,5 +147,5 @@ def test_the_master_is_the_flags_or_the_launchers(
 def test_a_port_in_use_refuses_to_serve() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"port {port} cannot be listened at"):
+        with pytest.raises(UsageError, match=f"cannot listen on port {port}"):
             clock.serve(port)

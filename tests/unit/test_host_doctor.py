@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.unit.test_engine import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
+from tests.unit.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine_find import Findings
 from tooling.host import Host
 from tooling.host_doctor import (
@@ -73,7 +73,7 @@ def statuses(findings: Findings, host: Host) -> dict[str, str]:
 def test_a_complete_docker_is_all_ok_and_has_nothing_to_mend() -> None:
     checks = check_docker(COMPLETE, BOOKWORM)
     assert {check.status for check in checks} == {Status.OK}
-    assert {check.mend for check in checks} == {""}
+    assert {check.fix for check in checks} == {""}
 
 
 def test_what_will_be_installed_is_a_warning_and_what_will_not_is_an_error() -> None:
@@ -86,16 +86,16 @@ def test_what_will_be_installed_is_a_warning_and_what_will_not_is_an_error() -> 
 
 def test_a_stopped_engine_and_an_old_one_are_told_apart() -> None:
     (stopped,) = (check for check in check_docker(STOPPED, BOOKWORM) if check.status is not Status.OK)
-    assert (stopped.name, stopped.mend) == ("Docker Engine", "the first command that needs it starts Docker")
+    assert (stopped.name, stopped.fix) == ("Docker Engine", "the first command that needs Docker starts Docker")
     old = replace(COMPLETE, engine=replace(FACTS, version="20.10.24+dfsg1"))
     (buildkit,) = (check for check in check_docker(old, BOOKWORM) if check.status is not Status.OK)
     assert (buildkit.name, buildkit.status) == ("BuildKit", Status.ERROR)
-    assert "apt-get remove docker.io" in buildkit.mend
+    assert "apt-get remove docker.io" in buildkit.fix
 
 
 def test_the_json_has_the_four_keys_of_every_check() -> None:
     checks = json.loads(document([Check("a", Status.WARNING, "b", "c")]))["checks"]
-    assert checks == [{"name": "a", "status": "warning", "detail": "b", "mend": "c"}]
+    assert checks == [{"name": "a", "status": "warning", "detail": "b", "fix": "c"}]
 
 
 def test_the_table_shows_brackets_as_they_are() -> None:

@@ -44,7 +44,7 @@ def test_a_hostfile_in_the_forms_of_the_guides() -> None:
     ("line", "message"),
     [
         ("alpha beta", "line 2: found 'alpha beta', expected NAME"),
-        ("alpha slots=many", "line 2: slots is 'many', expected a number from 1"),
+        ("alpha slots=many", "line 2: slots is 'many', expected a number of 1 or more"),
         ("alpha:0", "line 2: slots is '0'"),
         ("alpha:", "line 2: slots is ''"),
         ("alpha:2 slots=2", "line 2: found"),
@@ -52,7 +52,7 @@ def test_a_hostfile_in_the_forms_of_the_guides() -> None:
         ("-oProxyCommand=x", "line 2: found"),
         ("fe80::1", "line 2: found 'fe80::1', expected NAME, USER@NAME"),
         ("alpha;reboot", "line 2: found"),
-        ("first", "line 2: first is there twice"),
+        ("first", "line 2: first is listed twice"),
     ],
 )
 def test_a_line_that_is_no_host_is_one_line(line: str, message: str) -> None:
@@ -63,9 +63,9 @@ def test_a_line_that_is_no_host_is_one_line(line: str, message: str) -> None:
 
 
 def test_a_file_without_hosts_or_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="names no host"):
+    with pytest.raises(UsageError, match="lists no host"):
         hostfile.parse("# nothing\n", "hosts")
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         hostfile.read(tmp_path / "hosts")
 
 
@@ -88,7 +88,7 @@ def test_ranks_on_a_host_are_as_asked_else_as_the_slots_say_else_one() -> None:
         ({"command": ()}, "no command"),
         ({"memory": "lots"}, "--memory is 'lots'"),
         ({"port": 80}, "--port is 80, expected 1024 to 65036"),
-        ({"data": "here"}, "--data is 'here', expected a folder of the hosts"),
+        ({"data": "here"}, "--data is 'here', expected an absolute path on the hosts"),
         ({"output": "/a,readonly"}, "--output is '/a,readonly'"),
     ],
 )
@@ -100,7 +100,7 @@ def test_an_option_that_cannot_be_is_one_line(change: dict[str, object], message
 
 def test_a_value_that_is_handed_on_has_to_be_there_and_one_line() -> None:
     assert values(["A"], {"A": "1 '2'", "B": "3"}) == ["1 '2'"]
-    with pytest.raises(UsageError, match="you have no such variable"):
+    with pytest.raises(UsageError, match="not set in your environment"):
         values(["A"], {})
     with pytest.raises(UsageError, match="several lines"):
         values(["A"], {"A": "1\n2"})
@@ -136,7 +136,7 @@ def test_hosts_that_are_alike_and_have_room_are_fit() -> None:
     ("index", "change", "expected"),
     [
         (1, {"free_bytes": 1 << 30}, "beta: 1.0 GiB of memory are free, expected 2.0 for 2 ranks"),
-        (0, {"listening": frozenset({29500})}, "alpha: port 29500 is taken"),
+        (0, {"listening": frozenset({29500})}, "alpha: port 29500 is in use"),
         (2, {"clock": -3.0}, "gamma: its clock is -3.0 s off that of alpha"),
         (
             2,
@@ -156,7 +156,7 @@ def test_a_host_that_is_not_fit_is_one_line(index: int, change: dict[str, object
 def test_only_the_first_host_needs_the_meeting_port_and_all_of_mpiruns_need_sshds() -> None:
     assert judged(1, {"listening": frozenset({29500, 29999})}) == []
     found = judged(1, {"listening": frozenset({29999})}, "mpirun")
-    assert [line.partition(",")[0] for line in found] == ["beta: port 29999 is taken"]
+    assert [line.partition(",")[0] for line in found] == ["beta: port 29999 is in use"]
 
 
 def test_without_the_first_host_no_other_takes_its_place() -> None:
@@ -171,7 +171,7 @@ def test_a_clock_is_off_only_beyond_what_the_measurement_may_be_wrong() -> None:
 
 def test_another_image_is_told() -> None:
     found = facts.problems(job(), range(3), [sound()] * 3, ["sha256:1", "sha256:1", "sha256:2"])
-    assert [line.partition(" (")[0] for line in found] == ["gamma: stack:1 is another image than on alpha"]
+    assert [line.partition(" (")[0] for line in found] == ["gamma: stack:1 differs from the image on alpha"]
 
 
 def test_the_first_hosts_address_is_one_of_its_own_and_the_name_comes_first() -> None:

@@ -52,13 +52,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([ended(0)], ["0\n"], 0, "exited with code 0"),
         ([RUNNING, RUNNING, ended(7)], ["", "", "7\n"], 7, "exited with code 7"),
-        ([AWAY, AWAY, ended(143)], [""], 143, "exited with code 143, while Docker was stopped or restarted there"),
-        ([AWAY], ["143\n"], 143, "exited with code 143, while Docker was stopped or restarted there"),
-        ([AWAY], [""], None, "Docker does not answer there for 0 s"),
-        ([None], [""], None, "Docker does not answer there for 0 s"),
+        ([AWAY, AWAY, ended(143)], [""], 143, "exited with code 143, while Docker was stopped or restarted"),
+        ([AWAY], ["143\n"], 143, "exited with code 143, while Docker was stopped or restarted"),
+        ([AWAY], [""], None, "Docker has not answered for 0 s"),
+        ([None], [""], None, "Docker has not answered for 0 s"),
         ([AWAY, GONE], [""], None, "its container was removed"),
         ([ended(137, True)], ["137\n"], 137, "was killed: out of memory"),
-        ([ended(7, True)], ["7\n"], 7, "exited with code 7; a process of it was killed before: out of memory"),
+        (
+            [ended(7, True)],
+            ["7\n"],
+            7,
+            "exited with code 7; one of its processes was killed earlier: out of memory",
+        ),
     ],
     ids=[
         *("an end", "long", "killed by the restart", "stopped for good", "gone for good", "Docker hangs"),

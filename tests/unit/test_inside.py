@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from invoke.collection import Collection
 
+import tasks
 from tooling import inside
-from tooling.paths import ROOT
+from tooling.program import TaskProgram
 
 
 def test_the_tests_of_entrypoints_run_inside_and_those_of_tooling_do_not() -> None:
@@ -42,9 +42,9 @@ def test_what_runs_them_is_locked_with_one_version_for_every_python() -> None:
     assert any(line.startswith("pytest==") for line in lines)
 
 
-def test_a_bad_combination_of_options_is_one_line() -> None:
-    for options in (["--unit", "--inside", "2.13"], ["--torch-source", "default"]):
-        argv = [sys.executable, "-m", "tooling", "test", *options]
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize("options", [["--unit", "--inside", "2.13"], ["--torch-source", "default"]], ids=" ".join)
+def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        TaskProgram(Collection.from_module(tasks)).run(["inv", "test", *options])
+    assert end.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

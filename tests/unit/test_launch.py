@@ -77,7 +77,10 @@ def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[s
     [
         ({"PET_RDZV_ENDPOINT": ""}, "--rdzv-endpoint is missing"),
         ({"PET_RDZV_ENDPOINT": "a:b"}, "port is 'b', expected an integer from 1 to 65535"),
-        ({"PET_RDZV_ENDPOINT": "fe80::1"}, "'fe80::1', expected HOST or HOST:PORT, an IPv6 address in brackets"),
+        (
+            {"PET_RDZV_ENDPOINT": "fe80::1"},
+            "'fe80::1', expected HOST or HOST:PORT, with an IPv6 address in brackets",
+        ),
         ({"PET_RDZV_BACKEND": "etcd"}, "'etcd', expected static or c10d"),
         ({"PET_NNODES": "1:2"}, "is a range, expected one number"),
         ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts is '-1'"),

@@ -50,16 +50,16 @@ def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param(None, "pin tiny has no tiny.txt: make it with ./inv lock --pin tiny", id="missing"),
-        pytest.param("", "tiny.txt locks tiny-a nothing, but versions.toml wants 1.0", id="empty"),
+        pytest.param(None, "pin tiny has no tiny.txt: create it with ./inv lock --pin tiny", id="missing"),
+        pytest.param("", "tiny.txt locks tiny-a nothing, but versions.toml has 1.0", id="empty"),
         pytest.param(
             f"tiny-b==1.0 --hash=sha256:{SHA256}\n",
-            "locks tiny-a nothing, but versions.toml wants 1.0",
+            "locks tiny-a nothing, but versions.toml has 1.0",
             id="absent",
         ),
         pytest.param(
             f"tiny-a==1.1 --hash=sha256:{SHA256}\n",
-            "locks tiny-a 1.1, but versions.toml wants 1.0",
+            "locks tiny-a 1.1, but versions.toml has 1.0",
             id="other-version",
         ),
         pytest.param("tiny-a==1.0\n", "'tiny-a==1.0' is not 'name==version --hash=sha256:…'", id="no-hash"),

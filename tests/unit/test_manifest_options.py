@@ -32,7 +32,7 @@ from tooling.kubernetes.request import Options
         ({"command": ("run", "x.py")}, []),
         (
             {"pvc": "", "command": ("train", "--output_dir", "/tmp/x")},
-            ["without --pvc the weights and checkpoints go with the pods"],
+            ["without --pvc, weights and checkpoints are deleted with the pods"],
         ),
         ({"pvc": "", "command": ("run", "x.py")}, []),
     ],
@@ -46,14 +46,14 @@ def test_what_the_user_would_regret_is_a_warning(changes: dict[str, Any], expect
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": "Bert"}, "--name is 'Bert'"),
-    ({"name": "1bert"}, "a letter first"),
+    ({"name": "1bert"}, "starting with a letter"),
     ({"name": "b" * 60}, "expected at most"),
     ({"namespace": "m.l"}, "--namespace is 'm.l'"),
     ({"image": "registry.example/stack:2.13"}, "expected HOST/NAME@sha256"),
     ({"image": "stack@sha256:" + "1" * 64}, "expected HOST/NAME@sha256"),
     ({"image": "registry.example/stack@sha256:12"}, "expected HOST/NAME@sha256"),
-    ({"image": ""}, "which image?"),
-    ({"image_lock": "image.lock.json"}, "which image?"),
+    ({"image": ""}, "found neither --image nor --image-lock"),
+    ({"image_lock": "image.lock.json"}, "found both --image and --image-lock"),
     ({"nodes": 0}, "--nodes is 0"),
     ({"cpus": 0}, "--cpus is missing"),
     ({"memory": ""}, "--memory is missing"),
@@ -67,16 +67,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ranks_per_node": "0"}, "--ranks-per-node is '0'"),
     ({"ranks_per_node": "²"}, "--ranks-per-node is '²'"),
     ({"memory": "\N{ARABIC-INDIC DIGIT THREE}Gi"}, "expected a quantity such as 128Gi"),
-    ({"pvc": ""}, "'/pvc/output/bert' is a place in the claim, but --pvc is missing"),
+    ({"pvc": ""}, "'/pvc/output/bert' is a path on the claim, but --pvc is missing"),
     ({"pvc": "My_Claim"}, "--pvc is 'My_Claim'"),
     ({"pull_secret": "a/b"}, "--pull-secret is 'a/b'"),
     ({"node_selector": ("node-type",)}, "--node-selector is 'node-type', expected KEY=VALUE"),
     ({"node_selector": ("a b=c",)}, "--node-selector is 'a b=c'"),
     ({"node_selector": ("a/=c",)}, "--node-selector is 'a/=c'"),
     ({"env": ("NAME",)}, "--env 'NAME': expected NAME=VALUE"),
-    ({"env": ("A-B=1",)}, "'A-B' is no variable's name"),
-    ({"env": ("PET_NNODES=2",)}, "the operator and the image's launcher set it"),
-    ({"env": ("MASTER_ADDR=x",)}, "the operator and the image's launcher set it"),
+    ({"env": ("A-B=1",)}, "'A-B' is not a variable name"),
+    ({"env": ("PET_NNODES=2",)}, "the operator and the image's launcher set this variable"),
+    ({"env": ("MASTER_ADDR=x",)}, "the operator and the image's launcher set this variable"),
     ({"secret_env": ("HF_TOKEN=hub",)}, "found 'hub', expected SECRET/KEY"),
     ({"secret_env": ("HF_TOKEN=Hub/token",)}, "--secret-env is 'Hub'"),
     ({"command": ()}, "no command"),
@@ -98,8 +98,13 @@ def test_all_that_is_missing_is_in_one_line() -> None:
         requests.parse("trainjob", Options(command=()))
     line = str(caught.value)
     assert "\n" not in line
-    for said in ("which image?", "--cpus is missing", "--memory is missing", "no command"):
-        assert said in line
+    for problem in (
+        "found neither --image nor --image-lock",
+        "--cpus is missing",
+        "--memory is missing",
+        "no command",
+    ):
+        assert problem in line
     assert "--pvc" not in line
 
 
@@ -112,18 +117,18 @@ def test_all_that_is_wrong_is_in_one_line() -> None:
     assert "\n" not in line
     for name in several.keys() - {"image"}:
         assert f"--{name.replace('_', '-')}" in line
-    assert "which image?" in line
+    assert "found neither --image nor --image-lock" in line
 
 
-def test_each_word_of_a_repeated_option_is_looked_at() -> None:
+def test_each_value_of_a_repeated_option_is_checked() -> None:
     with pytest.raises(UsageError) as caught:
         requests.parse("pytorchjob", replace(OPTIONS, env=("A-B=1", "NAME", "C=2", "RANK=3")))
-    for said in ("'A-B' is no variable's name", "--env 'NAME'", "--env RANK"):
-        assert said in str(caught.value)
+    for problem in ("'A-B' is not a variable name", "--env 'NAME'", "--env RANK"):
+        assert problem in str(caught.value)
 
 
 def test_a_hostfile_needs_a_number_of_slots() -> None:
-    with pytest.raises(UsageError, match="--ranks-per-node auto: a hostfile has a number of slots"):
+    with pytest.raises(UsageError, match="--ranks-per-node is 'auto', expected a number for an mpijob"):
         requests.parse("mpijob", replace(OPTIONS, ranks_per_node="auto"))
 
 

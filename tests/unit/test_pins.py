@@ -27,6 +27,12 @@ def changed(tmp_path: Path, old: str, new: str) -> Path:
     return path
 
 
+def run_tooling(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tooling", *argv], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
 def test_the_default_pin_is_the_one_that_is_built_when_none_is_named() -> None:
     loaded = pins.load()
     assert loaded.pin() is loaded.pins[loaded.default]
@@ -143,14 +149,14 @@ def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
         pins.load(path)
 
 
-def test_a_missing_file_says_where_it_was_expected(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_names_its_expected_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"expected {tmp_path}/versions.toml"):
         pins.load(tmp_path / "versions.toml")
 
 
 def test_matrix_as_json_is_one_document_on_standard_output() -> None:
-    argv = [sys.executable, "-m", "tooling", "matrix", "--json"]
-    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    result = run_tooling("matrix", "--json")
+    assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)
     assert [row["pin"] for row in rows] == list(pins.load().pins)
     first = rows[0]
@@ -166,8 +172,7 @@ def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixtur
 
 
 def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2() -> None:
-    argv = [sys.executable, "-m", "tooling", "build", "--pin", "2.12"]
-    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    result = run_tooling("build", "--pin", "2.12")
     assert (result.returncode, result.stdout) == (USAGE_EXIT_CODE, "")
     assert result.stderr.strip() == f"unknown pin '2.12': choose one of {CHOICES}"
 

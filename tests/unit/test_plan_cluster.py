@@ -143,7 +143,7 @@ def test_a_config_that_cannot_be_read_is_one_line(content: str, said: str, tmp_p
         ({"samples_per_second": float("inf")}, "--single-node-samples-per-second is inf, expected 0 or more"),
         ({"nodes": (0, 2)}, "--nodes is 0,2, expected 1 or more each"),
         ({"samples_per_second": -1.0}, "--single-node-samples-per-second is -1, expected 0 or more"),
-        ({"samples_per_second": 0.0, "cores": 32}, "how fast is one node"),
+        ({"samples_per_second": 0.0, "cores": 32}, "the speed of one node is missing"),
         ({"isa": "sse2"}, "--isa is 'sse2', expected one of avx2, avx512, avx512_bf16, amx"),
         ({"cores": 2, "ranks_per_node": 4}, "expected one or more for each of 4 ranks"),
         ({"efficiency": 1.5}, "--efficiency is 1.5"),

@@ -146,7 +146,7 @@ def test_a_signal_lets_the_task_tear_down_and_gives_no_traceback(number: signal.
 
 
 def test_under_nohup_a_hang_up_does_not_end_the_task() -> None:
-    argv = ["nohup", sys.executable, "-c", SLEEPER.replace("time.sleep(30)", "time.sleep(1)"), "sleep"]
+    argv = ["nohup", sys.executable, "-c", SLEEPER.replace("time.sleep(30)", "time.sleep(0.3)"), "sleep"]
     with subprocess.Popen(
         argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

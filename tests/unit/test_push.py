@@ -64,7 +64,7 @@ def test_a_lock_that_push_did_not_write_is_one_line(
 ) -> None:
     path = tmp_path / "image.lock.json"
     path.write_text(json.dumps({**asdict(LOCK), **change}))
-    with pytest.raises(UsageError, match=r"is not what \./inv push writes") as caught:
+    with pytest.raises(UsageError, match=r"is not a file written by \./inv push") as caught:
         image_lock.read(path)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_a_lock_that_push_did_not_write_is_one_line(
 @pytest.mark.parametrize("text", ["", "[]", "{", "\x00"])
 def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "image.lock.json").write_text(text)
-    with pytest.raises(UsageError, match=r"is not what \./inv push writes"):
+    with pytest.raises(UsageError, match=r"is not a file written by \./inv push"):
         image_lock.read(tmp_path / "image.lock.json")
 
 
@@ -100,13 +100,13 @@ def test_what_is_no_registry_is_one_line(text: str) -> None:
 
 
 def test_a_lock_and_a_pin_are_one_too_many() -> None:
-    with pytest.raises(UsageError, match="give it without --pin"):
+    with pytest.raises(UsageError, match="do not combine it with --pin"):
         Choice(pin="2.13", image_lock="image.lock.json")
 
 
 def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "ROOT", tmp_path)
-    with pytest.raises(UsageError, match="no git checkout"):
+    with pytest.raises(UsageError, match="not a git checkout"):
         push.clean_revision()
     for words in (["init"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
@@ -129,7 +129,7 @@ def test_an_image_that_is_its_row_may_be_pushed() -> None:
         pytest.param(
             replace(FOUND, python_packages=FOUND.python_packages[:-2]), CHECKS, "oneccl-bind-pt is", id="ccl"
         ),
-        pytest.param(FOUND, [], "its doctor's versions are not ok: not looked at", id="no-doctor"),
+        pytest.param(FOUND, [], "its doctor's versions are not ok: not checked", id="no-doctor"),
         pytest.param(FOUND, [{**CHECKS[0], "status": "warning"}], "its doctor's versions are not", id="versions"),
         pytest.param(
             FOUND,

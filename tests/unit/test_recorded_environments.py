@@ -93,7 +93,7 @@ def test_a_recorded_rank_is_where_its_launcher_put_it(
 def test_without_one_variable_a_recorded_rank_is_refused_and_the_variable_named(name: str, gap: str) -> None:
     with pytest.raises(UsageError) as error:
         detect(without(name, gap))
-    assert str(error.value).partition("but ")[2].startswith(f"{gap} of {PLACES[name][0]}'s set is missing")
+    assert str(error.value).partition("but ")[2].startswith(f"not {gap} (launcher: {PLACES[name][0]}): ")
 
 
 @pytest.mark.parametrize("name", ["launch-2.13", "torchrun-2.13"])
@@ -104,7 +104,7 @@ def test_without_its_mark_torchruns_rank_keeps_its_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["srun-22.05", "srun-cyclic-22.05", "srun-two-nodes-22.05"])
 def test_without_its_step_a_slurm_task_is_no_single_rank(name: str) -> None:
-    with pytest.raises(UsageError, match=r"found SLURM_PROCID=[13], but srun does not say how many ranks"):
+    with pytest.raises(UsageError, match=r"found SLURM_PROCID=[13], but srun does not set the number of ranks"):
         detect(without(name, "SLURM_STEP_ID"))
 
 
@@ -129,7 +129,9 @@ def test_a_part_of_a_launchers_variables_never_makes_another_rank(
 
 def test_flux_on_two_nodes_needs_an_address_and_gives_each_the_same_number() -> None:
     environ = recording("flux-two-nodes-0.88")
-    with pytest.raises(UsageError, match=r"MASTER_ADDR is not set, but by Flux the ranks are on 2 nodes"):
+    with pytest.raises(
+        UsageError, match=r"MASTER_ADDR is not set, but the ranks are on 2 nodes \(launcher: Flux\)"
+    ):
         detect(environ)
     found = detect({**environ, "MASTER_ADDR": "node-0"})
     assert (found.launcher, found.rank, found.world_size) == ("Flux", 3, 4)
@@ -157,7 +159,9 @@ def test_an_sbatch_script_is_one_rank_with_a_warning() -> None:
 def test_mpich_inside_sbatch_is_the_innermost_and_its_proxies_steps_are_not_the_ranks() -> None:
     environ = recording("mpich-4.0-in-sbatch-22.05")
     assert (environ["SLURM_PROCID"], environ["SLURM_STEP_NUM_TASKS"]) == ("1", "2")
-    with pytest.raises(UsageError, match=r"MASTER_ADDR is not set, but by hydra the ranks are on 2 nodes"):
+    with pytest.raises(
+        UsageError, match=r"MASTER_ADDR is not set, but the ranks are on 2 nodes \(launcher: hydra\)"
+    ):
         detect(environ)
     found = detect({**environ, "MASTER_ADDR": "node-0"})
     assert (found.launcher, found.rank, found.world_size) == ("hydra", 3, 4)
@@ -167,11 +171,11 @@ def test_mpich_inside_sbatch_is_the_innermost_and_its_proxies_steps_are_not_the_
 @pytest.mark.parametrize("gap", REQUIRED["hydra"].split())
 def test_without_one_variable_mpich_inside_sbatch_does_not_fall_back_to_slurms_step(gap: str) -> None:
     environ = {**without("mpich-4.0-in-sbatch-22.05", gap), "MASTER_ADDR": "node-0"}
-    with pytest.raises(UsageError, match=f"{gap} of hydra's set is missing.*contradicts Slurm"):
+    with pytest.raises(UsageError, match=rf"not {gap} \(launcher: hydra\).*contradicts Slurm"):
         detect(environ)
 
 
-def test_a_rank_of_prterun_which_tells_no_number_of_ranks_is_refused() -> None:
+def test_a_rank_of_prterun_which_does_not_set_the_number_of_ranks_is_refused() -> None:
     with pytest.raises(UsageError, match=r"found PMIX_RANK=1, but .*mpirun"):
         detect(recording("prrte-3.0"))
     assert detect(without("prrte-3.0", "PMIX_RANK")).launcher == "single"

@@ -51,7 +51,7 @@ def run(max_restarts: int, *ends: dict[int, Failure]) -> int:
     return int(agent.starts)
 
 
-def test_each_failure_before_the_last_is_told_with_its_rank_and_cause(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_restart_is_reported_with_its_rank_and_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(2, *({0: Failure(code)} for code in (-9, 7, -9))) == 3
     assert capsys.readouterr().err.splitlines() == [
         "rank 0 exited with code -9: restart 1 of 2",

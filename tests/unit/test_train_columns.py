@@ -39,7 +39,9 @@ def test_labels_may_be_text_or_integers_and_come_out_as_names() -> None:
 @pytest.mark.parametrize("labels", [["0", "0.5", "1.5"], ["1", "nan"], ["0.25"]])
 def test_a_csvs_numbers_with_fractions_are_no_classes(labels: list[str]) -> None:
     found = next(label for label in labels if not label.isdigit())
-    with pytest.raises(UsageError, match=f"holds the number {found}: expected classes .* has no regression"):
+    with pytest.raises(
+        UsageError, match=f"holds the number {found}, expected classes .*: regression is not supported"
+    ):
         columns.labelled_texts(table(text=["a"] * len(labels), label=labels), "label", None)
 
 

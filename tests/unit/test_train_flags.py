@@ -77,7 +77,7 @@ def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> 
     [
         (["--deepspeed", "x.json"], "drop it"),
         (["--remove_unused_columns", "False"], "drop it"),
-        (["--task_name", "ner"], "expected a task of GLUE"),
+        (["--task_name", "ner"], "expected a GLUE task"),
     ],
 )
 def test_what_has_no_equivalent_is_answered_with_what_to_write(argv: list[str], advice: str) -> None:

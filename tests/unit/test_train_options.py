@@ -68,9 +68,9 @@ def test_an_adapter_names_its_model(tmp_path: Path) -> None:
 def test_a_checkpoint_of_an_adapter_is_not_one_of_a_whole_model(tmp_path: Path) -> None:
     path = adapter(tmp_path / "checkpoint-3", "{}")
     assert checkpoints.is_adapter(path)
-    with pytest.raises(UsageError, match="found an adapter, expected a whole model"):
+    with pytest.raises(UsageError, match="found an adapter, expected a full model"):
         output.check_same_model(path, {}, adapter=False)
     output.check_same_model(path, {}, adapter=True)
     (tmp_path / "checkpoint-4").mkdir()
-    with pytest.raises(UsageError, match="found a whole model, expected an adapter"):
+    with pytest.raises(UsageError, match="found a full model, expected an adapter"):
         output.check_same_model(tmp_path / "checkpoint-4", {}, adapter=True)

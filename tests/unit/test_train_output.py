@@ -35,13 +35,13 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed_or_overwritte
         output.choose_start(tmp_path / "finished", None, overwrite=False)
 
 
-def test_resuming_without_a_checkpoint_begins_anew_with_a_note(tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_starts_over_with_a_note(tmp_path: Path) -> None:
     start = output.choose_start(tmp_path, "true", overwrite=False)
     assert start.checkpoint is None
     assert "starting from the pretrained model" in start.notes[0]
 
 
-def test_an_explicit_checkpoint_must_be_whole(tmp_path: Path) -> None:
+def test_an_explicit_checkpoint_must_be_complete(tmp_path: Path) -> None:
     path = whole(tmp_path, 3)
     assert output.choose_start(tmp_path / "new", str(path), overwrite=False).checkpoint == path
     cut(path / "model.safetensors")
@@ -141,7 +141,7 @@ def test_a_restart_never_goes_on_with_another_jobs_checkpoints(tmp_path: Path, o
         output.choose_start(tmp_path, None, overwrite=False, jobs=[name])
 
 
-def test_a_folder_that_cannot_be_made_or_written_to_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_or_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file, expected a folder"):
         output.choose_start(tmp_path / "file", None, overwrite=False)

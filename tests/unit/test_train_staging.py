@@ -116,7 +116,7 @@ def test_the_only_whole_checkpoint_stays_although_newer_ones_are_there(tmp_path:
     assert checkpoints.last_whole(tmp_path)[0] == tmp_path / "checkpoint-5"
 
 
-def test_a_full_disk_is_told_with_the_rank_its_node_and_where_to_go_on(
+def test_the_error_of_a_full_disk_names_the_rank_its_node_and_the_checkpoint_to_resume_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoint(tmp_path / "checkpoint-10")
@@ -124,7 +124,7 @@ def test_a_full_disk_is_told_with_the_rank_its_node_and_where_to_go_on(
     monkeypatch.setattr(staging, "_FULL_BYTES", 1 << 62)
     told = staging.failed(tmp_path, 20, RuntimeError("write failed"))
     assert isinstance(told, UsageError)
-    for text in ("rank 0 on ", "is full", "step 20 (write failed)", "goes on from checkpoint-10"):
+    for text in ("rank 0 on ", "is full", "step 20 (write failed)", "resume from checkpoint-10"):
         assert text in str(told)
     assert names(tmp_path) == ["checkpoint-10"]
 

@@ -1,4 +1,4 @@
-"""Fields of TrainingArguments that are refused before anything is done."""
+"""Fields of TrainingArguments that are refused before training starts."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def test_the_defaults_and_an_older_release_that_lacks_the_fields_are_taken() -> None:
+def test_the_defaults_and_missing_fields_of_an_older_release_are_accepted() -> None:
     unsupported.check(DEFAULTS)
     unsupported.check({})
 
 
-def test_all_that_cannot_be_done_is_told_at_once() -> None:
-    asked = {"eval_do_concat_batches": False, "label_names": ["x"], "debug": "underflow_overflow"}
+def test_every_unsupported_field_is_reported_at_once() -> None:
+    given = {"eval_do_concat_batches": False, "label_names": ["x"], "debug": "underflow_overflow"}
     with pytest.raises(UsageError) as refused:
-        unsupported.check({**DEFAULTS, **asked})
-    for name in asked:
+        unsupported.check({**DEFAULTS, **given})
+    for name in given:
         assert f"--{name} " in str(refused.value)
     assert "--batch_eval_metrics" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"persistent": True}, "--dataloader_num_workers above 0"),
         ({"even": False}, "even_batches false"),
         ({"dispatch": True}, "dispatch_batches true"),
     ],
 )
-def test_what_only_the_made_arguments_tell_is_refused_too(changes: dict[str, bool], told: str) -> None:
-    def made(persistent: bool = False, even: bool = True, dispatch: bool | None = None) -> object:
+def test_values_derived_by_training_arguments_are_refused_too(changes: dict[str, bool], message: str) -> None:
+    def derived(persistent: bool = False, even: bool = True, dispatch: bool | None = None) -> object:
         return SimpleNamespace(
             dataloader_persistent_workers=persistent,
             dataloader_num_workers=0,
             accelerator_config=SimpleNamespace(even_batches=even, dispatch_batches=dispatch),
         )
 
-    unsupported.check_made(made())
-    with pytest.raises(UsageError, match=told):
-        unsupported.check_made(made(**changes))
+    unsupported.check_derived(derived())
+    with pytest.raises(UsageError, match=message):
+        unsupported.check_derived(derived(**changes))

@@ -111,12 +111,12 @@ ON = Recovery(steps_lost=4, loss_apart=0.001)
     [
         ({}, ON, None),
         ({"exit_code": 0}, ON, "exit code 0"),
-        ({"detected_seconds": None}, ON, "its cause was not named"),
+        ({"detected_seconds": None}, ON, "its cause was not reported"),
         ({"ended_seconds": reliability.TIMEOUT_SECONDS + 31.0}, ON, "too late"),
         ({"left": ("network x",)}, ON, "left something behind"),
         ({}, None, "no recovery"),
         ({}, Recovery(12, 0.001), "recovery lost 12 steps"),
-        ({}, Recovery(4, 0.02), "other losses after the recovery"),
+        ({}, Recovery(4, 0.02), "different losses after the recovery"),
     ],
 )
 def test_a_fault_that_is_not_survived_as_it_should_be_is_told(

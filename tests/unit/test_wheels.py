@@ -185,7 +185,7 @@ def test_an_index_that_accepts_and_never_answers_is_one_line(
     place: Place, monkeypatch: pytest.MonkeyPatch, silent_server: socket.socket
 ) -> None:
     assert int(pip.BOUNDED[pip.BOUNDED.index("--timeout") + 1]) <= 30, "a user waits this long and as long again"
-    monkeypatch.setattr(pip, "BOUNDED", (*pip.BOUNDED, "--timeout", "1"))
+    monkeypatch.setattr(pip, "BOUNDED", (*pip.BOUNDED, "--timeout", "0.3"))
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent_server.getsockname()[1]}/simple")

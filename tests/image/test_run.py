@@ -1,0 +1,96 @@
+"""A script as a single rank in a container: its arguments, its environment and its errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.image.rank_scripts import Run, seen, usage_line
+
+
+def test_a_script_runs_as_main_with_its_own_arguments_and_folder(run: Run) -> None:
+    (rank,) = seen(run("run", "/scripts/see.py", "--backend", "x", "-m"))
+    assert rank["argv"] == ["/scripts/see.py", "--backend", "x", "-m"]
+    assert rank["name"] == "__main__"
+    assert rank["main"]
+    assert rank["path"] == "/scripts"
+
+
+def test_a_single_rank_has_a_group_of_one_without_any_network(run: Run) -> None:
+    (rank,) = seen(run("run", "/scripts/see.py", docker_args=["--network", "none"]))
+    assert rank["had"]
+    assert (rank["world_size"], rank["backend"], rank["total"]) == (1, "ccl", [1.0, 1.0, 1.0])
+    assert rank["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+def test_a_single_rank_needs_no_free_port(run: Run) -> None:
+    code = """
+import socket, subprocess, sys
+taken = socket.create_server(("", 29500))
+sys.exit(subprocess.call(["entrypoint", "run", "/scripts/see.py"]))
+"""
+    assert len(seen(run("python", "-c", code))) == 1
+
+
+def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run) -> None:
+    done = run("run", "--backend", "gloo", "/scripts/see.py")
+    (rank,) = seen(done)
+    assert rank["tcmalloc"]
+    assert rank["iomp"]
+    assert rank["child_preload"] == ""
+    assert "warning" not in done.stderr
+
+
+def test_a_users_own_preload_stays_for_the_scripts_children(run: Run) -> None:
+    own = "/lib/x86_64-linux-gnu/libBrokenLocale.so.1"
+    (rank,) = seen(run("run", "/scripts/see.py", env={"LD_PRELOAD": own}))
+    assert rank["tcmalloc"]
+    assert rank["child_preload"] == own
+
+
+def test_other_commands_are_not_preloaded(run: Run) -> None:
+    assert "libtcmalloc" not in run("cat", "/proc/self/maps").stdout
+
+
+def test_a_missing_preload_is_a_warning_with_the_fix(run: Run) -> None:
+    hidden = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"
+    done = run("sh", "-c", f"rm -f {hidden}* && entrypoint run /scripts/see.py", docker_args=["--user", "root"])
+    (rank,) = seen(done)
+    assert not rank["tcmalloc"]
+    assert "libtcmalloc-minimal4" in done.stderr
+
+
+def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: Run) -> None:
+    (rank,) = seen(run("run", "-m", "see", "a", docker_args=["--workdir", "/scripts"]))
+    assert rank["name"] == "__main__"
+    assert rank["argv"] == ["/scripts/see.py", "a"]
+
+
+def test_an_exception_is_the_scripts_own_and_starts_in_the_script(run: Run) -> None:
+    done = run("run", "/scripts/broken.py")
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert 'File "/scripts/broken.py", line 3' in done.stderr
+    assert "runpy" not in done.stderr
+    assert "/opt/cpu-train-stack" not in done.stderr
+
+
+def test_the_scripts_exit_code_is_its_own(run: Run) -> None:
+    done = run("run", "--quiet", "/scripts/fail.py", "exit", "0")
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+@pytest.mark.parametrize("name", ["json", "pathlib", "argparse", "random", "torch"])
+def test_files_in_the_current_folder_do_not_hide_libraries(run: Run, name: str) -> None:
+    hide = f"cd /tmp && echo 'raise SystemExit(9)' >{name}.py"
+    (rank,) = seen(run("sh", "-c", f"{hide} && exec entrypoint run /scripts/see.py"))
+    assert rank["world_size"] == 1
+
+
+def test_a_backend_that_is_not_there_is_one_line_with_the_choices(run: Run) -> None:
+    assert "'smoke' is not in this image, expected one of: ccl, gloo" in usage_line(
+        run("run", "--backend", "smoke", "/scripts/see.py")
+    )
+
+
+def test_a_missing_script_is_one_line(run: Run) -> None:
+    assert "'/scripts/none.py' is not a file" in usage_line(run("run", "/scripts/none.py"))

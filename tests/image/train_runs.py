@@ -1,0 +1,82 @@
+"""Data for the trainer's tests, and runs of one rank in a container."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests import containers
+
+# What each run printed and returned, by its name.
+Runs = dict[str, dict[str, Any]]
+
+HERE = Path(__file__).parent
+WORDS = {"pos": ("good", "great", "fine", "superb"), "neg": ("bad", "awful", "poor", "dull")}
+CONTEXT = "tom lives in paris and mary lives in rome " * 4
+# The same 22 rows in the same order, whoever computes them: 8 rows a step, plain gradients, no noise.
+PARITY = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "eval_strategy": "no"}
+
+
+def reviews(count: int) -> str:
+    """A csv of short reviews that a model can learn, both labels in turn."""
+    rows = []
+    for number in range(count):
+        label = ("pos", "neg")[number % 2]
+        rows.append(f"the film number {number} was {WORDS[label][number // 2 % 4]},{label}")
+    return "\n".join(["text,label", *rows, ""])
+
+
+def squad() -> dict[str, Any]:
+    """Five questions over contexts of several windows, in SQuAD's release format."""
+    questions = [
+        {
+            "id": str(number),
+            "question": f"where lives {name}",
+            "answers": [{"text": place, "answer_start": CONTEXT.index(place)}],
+        }
+        for number, (name, place) in enumerate([("tom", "paris"), ("mary", "rome")] * 2 + [("tom", "paris")])
+    ]
+    return {"data": [{"title": "places", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
+
+
+def mounts(data: Path, output: Path | None = None, read_only: bool = True) -> list[str]:
+    volumes = [f"{data}:/data{':ro' if read_only else ''}", f"{HERE}:/tests:ro"]
+    volumes += [f"{output}:/output"] if output else []
+    return [word for volume in volumes for word in ("--volume", volume)]
+
+
+def line(output: str, **changes: object) -> list[str]:
+    """The flags of a short run, with changes; None takes a flag out, True makes it a switch."""
+    flags: dict[str, object] = {
+        "model_name_or_path": "/data/tiny",
+        "train_file": "/data/train.csv",
+        "validation_file": "/data/eval.csv",
+        "output_dir": output,
+        "max_seq_length": 32,
+        "num_train_epochs": 2,
+        "learning_rate": 0.05,
+        "save_strategy": "no",
+        **changes,
+    }
+    argv = []
+    for name, value in flags.items():
+        if value is not None:
+            argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return argv
+
+
+def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]]) -> Runs:
+    """Runs of one rank, in one process because imports take seconds."""
+    output.chmod(0o777)
+    (output / "lines.json").write_text(json.dumps(list(lines.values())))
+    done = containers.run(
+        image, "python", "/tests/many_runs.py", "/output/lines.json", docker_args=mounts(data, output), timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(lines, json.loads(done.stdout), strict=True))
+
+
+def result(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return document

@@ -1,0 +1,149 @@
+"""The doctor's checks that start ranks, and the ranks themselves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from entrypoints import preload
+from entrypoints.doctor import collectives, main, ranks, single
+from entrypoints.doctor.checks import Status
+from entrypoints.doctor.ranks import Outcome
+
+REPORT = {"fp32_gflops": 100.0, "bf16_gflops": 300.0, "onednn": ""}
+MET = {"backend": "ccl", "ranks": 2, "shared_memory": True, "small_seconds": 1e-5, "large_seconds": 2e-3}
+
+
+# A single rank
+
+
+LIBRARY = preload.LIBRARIES[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mapped", "status", "said"),
+    [
+        (["/x/libtcmalloc.so.4"], ["/x/libtcmalloc.so.4", "/bin/python"], Status.OK, "is mapped into a rank"),
+        (["/x/libtcmalloc.so.4"], ["/bin/python"], Status.ERROR, "a rank has not mapped it"),
+        ([], ["/x/libjemalloc.so.2"], Status.OK, "/x/libjemalloc.so.2 (your own)"),
+        ([], ["/bin/python"], Status.WARNING, "was not found, so memory comes from the slower malloc"),
+    ],
+    ids=["mapped", "not mapped", "the user's own", "not found"],
+)
+def test_a_preload_counts_where_it_is_mapped(
+    wanted: list[str], mapped: list[str], status: Status, said: str
+) -> None:
+    (check,) = single.preloads([LIBRARY], wanted, mapped)
+    assert check.status is status
+    assert said in check.detail
+    assert bool(check.fix) is (status is not Status.OK)
+
+
+def test_the_openmp_that_torch_brings_is_not_a_preload() -> None:
+    (check,) = single.preloads([preload.LIBRARIES[1]], [], ["/venv/torch/lib/libgomp.so.1"])
+    assert check.status is Status.WARNING
+
+
+EXEC = "onednn_verbose,v1,primitive,exec,cpu,matmul,{},undef,src:bf16::blocked:ab::f0,,,64x64:64x64,0.2\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "report", "status", "said"),
+    [
+        ("avx512_bf16", {"onednn": EXEC.format("brg_matmul:avx512_core_bf16")}, Status.OK, "300 GFLOP/s in bf16"),
+        ("amx_bf16", {"onednn": EXEC.format("brg_matmul:avx10_1_512_amx")}, Status.OK, "3.0 times"),
+        ("emulated", {"onednn": EXEC.format("gemm:jit:bf16")}, Status.OK, "emulated"),
+        ("emulated", {"bf16_gflops": 99.0}, Status.WARNING, "slower than fp32"),
+        ("avx512_bf16", {"onednn": EXEC.format("gemm:jit:bf16")}, Status.WARNING, "instructions are not used"),
+        ("avx512_bf16", {}, Status.OK, "unknown kernel"),
+    ],
+    ids=["avx512", "amx", "emulated", "slower", "hidden", "silent"],
+)
+def test_bf16_is_judged_by_speed_and_by_the_kernel(
+    flag: str, report: dict[str, object], status: Status, said: str
+) -> None:
+    check = single.bf16(flag, {**REPORT, **report})
+    assert check.status is status
+    assert said in check.detail
+    assert bool(check.fix) is (status is not Status.OK)
+
+
+# Two ranks
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "said"),
+    [
+        (Outcome((MET,)), Status.OK, "correct, over shared memory: 4 KB in 0.01 ms, 8 MB in 2.0 ms"),
+        (
+            Outcome(({**MET, "shared_memory": False},)),
+            Status.WARNING,
+            "shared memory is large enough, but not used",
+        ),
+        (Outcome((MET,), "exit code 1: error: no"), Status.ERROR, "two ranks failed: exit code 1: error: no"),
+        (Outcome(()), Status.ERROR, "no output"),
+        (Outcome(({**MET, "ranks": 1},)), Status.ERROR, "1 rank(s) met over ccl, expected 2"),
+    ],
+    ids=["correct", "over tcp", "failed", "no output", "alone"],
+)
+def test_an_allreduce_is_judged_by_what_its_ranks_report(outcome: Outcome, status: Status, said: str) -> None:
+    check = collectives.judge("ccl", outcome, expect_shared_memory=True)
+    assert check.status is status
+    assert said in check.detail
+    assert bool(check.fix) is (status is not Status.OK)
+
+
+@pytest.mark.parametrize(
+    ("environ", "status", "said"),
+    [
+        ({"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d"}, Status.OK, "a single rank"),
+        ({"ALPS_APP_PE": "1"}, Status.ERROR, "found ALPS_APP_PE=1"),
+    ],
+    ids=["a pod", "a launcher that does not define the placement"],
+)
+def test_the_doctor_is_a_guest_in_a_pod_but_no_single_rank_of_a_launcher(
+    environ: dict[str, str], status: Status, said: str
+) -> None:
+    check = next(main.examine(main.parse([]), environ))
+    assert (check.name, check.status) == ("launcher", status)
+    assert said in check.detail
+
+
+def test_ranks_of_the_doctor_inherit_no_launcher() -> None:
+    own = {"PATH": "/bin", "RANK": "3", "MASTER_ADDR": "node-0", "PET_NNODES": "2", "SLURM_PROCID": "1"}
+    own |= {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "PALS_RANKID": "1", "PALS_NODEID": "1", "PMIX_RANK": "1"}
+    own |= {"JSM_NAMESPACE_RANK": "1", "LSF_PM_TASKID": "1", "PBS_TASKNUM": "2", "HOROVOD_RANK": "1"}
+    own |= {"ACCELERATE_MIXED_PRECISION": "no", "ALPS_APP_PE": "1"}
+    own |= {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4", "CCL_ATL_SHM": "0", "I_MPI_PIN": "0"}
+    assert ranks.environ(own) == {"PATH": "/bin", "OMP_NUM_THREADS": "4", "CCL_ATL_SHM": "0"}
+
+
+def test_reports_are_separated_from_other_output() -> None:
+    assert ranks.reports(f'noise\n{ranks.MARK}{{"a": 1}}\n{{"b": 2}}\n') == ({"a": 1},)
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started() -> None:
+    outcome = ranks.start(["sh", "-c", f"sleep 60 & echo '{ranks.MARK}{{\"child\": '$!'}}'; wait"], 1.0)
+    (report,) = outcome.found
+    assert outcome.problem.startswith("not done within 1 s")
+    status = Path(f"/proc/{report['child']}/status")
+    end = time.monotonic() + 30
+    while is_running(status) and time.monotonic() < end:  # a signal takes its moment
+        time.sleep(0.02)
+    assert not is_running(status)
+
+
+def is_running(status: Path) -> bool:
+    """Not where the process has gone, or nobody has collected it yet."""
+    try:
+        return "State:\tZ" not in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_failed_command_is_reported_with_its_own_error_line() -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('error: no such thing\\nlast line')"]
+    assert ranks.start(command, 30.0) == Outcome((), "exit code 1: error: no such thing")
