@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: an authority, and one certificate of it that is a server's and a client's."""
+"""Certificates for tests of TLS: an authority, and one certificate for both server and client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cryptography.x509.oid import NameOID
 
 
 def make(folder: Path) -> None:
-    """Writes ca.pem, cert.pem and key.pem for 127.0.0.1, named as Docker looks for them."""
+    """Writes ca.pem, cert.pem and key.pem for 127.0.0.1, with the names that Docker expects."""
     authority, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     folder.mkdir()
     for file, key, signer in (("ca.pem", authority, authority), ("cert.pem", own, authority)):
         now = datetime.datetime.now(datetime.UTC)
-        made = (
+        certificate = (
             x509.CertificateBuilder()
             .subject_name(_name(file))
             .issuer_name(_name("ca.pem"))
@@ -32,7 +32,7 @@ def make(folder: Path) -> None:
             )
             .sign(signer, hashes.SHA256())
         )
-        (folder / file).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        (folder / file).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
         own.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

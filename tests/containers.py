@@ -10,14 +10,14 @@ from typing import Protocol
 
 from tooling.identity import IDENTITY
 
-# What this session's containers, networks and tags begin with. Checkout and process number keep sessions apart.
+# Prefix of this test session's containers, networks and tags, unique to the checkout and the process.
 PREFIX = f"cpu-train-stack-test-{IDENTITY}-{os.getpid()}-"
 
 _numbers = itertools.count()
 
 
 class RunInImage(Protocol):
-    """What the fixture `run_in_image` is."""
+    """The type of the fixture `run_in_image`."""
 
     def __call__(
         self,
@@ -62,3 +62,9 @@ def left_behind() -> list[str]:
         listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
         found += [name for name in listed.splitlines() if name.startswith(PREFIX)]
     return found
+
+
+def works(result: subprocess.CompletedProcess[str]) -> str:
+    """The standard output of a command that must have succeeded."""
+    assert result.returncode == 0, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result.stdout

@@ -38,7 +38,7 @@ exec docker-registry serve /tmp/c
 
 
 def make_image() -> str:
-    """The tag of an image with the registry in it: made once, on the base that pins are built on."""
+    """The tag of an image with the registry in it: built once, on the base image of the pins."""
     ground = base.ensure(pins.load().pin(), say)
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
     text = DOCKERFILE.format(base=ground.reference)

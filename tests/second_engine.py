@@ -1,4 +1,4 @@
-"""A Docker engine that belongs to one test: it may be stopped, killed and restarted."""
+"""A Docker engine for one test, which may stop, kill and restart it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 
 
 class SecondEngine:
-    """An engine with its data and its log in `folder`. It has no image, and no network but loopback.
+    """An engine with its data and its log in `folder`, without images, and with no network except loopback.
 
-    Its network namespace is its own: an engine that is told to have no bridge deletes docker0, whosever it is.
+    The engine has a separate network namespace, because an engine with --bridge=none deletes any existing docker0.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Its sockets: their paths have to be shorter than those of tests' folders are.
+        # For its sockets, whose paths must be shorter than those of the tests' folders.
         self.run = Path(tempfile.mkdtemp(prefix="cts-engine-"))
-        self.run.chmod(0o755)  # for users who are let in by the socket's group
+        self.run.chmod(0o755)  # for users with access through the socket's group
         self.socket = str(self.run / "docker.sock")
         self.process: subprocess.Popen[bytes] | None = None
         argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(self.run / "exec")]
@@ -34,12 +34,12 @@ class SecondEngine:
         self._argv = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *argv]
 
     def docker(self, *arguments: str, stdin: bytes | None = None) -> str:
-        """What the client prints that speaks to this engine."""
+        """The output of a docker command on this engine."""
         argv = ["docker", "--host", f"unix://{self.socket}", *arguments]
         return subprocess.run(argv, input=stdin, capture_output=True, check=True, timeout=120).stdout.decode()
 
     def limit(self, megabytes: int) -> None:
-        """Has its data in memory, of so many megabytes. Before it is started."""
+        """Puts the engine's data on a file system of so many megabytes. Call this before `start`."""
         data = self.folder / "data"
         data.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(data)]
@@ -60,13 +60,13 @@ class SecondEngine:
                 return
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """SIGTERM: as `systemctl stop docker`. SIGKILL: as a crash, containers run on until the next start."""
+        """SIGTERM: like `systemctl stop docker`. SIGKILL: like a crash; containers run until the next start."""
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait(60)
 
     def clean(self) -> None:
-        """Unmounts what engines leave mounted, which nobody could delete."""
+        """Unmounts what the engine left mounted, so that the folder can be deleted."""
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         own = (f"{self.folder}/", f"{self.run}/")
         for mount in sorted((one for one in mounts if one.startswith(own)), reverse=True):
@@ -76,9 +76,9 @@ class SecondEngine:
 
 @contextmanager
 def running(folder: Path, *options: str, data_megabytes: int | None = None) -> Iterator[SecondEngine]:
-    """An engine that answers. Afterwards neither it nor a container of it is left."""
+    """A running engine. Afterwards, the engine and its containers are removed."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        pytest.skip("an engine of its own needs root and dockerd")
+        pytest.skip("a second engine needs root and dockerd")
     engine = SecondEngine(folder)
     try:
         if data_megabytes is not None:
@@ -88,7 +88,7 @@ def running(folder: Path, *options: str, data_megabytes: int | None = None) -> I
             yield engine
         finally:
             if engine.process is None or engine.process.poll() is not None:
-                engine.start()  # its containers may run
+                engine.start()  # to remove containers that still run
             for container in engine.docker("ps", "--all", "--quiet").split():
                 engine.docker("rm", "--force", "--volumes", container)
     finally:

@@ -1,4 +1,4 @@
-"""What is published against versions of packages. The data is in images/versions.toml."""
+"""Security advisories for versions of packages. The data is in images/versions.toml."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from packaging.version import Version
 
 @dataclass(frozen=True)
 class Range:
-    """The affected versions of a package as OSV counts them: from `introduced` up to, but not with, `fixed`.
+    """The affected versions of a package, as in OSV: from `introduced` up to, but excluding, `fixed`.
 
-    None: from the first version, or no fixed version.
+    None: from the first version, or without a fixed version.
     """
 
     package: str
     introduced: str | None
     fixed: str | None
 
-    def holds(self, version: str) -> bool:
+    def includes(self, version: str) -> bool:
         """Whether `version` is affected."""
         found = Version(version)
-        old = self.introduced is not None and found < Version(self.introduced)
-        return not old and (self.fixed is None or found < Version(self.fixed))
+        reached = self.introduced is None or found >= Version(self.introduced)
+        return reached and (self.fixed is None or found < Version(self.fixed))
 
     def __str__(self) -> str:
         words = [self.package]
@@ -35,7 +35,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Advisory:
-    """`id`: a CVE or GHSA number, or an issue as OWNER/REPOSITORY#NUMBER. `affected`: all ranges hold together."""
+    """`id`: a CVE or GHSA number, or an issue as OWNER/REPOSITORY#NUMBER.
+
+    A pin is affected if all ranges in `affected` include its versions.
+    """
 
     id: str
     summary: str
@@ -43,11 +46,11 @@ class Advisory:
 
     def applies_to(self, packages: Mapping[str, str]) -> bool:
         """Whether these versions are affected. `packages`: version by name."""
-        return all(one.package in packages and one.holds(packages[one.package]) for one in self.affected)
+        return all(one.package in packages and one.includes(packages[one.package]) for one in self.affected)
 
     @property
     def fix(self) -> str:
-        """What to do about it: one package outside of its range is enough."""
+        """How to fix it: one package outside of its range is enough."""
         return "use " + " or ".join(
             f"{one.package} {one.fixed} or later" if one.fixed else f"a pin without {one.package}"
             for one in self.affected
@@ -58,5 +61,5 @@ class Advisory:
 
 
 def document(advisories: Iterable[Advisory]) -> str:
-    """What the image's doctor reads, as JSON."""
+    """The JSON that the image's doctor reads."""
     return json.dumps([{"detail": str(advisory), "fix": advisory.fix} for advisory in advisories])

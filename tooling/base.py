@@ -1,6 +1,6 @@
-"""The Debian base of an image: present, or pulled by digest, or made by mmdebstrap where no registry answers.
+"""The Debian base of an image: present, or pulled by digest, or built by mmdebstrap if no registry can be reached.
 
-A registry that answers and refuses, or a pull that breaks, is an error: the user has something to correct.
+A registry that refuses the pull, or a pull that breaks, is an error that the user can fix.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from tooling.errors import UsageError
 from tooling.paths import CACHE
 from tooling.pin import Pin
 
-# A registry that has said nothing for this long is taken for one that is not there.
+# A registry that sends nothing for this long counts as unreachable.
 SILENCE_SECONDS = 20.0
-# Without a terminal the engine prints nothing while a layer (29 MB) comes, however slowly.
+# Without a terminal, the engine prints nothing while it pulls a layer (29 MB), however slowly.
 STALL_SECONDS = 300.0
 BOOTSTRAP_SECONDS = 900.0
 _POLL_SECONDS = 0.2
 MERGED_USR_HOOK = Path("/usr/share/mmdebstrap/hooks/merged-usr")
-# What the engine says where no registry was reached: of names, connections, proxies that do not let it through.
+# The engine's messages for an unreachable registry: name resolution, connections, proxies that refuse.
 _NO_REGISTRY = re.compile(
     r"no such host|server misbehaving|Temporary failure in name resolution|connection refused|"
     r"network is unreachable|no route to host|i/o timeout|TLS handshake timeout|Client\.Timeout exceeded|"
     r"context deadline exceeded|request canceled while waiting for connection|connection reset by peer|"
     r'proxyconnect tcp|": (EOF|Forbidden|Bad Gateway|Service Unavailable|Gateway Timeout)$'
 )
-# What it says of a registry that answers -> what to do about it. The first that occurs wins.
+# Part of the engine's message for a registry that refuses -> what to do about it. The first match wins.
 _REFUSALS = (
-    ("toomanyrequests", "the registry's rate limit is reached: wait, or docker login"),
-    ("no space left", "the disk of Docker is full: free space (docker system df shows what uses it)"),
-    ("certificate", "Docker does not trust its certificate: give Docker the CA of the registry or of the proxy"),
-    ("credentials", "the registry wants a login: docker login"),
-    ("unauthorized", "the registry refuses Docker's login: docker login again, or docker logout"),
-    ("denied", "the registry refuses access: docker login, or docker logout"),
+    ("toomanyrequests", "the registry's rate limit is reached: wait, or run docker login"),
+    ("no space left", "Docker's disk is full: free some space (docker system df shows the usage)"),
+    ("certificate", "Docker does not trust the certificate: add the CA of the registry or of the proxy to Docker"),
+    ("credentials", "the registry requires a login: run docker login"),
+    ("unauthorized", "the registry rejected Docker's login: run docker login again, or docker logout"),
+    ("denied", "the registry denied access: run docker login, or docker logout"),
     ("Cannot connect to the Docker daemon", "start Docker"),
 )
 
@@ -48,14 +48,14 @@ Say = Callable[[str], None]
 
 
 class NoRegistryError(Exception):
-    """No registry was reached. The message says why, in the engine's words."""
+    """No registry was reached. The message is the engine's."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """`reference` is what FROM names, `source` how it came here.
+    """`reference` is the argument of FROM, `source` is how the image was obtained.
 
-    `digest` is the manifest's in the registry, or, of an image that is in no registry, the image's own ID.
+    `digest` is that of the manifest in the registry, or the image's ID for an image that is in no registry.
     """
 
     reference: str
@@ -64,17 +64,17 @@ class Base:
 
 
 def ensure(pin: Pin, say: Say) -> Base:
-    """The pin's base image, made present if it is not. Raises UsageError when there is no way to get one."""
+    """The pin's base image, pulled or built if missing. Raises UsageError if that fails."""
     bootstrapped = f"cpu-train-stack-base:{pin.debian.suite}"
     official = Base(pin.base, pin.base.partition("@")[2], "registry")
     if pin.base and image_id(pin.base):
         return official
     if identifier := image_id(bootstrapped):
         return Base(bootstrapped, identifier, "mmdebstrap")
-    why = "no official image of it is recorded"
+    why = "no official base image is recorded"
     if pin.base:
         say(
-            f"base image {pin.base.partition('@')[0]}: asking its registry "
+            f"base image {pin.base.partition('@')[0]}: waiting for its registry "
             f"(at most {SILENCE_SECONDS:.0f} s of silence)"
         )
         try:
@@ -83,7 +83,7 @@ def ensure(pin: Pin, say: Say) -> Base:
             why = f"no registry answers ({error})"
         else:
             return official
-    say(f"{why}: making Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
+    say(f"{why}: building Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
     engine.ensure_mmdebstrap(say)
     bootstrap(pin, bootstrapped)
     return Base(bootstrapped, image_id(bootstrapped), "mmdebstrap")
@@ -96,10 +96,10 @@ def image_id(reference: str) -> str:
 
 
 def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SECONDS) -> None:
-    """Pulls an image. Raises NoRegistryError where no registry answers, also not within `silence_seconds`.
+    """Pulls an image. Raises NoRegistryError if no registry answers within `silence_seconds`.
 
-    Raises UsageError, with the engine's message, where one does and the image cannot be had all the same, or where
-    nothing comes any more.
+    Raises UsageError with the engine's message if the registry answers but the pull fails, or if the pull makes no
+    progress for `stall_seconds`.
     """
     argv = ["docker", "pull", reference]
     with (
@@ -115,25 +115,25 @@ def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SE
                 if seen > size:
                     size, since = seen, time.monotonic()
                 elif not size and time.monotonic() - since > silence_seconds:
-                    raise NoRegistryError(f"nothing came for {silence_seconds:g} s")
+                    raise NoRegistryError(f"no response for {silence_seconds:g} s")
                 elif time.monotonic() - since > stall_seconds:
-                    raise UsageError(f"docker pull {reference}: nothing came for {stall_seconds:g} s: repeat")
+                    raise UsageError(f"docker pull {reference}: no progress for {stall_seconds:g} s: retry")
         finally:
             process.kill()
         if process.returncode == 0:
             return
         complaints.seek(0)
-        said = _last_line(complaints.read())
-        if os.fstat(output.fileno()).st_size == 0 and _NO_REGISTRY.search(said):
-            raise NoRegistryError(said)
-        what = next((what for text, what in _REFUSALS if text in said), "correct what it names, and repeat")
-        raise UsageError(f"docker pull {reference} failed: {said}: {what}")
+        message = _last_line(complaints.read())
+        if os.fstat(output.fileno()).st_size == 0 and _NO_REGISTRY.search(message):
+            raise NoRegistryError(message)
+        fix = next((fix for text, fix in _REFUSALS if text in message), "fix the cause and retry")
+        raise UsageError(f"docker pull {reference} failed: {message}: {fix}")
 
 
 def bootstrap(pin: Pin, tag: str) -> None:
-    """Makes a minimal Debian with mmdebstrap from the host's default mirror.
+    """Builds a minimal Debian with mmdebstrap from the host's default mirror.
 
-    Imports it as `tag`, unless that exists by then.
+    Imports it as `tag`, unless another checkout has done so in the meantime.
     """
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="base-") as scratch:
@@ -147,13 +147,13 @@ def bootstrap(pin: Pin, tag: str) -> None:
             )
         except subprocess.TimeoutExpired:
             raise UsageError(
-                f"mmdebstrap {pin.debian.suite} did not end within {BOOTSTRAP_SECONDS:.0f} s: "
+                f"mmdebstrap {pin.debian.suite} did not end within {BOOTSTRAP_SECONDS:g} s: "
                 "check that Debian's mirror answers"
             ) from None
         if made.returncode != 0:
             why = _last_line(made.stderr)
             raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {why}; check that Debian's mirror answers")
-        if image_id(tag):  # made by another checkout meanwhile: the first is used by all
+        if image_id(tag):  # of another checkout: all checkouts share the first
             return
         argv = ["docker", "import", str(archive), tag]
         imported = subprocess.run(argv, capture_output=True, text=True, check=False)

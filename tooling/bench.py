@@ -44,7 +44,7 @@ def collectives(
     if nodes < 1:
         raise UsageError(f"bench: --nodes is {nodes}, expected 2 or more, or 1 for the one container alone")
     if ranks < 2:
-        raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: one rank has nobody to talk to")
+        raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: a single rank has no peer")
     folder = output_folder(output)
     pin = pins.load().pin(pin_name)
     docker = engine.ensure(say)

@@ -47,7 +47,7 @@ def run(
     if not 0 <= cores <= cores_of_each(own, max(nodes)):
         raise UsageError(
             f"bench: --cores is {cores:g}, expected more than 0, at most {cores_of_each(own, max(nodes)):g}: "
-            f"there are {own} for {max(nodes)} nodes"
+            f"this machine has {own} for {max(nodes)} nodes"
         )
     if not 0 <= ratio < 100:
         raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")

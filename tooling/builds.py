@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Say) -> None:
     """Builds one pin; a user's own combination is resolved first, once."""
     choice = Choice(name, tuple(assignments), torch_source)
-    pin = variants.choose(name, assignments, torch_source)  # what cannot be is said before an engine is started
+    pin = variants.choose(name, assignments, torch_source)  # bad options are reported before an engine starts
     _tell(pin, image(choice, engine.ensure(say), say), say)
 
 

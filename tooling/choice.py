@@ -26,11 +26,11 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.image_lock and (self.pin or self.assignments or self.torch_source != TorchSource.ROW):
-            raise UsageError("--image-lock says which image: give it without --pin, --set and --torch-source")
+            raise UsageError("--image-lock names the image: do not combine it with --pin, --set or --torch-source")
 
     @property
     def row(self) -> Pin | None:
-        """The pin, None where a lock says which image."""
+        """The pin; None if an image lock names the image."""
         return None if self.image_lock else variants.choose(self.pin, self.assignments, self.torch_source)
 
     @property
@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def backend(self) -> str:
-        """The process group that the image is made for: ccl, or gloo where it has none."""
+        """The default process group of the image: ccl, or gloo for an image without ccl."""
         row = self.row
         ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(images.CCL_LABEL)
         return "gloo" if ccl == Ccl.NONE else "ccl"

@@ -1,4 +1,4 @@
-"""A local cluster: N containers on a private network run one job, then everything is taken away.
+"""A local cluster: N containers on a private network run one job, then everything is removed.
 
 The exit code of the job is the exit code of the cluster: 0 if every node ended with 0, otherwise that of the node
 that failed first. A node that fails takes the others with it.
@@ -45,8 +45,8 @@ class Outcome:
 def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
     """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens.
 
-    The log goes to `shown`, standard output unless that is for something else. A lost engine ends the job as a
-    failure of its own, after the containers were removed; raises EngineGoneError if it does not come back.
+    The log goes to `shown`, by default standard output. If the engine is lost, the job fails with STUCK_EXIT_CODE
+    once the containers are removed. Raises EngineGoneError if the engine does not come back.
     """
     log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
@@ -77,7 +77,7 @@ def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
 
 
 def up(spec: ClusterSpec, file: Path) -> None:
-    """Creates and starts the containers, and writes their IDs down; nothing is built or pulled."""
+    """Creates and starts the containers, and records their IDs. Builds and pulls nothing."""
     command = compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file)
     compose.call(command, compose.template_variables(spec))
     listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
@@ -86,7 +86,7 @@ def up(spec: ClusterSpec, file: Path) -> None:
 
 
 def containers_of(name: str) -> frozenset[str]:
-    """The IDs of all containers that the last cluster of that name had, also after its end."""
+    """The IDs of all containers of the last cluster of that name, even after its end."""
     file = _containers(name)
     return frozenset(file.read_text(encoding="ascii").split()) if file.is_file() else frozenset()
 
@@ -124,7 +124,7 @@ def write(spec: ClusterSpec) -> Path:
             old.unlink(missing_ok=True)
     for mount in spec.mounts:
         if not mount.source.is_dir():
-            raise UsageError(f"{mount.source} is not a folder: expected one to mount at {mount.target}")
+            raise UsageError(f"{mount.source} is not a folder: expected a folder to mount at {mount.target}")
     file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
         ssh_keys.make(spec, folder / "ssh")
@@ -140,7 +140,9 @@ def writable_folder(path: Path) -> Path:
         if os.geteuid() == 0:
             os.chown(path, *compose.container_user())
     except OSError as error:
-        raise UsageError(f"output folder {path}: {error.strerror}: choose one that you may write to") from None
+        raise UsageError(
+            f"output folder {path}: {error.strerror}: choose a folder that you can write to"
+        ) from None
     return path.resolve()
 
 
@@ -176,7 +178,7 @@ def _reserved(name: str) -> Iterator[None]:
 
 @contextmanager
 def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
-    """Removes the cluster in the end. Waits for a lost engine to do so, unless there is something to raise."""
+    """Removes the cluster at the end. Waits for a lost engine, unless an exception is being raised."""
     try:
         yield
     except waiting.EngineGoneError:
@@ -206,5 +208,5 @@ def _remove_leftovers(spec: ClusterSpec, engine: Engine, say: Say) -> None:
     if any(node.running for node in left):
         raise _is_running(spec.name)
     if left:
-        say(f"removing what an earlier cluster {spec.name} left behind")
+        say(f"removing the leftovers of an earlier cluster {spec.name}")
         down(spec.name)

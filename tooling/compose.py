@@ -19,7 +19,7 @@ from tooling.paths import COMPOSE
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
 MASTER_PORT = 29500
-# What the job is called for its ranks, each time that it is started.
+# The variable with the job's name, which stays the same when the job restarts.
 JOB = "CPU_TRAIN_STACK_JOB"
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
@@ -29,6 +29,14 @@ START_SECONDS = 60
 # Of a quota of processor time: who has used it up stands still to the period's end. The kernel's own: with 10 ms,
 # nodes of 0.15 of a core computed 15% less and waited for each other longer, see docs/benchmarks.md.
 CPU_PERIOD_US = 100_000
+
+
+def check_launcher_and_memory(launcher: str, memory: str | None) -> None:
+    """The checks that local clusters and jobs on hosts share. Raises UsageError."""
+    if launcher not in LAUNCHERS:
+        raise UsageError(f"--launcher is {launcher!r}, expected {' or '.join(LAUNCHERS)}")
+    if memory is not None and not re.fullmatch("[1-9][0-9]*[kmgKMG]", memory):
+        raise UsageError(f"--memory is {memory!r}, expected a size such as 64g or 500m")
 
 
 @dataclass(frozen=True)
@@ -44,10 +52,10 @@ class Mount:
 class ClusterSpec:
     """What a cluster is: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
 
-    `environment` maps a variable to its value, or to None to hand on the caller's own value unseen.
+    `environment` maps a variable to its value, or to None to pass the caller's own value unseen.
     `launcher` is one of LAUNCHERS. `offline` cuts the nodes' network off from everything but each other.
     `memory` limits each node's memory, in Docker's form ("4g"), `cpus` its processor time, in cores.
-    `restarted`: it takes the place of a cluster of the same name that failed.
+    `restarted`: replaces a cluster of the same name that failed.
     """
 
     name: str
@@ -64,10 +72,7 @@ class ClusterSpec:
     restarted: bool = False
 
     def __post_init__(self) -> None:
-        if self.launcher not in LAUNCHERS:
-            raise UsageError(f"--launcher is {self.launcher!r}, expected {' or '.join(LAUNCHERS)}")
-        if self.memory is not None and not re.fullmatch(r"[1-9]\d*[kmgKMG]", self.memory):
-            raise UsageError(f"--memory is {self.memory!r}, expected a size such as 4g or 500m")
+        check_launcher_and_memory(self.launcher, self.memory)
         for name in ("nodes", "ranks_per_node"):
             value = getattr(self, name)
             if value < 1:
@@ -76,12 +81,12 @@ class ClusterSpec:
             raise UsageError("no command: write it after --, for example ./inv up -- train --help")
 
     def with_environment(self, **variables: str) -> ClusterSpec:
-        """The same cluster with more variables; the user's own values of them stay."""
+        """The same cluster with more variables. Values that the user has set take precedence."""
         return replace(self, environment={**variables, **self.environment})
 
     @property
     def project(self) -> str:
-        """Compose's project name, unique to the checkout; containers, networks and labels carry it."""
+        """Compose's project name, unique to the checkout; part of all container, network and label names."""
         return PROJECT_PREFIX + self.name
 
     @property
@@ -98,8 +103,8 @@ class ClusterSpec:
 def split_cores(cores: Sequence[Core], nodes: int) -> list[list[int]]:
     """The CPU numbers of each node: the host's `cores` divided as `plan` divides a node's cores among its ranks.
 
-    Physical cores in contiguous shares that differ by one at most, within sockets where that can be. With fewer
-    cores than nodes each gets hardware threads; with fewer of these, too, nodes share cores in turn.
+    Contiguous shares of physical cores that differ by at most one core, within a socket where possible. With fewer
+    cores than nodes, each node gets hardware threads. With fewer threads than nodes, nodes share cores in turn.
     """
     if nodes <= len(cores):
         return [sorted(cpu for core in share for cpu in core.cpus) for share in division.shares(cores, nodes)]
@@ -194,7 +199,8 @@ def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
 def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Runs a compose command and returns its output.
 
-    Raises EngineLostError if it fails and the engine does not answer, else UsageError with compose's last line.
+    Raises EngineLostError if the command fails because the engine does not answer, otherwise UsageError with
+    compose's last line.
     """
     result = subprocess.run(
         command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False

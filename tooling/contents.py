@@ -64,7 +64,7 @@ def inventory(reference: str) -> Inventory:
             reference, argv, arguments, subprocess.PIPE, subprocess.PIPE, INVENTORY_SECONDS, stdin=script
         )
     if result.returncode != 0:
-        raise UsageError(f"{reference} cannot say what is in it: {_last_line(result.stderr)}")
+        raise UsageError(f"{reference} cannot list its packages: {_last_line(result.stderr)}")
     document = json.loads(result.stdout)
     return Inventory(
         document["pin"],
@@ -83,7 +83,7 @@ def doctor(reference: str) -> list[Mapping[str, str]]:
     try:
         return list(json.loads(result.stdout)["checks"])
     except (ValueError, KeyError):
-        raise UsageError(f"{reference}: its doctor gave no report: {_last_line(result.stderr)}") from None
+        raise UsageError(f"{reference}: its doctor printed no report: {_last_line(result.stderr)}") from None
 
 
 def mismatch(pin: Pin, found: Inventory, checks: Sequence[Mapping[str, str]]) -> str | None:
@@ -100,7 +100,7 @@ def mismatch(pin: Pin, found: Inventory, checks: Sequence[Mapping[str, str]]) ->
             return f"{package} is {has or 'missing'}, the row has {version}"
     by_name = {check["name"]: check for check in checks}
     if by_name.get("versions", {}).get("status") != "ok":
-        return f"its doctor's versions are not ok: {by_name.get('versions', {}).get('detail', 'not looked at')}"
+        return f"its doctor's versions are not ok: {by_name.get('versions', {}).get('detail', 'not checked')}"
     failed = [check for check in checks if check["status"] == "error"]
     return f"its doctor finds: {failed[0]['name']}: {failed[0]['detail']}" if failed else None
 
@@ -109,7 +109,7 @@ def _inspect(reference: str) -> dict[str, Any]:
     argv = ["docker", "image", "inspect", "--format", "{{json .}}", reference]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise UsageError(f"there is no image {reference} in the engine: build it with ./inv build")
+        raise UsageError(f"image {reference} is not in the engine: build it with ./inv build")
     return dict(json.loads(result.stdout))
 
 

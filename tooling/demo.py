@@ -1,4 +1,4 @@
-"""`./inv demo`: the whole way once, on real text with a real pretrained encoder, and what came of it."""
+"""`./inv demo`: one complete run, on real text with a real pretrained encoder, and its results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the demo proved what it is there to prove; `problems` says in words what it did not."""
+    """Whether the demo passed; `problems` describes each check that failed."""
 
     problems: tuple[str, ...]
 
@@ -105,7 +105,7 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
         raise Exit("the demo failed: " + "; ".join(verdict.problems), code=1)
     proofs.record_image(contents.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
     if row and proofs.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
-        say(f"pin {row.name} is tested now: {_relative(proofs.STATUS_FILE)} says so")
+        say(f"pin {row.name} is now tested, as recorded in {_relative(proofs.STATUS_FILE)}")
 
 
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def train_command(batch: int, backend: str, train_file: str, validation_file: st
 
 
 def judge(result: dict[str, Any], world_size: int, backend: str) -> Verdict:
-    """What a result must say: every rank took part, in bf16, the loss fell and the metric rose clearly."""
+    """What a result must show: every rank took part, in bf16, the loss fell and the metric rose clearly."""
     problems = []
     if result["world_size"] != world_size:
         problems.append(f"{result['world_size']} ranks trained together, expected {world_size}")

@@ -14,7 +14,7 @@ from tooling.errors import UsageError
 from tooling.host import Host, read_host
 from tooling.locking import alone
 
-# Of the machine, not of a checkout: it has one engine, and only root sets it up.
+# Shared by all checkouts: a machine has one engine, and only root sets it up.
 LOCK = Path("/run/lock/cpu-train-stack-engine.lock")
 
 __all__ = ["Engine", "Findings", "ensure", "ensure_mmdebstrap", "find"]
@@ -47,7 +47,7 @@ def ensure(say: Callable[[str], None]) -> Engine:
     if _plan(findings, host).nothing:
         return _engine(findings)
     with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
-        findings = find()  # another ./inv may have done it all meanwhile
+        findings = find()  # another ./inv may have done everything in the meantime
         if packages := _plan(findings, host).packages:
             install(packages, host, say)
             host, findings = read_host(), find()  # where systemd runs, the package has started the engine
@@ -55,19 +55,19 @@ def ensure(say: Callable[[str], None]) -> Engine:
             findings = start(host, say)
     left = _plan(findings, host)
     if not left.nothing:
-        raise UsageError(f"apt-get installed its packages, but still missing is: {', '.join(left.packages)}")
+        raise UsageError(f"apt-get succeeded, but these packages are still missing: {', '.join(left.packages)}")
     return _engine(findings)
 
 
 def start_again(say: Callable[[str], None]) -> None:
-    """Starts an engine that was killed, if this checkout had started it: no other, and none that was stopped.
+    """Restarts an engine that this checkout started and that was killed. Restarts no other engine.
 
-    Raises UsageError with the cause if it does not start.
+    Raises UsageError with the cause if the engine does not start.
     """
     if find().chosen_by or not was_killed():
         return
     with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
-        if was_killed():  # another ./inv may have done it meanwhile
+        if was_killed():  # another ./inv may have restarted it in the meantime
             start(read_host(), say)
 
 
@@ -92,7 +92,7 @@ def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
 def _engine(findings: Findings) -> Engine:
     facts = findings.engine
     if facts is None:  # decide() has seen to it
-        raise AssertionError("an engine was promised and there is none")
+        raise AssertionError("the plan expects an engine, but none answers")
     return Engine(
         endpoint=findings.endpoint,
         version=facts.version,

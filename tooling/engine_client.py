@@ -1,7 +1,7 @@
-"""Connections to the engine's API: this is the one place that makes them.
+"""Connections to the engine's API. No other module opens them.
 
-Everything else goes through Docker's own command line. Both have to reach the same engine in the same way, so the
-rules are the command line's.
+All other access goes through Docker's command line. Both must reach the same engine in the same way, so this
+module follows the command line's rules.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TIMEOUT_SECONDS = 60
 
 
 class _Certificates(TLSConfig):
-    """Docker's own files for the engine at `endpoint`.
+    """Docker's own certificates for the engine at `endpoint`.
 
-    requests would prefer the authority in REQUESTS_CA_BUNDLE, where that is set, to the engine's own.
+    By default, requests would prefer the authority in REQUESTS_CA_BUNDLE to the engine's own.
     """
 
     def __init__(self, endpoint: str, **options: Any) -> None:
@@ -42,16 +42,18 @@ class _Certificates(TLSConfig):
 def connect(
     endpoint: str, timeout: int = TIMEOUT_SECONDS, environ: Mapping[str, str] = os.environ
 ) -> docker.DockerClient:
-    """A client of the engine at `endpoint`, with TLS where the user has chosen it for this engine.
+    """A client of the engine at `endpoint`, with TLS if the user has chosen it for this engine.
 
-    Raises UsageError where its certificates are not there.
+    Raises UsageError if the certificates are missing.
     """
-    tls = _tls(endpoint, environ) if endpoint.startswith(("tcp:", "http")) else None  # a socket or ssh needs none
+    tls = (
+        _tls(endpoint, environ) if endpoint.startswith(("tcp:", "http")) else None
+    )  # a socket and ssh need no TLS
     return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False)
 
 
 def wants_tls(environ: Mapping[str, str]) -> bool:
-    """Whether DOCKER_TLS_VERIFY is set: to anything but nothing, as the command line has it."""
+    """Whether DOCKER_TLS_VERIFY is set to any non-empty value, as for the command line."""
     return bool(environ.get("DOCKER_TLS_VERIFY"))
 
 

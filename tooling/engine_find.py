@@ -22,7 +22,7 @@ ANSWER_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What a running engine says of itself. `memory` is in bytes."""
+    """A running engine's own description. `memory` is in bytes."""
 
     version: str
     api: str
@@ -37,9 +37,9 @@ class EngineFacts:
 class Findings:
     """Versions are as reported; None is what was not found.
 
-    `chosen_by` names the user's own choice of an engine (DOCKER_HOST, DOCKER_TLS_VERIFY, a context); None is the
-    local default.
-    `problem` is the cause in one line where no engine answers.
+    `chosen_by` names what selected the engine (DOCKER_HOST, DOCKER_TLS_VERIFY, a context); None for the local
+    default.
+    `problem` is the cause in one line if no engine answers.
     """
 
     endpoint: str = DEFAULT_ENDPOINT
@@ -61,7 +61,7 @@ def version_tuple(text: str | None) -> tuple[int, ...]:
 
 
 def parse_engine(info: Mapping[str, Any], api: str) -> EngineFacts | None:
-    """From the engine's /info; None if nobody answered (the client then fills the document with zeros)."""
+    """From the engine's /info; None if no engine answered (the client then fills the document with zeros)."""
     if not info.get("ServerVersion"):
         return None
     return EngineFacts(
@@ -117,7 +117,7 @@ def _one_line(text: str) -> str:
 
 
 def find_dockerd(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The daemon's path. The system's directories are looked into although a user's PATH leaves them out."""
+    """The daemon's path. Searches the system's directories even if the user's PATH omits them."""
     return shutil.which("dockerd", path=f"{environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
@@ -152,7 +152,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     engine = parse_engine(info, api)
     plugins = parse_plugins(info)
     if engine and "buildx" in plugins:
-        # The engine's own builder carries the context's name; another one may have been made the current one.
+        # The engine's own builder carries the context's name; another builder may be the current one.
         buildkit = parse_buildkit(_run(["docker", "buildx", "inspect", context], environ)[0])
     else:
         buildkit = None

@@ -28,7 +28,7 @@ _DOCKERS_PLUGINS = "sudo apt-get install docker-buildx-plugin docker-compose-plu
 
 @dataclass(frozen=True)
 class Plan:
-    """Either a `refusal` (one line with the commands), or what is to be done; nothing of it: all is there."""
+    """Either a `refusal` (one line with the commands), or the actions to take. No action: nothing is missing."""
 
     packages: tuple[str, ...] = ()
     start: bool = False
@@ -73,7 +73,7 @@ _PACKAGES = {
 
 
 def debian_packages(findings: Findings, host: Host) -> tuple[str, ...]:
-    """Debian's packages for what is missing, and none for what is there, so that apt upgrades nothing."""
+    """Debian's packages for what is missing only, so that apt upgrades nothing."""
     packages = [_PACKAGES[name] for name in lacking(findings)]
     if packages and not findings.mmdebstrap:
         packages.append("mmdebstrap")
@@ -106,7 +106,7 @@ def may_act(host: Host) -> bool:
 
 
 def decide(findings: Findings, host: Host) -> Plan:
-    """The first of the reasons that hold, from what only the user can mend to what can be done here."""
+    """The first reason that holds, from problems that only the user can fix to those that can be fixed here."""
     refusal = _refusal(findings, host)
     if refusal:
         return Plan(refusal=refusal)
@@ -118,26 +118,26 @@ def _refusal(findings: Findings, host: Host) -> str | None:
     missing = lacking(findings)
     there = findings.engine.version if findings.engine else findings.dockerd
     if findings.client and "podman" in findings.client.lower():
-        return f"docker is Podman here ({findings.client}); needed is Docker Engine >= 25: {install_command(host)}"
+        return f"docker is Podman ({findings.client}), expected Docker Engine >= 25: {install_command(host)}"
     if findings.engine is None and "permission denied" in problem.lower():
         return (
             f"no permission to use Docker at {findings.endpoint}: run `sudo usermod -aG docker $USER`, "
-            "log in again, and repeat"
+            "log in again, and retry"
         )
     if findings.engine is None and findings.chosen_by:
         return (
             f"the Docker Engine at {findings.endpoint}, chosen by {findings.chosen_by}, does not answer "
-            f"({problem}); start it, or choose another one"
+            f"({problem}); start it, or choose another engine"
         )
     if there and not buildkit_is_enough(findings.buildkit, there):
         return (
-            f"found {_engine_name(there)}, needed is Docker Engine >= 25 (BuildKit >= 0.12): "
+            f"found {_engine_name(there)}, expected Docker Engine >= 25 (BuildKit >= 0.12): "
             f"to upgrade: {_upgrade_command(host)}"
         )
     if missing and (findings.chosen_by or host.docker_ce or not may_act(host)):
         return f"{' and '.join(missing)} not found on {host.name}; to install: {install_command(host)}"
     if findings.engine is None and not may_act(host):
-        return f"Docker Engine is installed and does not run; to start it: {start_command(host)}"
+        return f"Docker Engine is installed but not running; to start it: {start_command(host)}"
     return None
 
 
@@ -150,5 +150,5 @@ def _upgrade_command(host: Host) -> str:
     if host.docker_ce:
         return "sudo apt-get install docker-ce docker-ce-cli docker-buildx-plugin docker-compose-plugin"
     if may_act(host):
-        return "apt-get remove docker.io, then repeat: a newer one is installed"
+        return "apt-get remove docker.io, then retry: ./inv installs a newer version"
     return install_command(host)

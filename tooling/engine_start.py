@@ -16,7 +16,7 @@ from tooling.paths import CACHE
 
 START_SECONDS = 30.0
 LOG = CACHE / "dockerd.log"
-# The process number of the dockerd that this checkout has started.
+# The PID of the dockerd that this checkout started.
 STARTED = CACHE / "dockerd.pid"
 PROC = Path("/proc")
 PID_FILES = {
@@ -29,15 +29,15 @@ def last_cause(log: str) -> str:
     """The last line of dockerd's log without its decoration: the reason, when dockerd has ended."""
     lines = [line for line in log.splitlines() if line.strip()]
     if not lines:
-        return "it wrote no log"
+        return "no log was written"
     message = re.search(r'\bmsg="((?:[^"\\]|\\.)*)"', lines[-1])
     return message[1].replace('\\"', '"') if message else lines[-1].strip()
 
 
 def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
-    """Whether the process named in a pid file is gone, or another program got its number since.
+    """Whether the process in a pid file has ended, or its PID now belongs to another program.
 
-    A zombie is gone too: where process 1 is no init, nobody collects it, and dockerd would wait for it.
+    A zombie counts as ended: if process 1 is no init, the zombie is never reaped, and dockerd would wait for it.
     """
     try:
         pid = int(pid_file.read_text(encoding="ascii"))
@@ -54,7 +54,7 @@ def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
 
 
 def was_killed() -> bool:
-    """Whether the last engine here was one that this checkout had started, and has not ended in good order.
+    """Whether this checkout started the last engine, and the engine ended without deleting its pid file.
 
     dockerd deletes its pid file when it is stopped.
     """
@@ -82,15 +82,15 @@ def start(host: Host, say: Callable[[str], None]) -> Findings:
             path.unlink(missing_ok=True)
     if next(iter(PID_FILES)).exists():
         say("dockerd is running but does not answer yet: waiting for it")
-        return _wait(None, "stop that dockerd and repeat")
+        return _wait(None, "stop this dockerd and retry")
     try:
         make_room(say)
     except OSError as error:
-        say(f"that failed ({error}): containers with limits may not start")
-    say(f"starting dockerd (there is no init system here); it keeps running, its log is {LOG}")
+        say(f"moving the processes failed ({error}): containers with limits may not start")
+    say(f"starting dockerd in the background (no init system found), log: {LOG}")
     CACHE.mkdir(parents=True, exist_ok=True)
     with LOG.open("wb") as log:
-        # A session of its own: neither Ctrl-C nor the end of ./inv ends it.
+        # In a separate session, dockerd survives Ctrl-C and the end of ./inv.
         process = subprocess.Popen(
             (find_dockerd() or "dockerd",),
             cwd="/",

@@ -1,4 +1,4 @@
-"""The one kind of error that a user can mend: bad usage, bad configuration, bad input."""
+"""Errors that the user can fix: bad usage, bad configuration, bad input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ USAGE_EXIT_CODE = 2
 
 
 class UsageError(Exit):
-    """Says in one line what was found, what was expected and what to do. ./inv prints it and exits with 2."""
+    """One line: what was found, what was expected and what to do. ./inv prints the line and exits with 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message=message, code=USAGE_EXIT_CODE)
@@ -18,4 +18,4 @@ class UsageError(Exit):
 
 
 class EngineLostError(UsageError):
-    """The engine does not answer. Whoever watches a job catches it: for a job that runs it is no bad usage."""
+    """The engine does not answer. Code that watches a job catches this: for a running job, it is not bad usage."""

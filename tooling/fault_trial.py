@@ -1,4 +1,4 @@
-"""One fault on one cluster: what the command said, how long it took to end, and what it left behind."""
+"""One fault on one cluster: the command's output, the time until its end, and its leftovers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def small_file_system(folder: Path, megabytes: int) -> Iterator[Callable[[], obj
         return
     argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(folder)]
     if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        raise UsageError(f"no file system can be mounted at {folder}: disk-full needs root; leave it out")
+        raise UsageError(f"cannot mount a file system at {folder}: disk-full needs root: leave this fault out")
     larger = ["mount", "-o", f"remount,size={10 * megabytes}m", str(folder)]
     try:
         yield lambda: subprocess.run(larger, check=True)
@@ -108,7 +108,7 @@ def _wait_for(ready: re.Pattern[str], log: Path, process: subprocess.Popen[bytes
     while not ready.search(output := log.read_text(encoding="utf-8", errors="replace")):
         if process.poll() is not None or time.monotonic() > deadline:
             last = (output.strip().splitlines() or ["no output"])[-1]
-            raise UsageError(f"the job did not get as far as {ready.pattern!r} in {START_SECONDS:.0f} s: {last}")
+            raise UsageError(f"the job did not print {ready.pattern!r} within {START_SECONDS:.0f} s: {last}")
         time.sleep(_POLL_SECONDS)
 
 

@@ -58,7 +58,7 @@ class Running:
         argv = ["docker", "exec", self.container(service), "python", "-c", script, *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
         if done.returncode not in (0, 128 + signal.SIGKILL):
-            raise UsageError(f"the fault could not be brought about in {service}: {done.stderr.strip()}")
+            raise UsageError(f"the fault could not be injected in {service}: {done.stderr.strip()}")
 
 
 @dataclass(frozen=True)

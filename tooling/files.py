@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and what is in them."""
+"""Hashes of files, and atomic writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def sha256_of(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replaces a file at once: whoever reads it finds the old text or the new one, never a part."""
+    """Replaces a file atomically: readers see the old text or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")  # two processes may write at the same time
     draft.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL, asking
 
 # The streams end with the containers; a stream that does not is left behind after this many seconds.
 END_SECONDS = 10.0
-# Between two tries to read on where the engine is lost.
+# Between two attempts to continue reading from a lost engine.
 AGAIN_SECONDS = 1.0
 
 
@@ -44,16 +44,16 @@ def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterat
                 reader.join(timeout=END_SECONDS)
         finally:
             over.set()
-            with lock:  # a reader that is still there must not write into a closed file
+            with lock:  # a reader that still runs must not write to a closed file
                 client.close()
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines from a stream that is cut anywhere; the last one gets its end if it has none."""
+    """Complete lines from a stream of arbitrary chunks. The last line gets a newline if it has none."""
     rest = b""
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line + b"\n" for line in whole)
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in complete)
     if rest:
         yield rest + b"\n"
 
@@ -79,8 +79,8 @@ def _copy(
             if container.status not in ("running", "paused"):
                 return
         except APIError:
-            return  # the container was removed under the reader's hands: its end is told elsewhere
+            return  # the container was removed; waiting.until_end reports its end
         except (OSError, HTTPError):
-            pass  # the engine is lost: what comes when it is back is read on
+            pass  # the engine is lost: continue when it is back
         if over.wait(AGAIN_SECONDS):
             return

@@ -1,6 +1,6 @@
-"""./inv doctor: what this machine has and lacks for building images and running a local cluster, with the mend.
+"""./inv doctor: what this machine has and lacks for building images and running clusters, and how to fix it.
 
-It installs and starts nothing, and asks no registry: whether one answers matters only when a base image is needed.
+The doctor installs and starts nothing. It contacts no registry, which only matters if a base image is missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT_DOCKER_ROOT = "/var/lib/docker"
 
 
 class Status(StrEnum):
-    """`warning`: it works, at a cost or once ./inv has installed something. `error`: it does not work."""
+    """`warning`: works, at a cost or after ./inv has installed something. `error`: does not work."""
 
     OK = "ok"
     WARNING = "warning"
@@ -45,14 +45,17 @@ class Check:
     name: str
     status: Status
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 def check_system(host: Host, machine: str) -> Check:
-    """The images are for x86-64 Linux, whatever Linux it is."""
+    """The images run on any x86-64 Linux."""
     if machine not in ("x86_64", "AMD64"):
         return Check(
-            "system", Status.ERROR, f"{host.name}, {machine}", "use an x86-64 machine: the images are for it"
+            "system",
+            Status.ERROR,
+            f"{host.name}, {machine}",
+            "use an x86-64 machine: the images are built for x86-64",
         )
     return Check("system", Status.OK, f"{host.name}, {machine}{', root' if host.root else ''}")
 
@@ -62,15 +65,15 @@ def check_disk(name: str, path: Path, free: int, needed: int = DEMO_DISK) -> Che
     detail = f"{free / GIGABYTE:.0f} GB free at {path}"
     if free >= needed:
         return Check(name, Status.OK, detail)
-    mend = f"free some space: the demo needs about {needed / GIGABYTE:.0f} GB"
-    return Check(name, Status.ERROR if free < needed / 2 else Status.WARNING, detail, mend)
+    fix = f"free some space: the demo needs about {needed / GIGABYTE:.0f} GB"
+    return Check(name, Status.ERROR if free < needed / 2 else Status.WARNING, detail, fix)
 
 
 def check_memory(meminfo: str) -> Check:
     """`meminfo` is /proc/meminfo, in kB."""
     fields = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE))
     if "MemTotal" not in fields:
-        return Check("memory", Status.WARNING, "unknown", "run it on Linux")
+        return Check("memory", Status.WARNING, "unknown", "run ./inv doctor on Linux")
     total, available = (int(fields.get(key, 0)) * 1024 for key in ("MemTotal", "MemAvailable"))
     detail = f"{available / GIGABYTE:.0f} GB available of {total / GIGABYTE:.0f} GB"
     if available >= DEMO_MEMORY:
@@ -82,11 +85,11 @@ def check_cpus(usable: int) -> Check:
     """`usable` by this process."""
     if usable >= 2:
         return Check("CPUs", Status.OK, f"{usable} usable")
-    return Check("CPUs", Status.WARNING, f"{usable} usable", "two ranks will share one: use two or more")
+    return Check("CPUs", Status.WARNING, f"{usable} usable", "two ranks will share a CPU: use two or more CPUs")
 
 
 def check_bf16(cpuinfo: str) -> Check:
-    """`cpuinfo` is /proc/cpuinfo: the flags of its first CPU tell how bf16 is computed."""
+    """`cpuinfo` is /proc/cpuinfo: the flags of its first CPU show how bf16 is computed."""
     match = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     flags = match[1].split() if match else []
     for flag in ("amx_bf16", "avx512_bf16"):
@@ -101,10 +104,10 @@ def check_bf16(cpuinfo: str) -> Check:
 
 
 def check_docker(findings: Findings, host: Host) -> list[Check]:
-    """Engine, BuildKit, client, compose, buildx and mmdebstrap, each with the mend of the plan for all of them."""
+    """Engine, BuildKit, client, compose, buildx and mmdebstrap, each with the fix of the plan for all."""
     plan = decide(findings, host)
     bad = Status.ERROR if plan.refusal else Status.WARNING
-    mend = plan.refusal or _promise(plan)
+    fix = plan.refusal or _promise(plan)
     missing = lacking(findings)
     facts = findings.engine
     checks = []
@@ -114,23 +117,23 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
         by = any_known(findings.buildkit) or f"Engine {facts.version} has {'>=' if enough else '<'} 0.12"
         checks += [
             Check("Docker Engine", Status.OK, detail),
-            Check("BuildKit", Status.OK if enough else bad, by, "" if enough else mend),
+            Check("BuildKit", Status.OK if enough else bad, by, "" if enough else fix),
         ]
     else:
         installed = findings.dockerd and f"installed, does not answer ({findings.problem})"
         elsewhere = findings.chosen_by and f"{findings.endpoint} does not answer ({findings.problem})"
-        checks.append(Check("Docker Engine", bad, elsewhere or installed or "not found", mend))
+        checks.append(Check("Docker Engine", bad, elsewhere or installed or "not found", fix))
     for name, key, version in (
         ("docker client", "the docker client", findings.client),
         ("compose", "compose v2", findings.compose),
         ("buildx", "buildx >= 0.8", findings.buildx),
     ):
         lacks = key in missing
-        checks.append(Check(name, bad if lacks else Status.OK, version or "not found", mend if lacks else ""))
+        checks.append(Check(name, bad if lacks else Status.OK, version or "not found", fix if lacks else ""))
     if findings.mmdebstrap:
         checks.append(Check("mmdebstrap", Status.OK, findings.mmdebstrap))
     else:
-        hint = "apt-get install mmdebstrap: it makes the base image where no registry answers"
+        hint = "apt-get install mmdebstrap, which builds the base image when no registry answers"
         checks.append(Check("mmdebstrap", Status.WARNING, "not found", hint))
     return checks
 
@@ -138,14 +141,14 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
 def _promise(plan: Plan) -> str:
     does = [f"installs {', '.join(plan.packages)}"] if plan.packages else []
     does += ["starts Docker"] if plan.start else []
-    return f"the first command that needs it {' and '.join(does)}" if does else ""
+    return f"the first command that needs Docker {' and '.join(does)}" if does else ""
 
 
 def check_git(path: str | None) -> Check:
     """The revision that is written into an image's labels comes from git."""
     if path:
         return Check("git", Status.OK, path)
-    return Check("git", Status.WARNING, "not found", "install git: images are labelled with the revision")
+    return Check("git", Status.WARNING, "not found", "install git: images are labelled with git's revision")
 
 
 def examine() -> list[Check]:
@@ -187,10 +190,10 @@ def document(checks: Iterable[Check]) -> str:
 def table(checks: Sequence[Check]) -> Table:
     """One row a check."""
     colours = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "red"}
-    shown = Table("check", "status", "detail", "mend")
+    shown = Table("check", "status", "detail", "fix")
     for check in checks:
         status = f"[{colours[check.status]}]{check.status.value}[/]"
-        shown.add_row(check.name, status, escape(check.detail), escape(check.mend))
+        shown.add_row(check.name, status, escape(check.detail), escape(check.fix))
     return shown
 
 

@@ -1,6 +1,6 @@
-"""The identity of this checkout. It is in the names of everything that the checkout creates in an engine.
+"""The identity of this checkout, which is part of the name of every object that the checkout creates in an engine.
 
-Two checkouts that use one engine, whether they belong to one user or to several, never share a name.
+Two checkouts that use the same engine, of the same user or of different users, never share a name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MACHINE_ID = Path("/etc/machine-id")
 def of(root: Path, machine_id: str) -> str:
     """Eight hex digits for the checkout in the folder `root`.
 
-    The machine counts because two machines can start jobs on the same hosts from folders of the same path.
+    `machine_id` is included because two machines can start jobs on the same hosts from folders of the same path.
     """
     return hashlib.sha256(f"{machine_id}:{root.resolve()}".encode()).hexdigest()[:DIGITS]
 
 
 def machine_id(path: Path = _MACHINE_ID) -> str:
-    """systemd's ID of this machine, empty where there is none (in most containers)."""
+    """systemd's ID of this machine; empty if it has none, as in most containers."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ImageLock:
-    """`image` is HOST/NAME@sha256:…, `tag` the whole immutable tag, `revision` the commit, sums are in hex."""
+    """`image` is HOST/NAME@sha256:…, `tag` the complete immutable tag, `revision` the commit, sums are in hex."""
 
     image: str
     tag: str
@@ -51,10 +51,10 @@ def read(path: Path) -> ImageLock:
         if not _SUM.fullmatch(lock.sbom_sha256):
             raise ValueError(f"sbom_sha256 is {lock.sbom_sha256!r}, expected 64 hex digits")
     except FileNotFoundError:
-        raise UsageError(f"--image-lock {path} is not there: ./inv push writes it") from None
+        raise UsageError(f"--image-lock {path} does not exist: ./inv push writes this file") from None
     except (OSError, ValueError, TypeError) as error:
         why = " ".join(str(error).split())
-        raise UsageError(f"--image-lock {path} is not what ./inv push writes: {why}") from None
+        raise UsageError(f"--image-lock {path} is not a file written by ./inv push: {why}") from None
     return lock
 
 
@@ -66,5 +66,5 @@ def fetch(lock: ImageLock, engine: Engine, say: Say) -> Image:
         Registry(engine.endpoint, Target.parse(target)).pull(digest)
     found = images.inspect(lock.image)
     if found is None or found[1] != lock.labels:
-        raise UsageError(f"{lock.image} does not have the labels of its lock: push it again")
+        raise UsageError(f"the labels of {lock.image} differ from its lock: push the image again")
     return Image(lock.image, found[0], found[2], built=False, seconds=0.0)

@@ -1,6 +1,6 @@
 """Builds a pin's image with buildx from wheels that were fetched on the host.
 
-What an image was made from is summed up in one sha256, kept in a label: where the image of a pin already has the
+All inputs of an image are hashed into one sha256, kept in a label: where the image of a pin already has the
 sum of today's inputs, there is nothing to build.
 """
 
@@ -57,12 +57,12 @@ class Image:
 
 
 def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
-    """Makes the pin's image unless it is there already. The engine must run (tooling.engine.ensure).
+    """Builds the pin's image unless it is up to date. The engine must run (tooling.engine.ensure).
 
-    The pin's shared tag follows if it names this checkout's image, or none.
+    The pin's shared tag moves to the image if the tag is unused or names this checkout's previous image.
 
-    An image stays what it is over commits that change nothing in it. With `of_this_commit` its labels name the one
-    that is checked out. What is known against the pin's versions is one line each, before anything is looked for.
+    Commits that change no input of an image do not rebuild it. With `of_this_commit`, its labels must name the
+    commit that is checked out. The advisories for the pin's versions are printed first, one line each.
     """
     with building(pin, say):
         return _build(pin, say, of_this_commit)
@@ -90,17 +90,19 @@ def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     _buildx(pin, build_argv(pin, ground, folder, staged, labels(pin, ground, versions, inputs)), say)
     made = inspect(pin.image)
     if made is None:
-        raise UsageError(f"buildx ended well but {pin.image} is not in the engine: is another builder selected?")
+        raise UsageError(
+            f"buildx succeeded, but {pin.image} is not in the engine: check whether another builder is selected"
+        )
     shared = inspect(pin.shared_tag)
-    if shared is None or (present and shared[0] == present[0]):  # nobody's, or this checkout's
+    if shared is None or (present and shared[0] == present[0]):  # unused, or this checkout's
         take_shared_tag(pin)
     if present and present[0] != made[0]:
         _remove_untagged(present[0])
     return Image(pin.image, made[0], made[2], built=True, seconds=time.monotonic() - started)
 
 
-def build_anew(pin: Pin, tag: str, say: Say) -> None:
-    """Makes the pin's image once more under another tag, without labels and without the build cache."""
+def build_uncached(pin: Pin, tag: str, say: Say) -> None:
+    """Builds the pin's image again under another tag, without labels and without the build cache."""
     with building(pin, say):
         ground, folder = base.ensure(pin, say), wheels.fetch(pin, say)
         argv = build_argv(pin, ground, folder, stage_locks(pin, CACHE / "build" / pin.name), {})
@@ -110,16 +112,16 @@ def build_anew(pin: Pin, tag: str, say: Say) -> None:
 
 @contextmanager
 def building(pin: Pin, say: Say) -> Iterator[None]:
-    """Held while an image of the pin is built: its staged locks and its log are one build's at a time."""
+    """Locks the pin during a build, because builds of one pin share the staged locks and the log."""
     file = CACHE / "build" / f".{pin.name}.lock"
     with alone(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
         yield
 
 
 def take_shared_tag(pin: Pin) -> None:
-    """Makes the pin's tag without an identity name this checkout's image.
+    """Moves the pin's shared tag to this checkout's image.
 
-    The image that the tag named before keeps the tag of its own checkout.
+    The image that had the tag before keeps the tag of its own checkout.
     """
     argv = ["docker", "tag", pin.image, pin.shared_tag]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -128,7 +130,7 @@ def take_shared_tag(pin: Pin) -> None:
 
 
 def stage_locks(pin: Pin, folder: Path) -> Path:
-    """The pin's two locks in a folder of their own, so that another pin's are no part of the build."""
+    """Copies the pin's two locks to a separate folder, so that other pins' locks are not part of the build."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in {LOCK: locks.path_of(pin), BUILD_LOCK: locks.build_path_of(pin)}.items():
         draft = folder / f"{name}.draft"
@@ -276,7 +278,7 @@ def revision() -> tuple[str, str, str]:
     commit = git("rev-parse", "HEAD")
     if commit and git("status", "--porcelain"):
         commit += DIRTY
-    # An origin may carry a token: only what stands behind the last @ is told.
+    # An origin URL may contain a token: keep only what follows the last @.
     origin = git("config", "--get", "remote.origin.url").rpartition("@")[2]
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
 
@@ -286,7 +288,7 @@ def _buildx(pin: Pin, argv: list[str], say: Say) -> None:
     environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if sys.stderr.isatty():
         if subprocess.run(argv, env=environ, check=False).returncode != 0:
-            raise UsageError(f"building {pin.image} failed: the step above says why")
+            raise UsageError(f"building {pin.image} failed: see the step above")
         return
     log = CACHE / "logs" / f"build-{pin.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -296,4 +298,4 @@ def _buildx(pin: Pin, argv: list[str], say: Say) -> None:
     if returncode != 0:
         for line in log.read_text(encoding="utf-8").splitlines()[-15:]:
             say(line)
-        raise UsageError(f"building {pin.image} failed: the lines above say why, all of them are in {log}")
+        raise UsageError(f"building {pin.image} failed: see the lines above; the complete log is {log}")

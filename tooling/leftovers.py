@@ -1,6 +1,6 @@
-"""What outlives a cluster: containers, networks, volumes, keys, processes.
+"""What a cluster may leave behind: containers, networks, volumes, keys, processes.
 
-Shared memory cannot: a container's /dev/shm is its own and is removed with it.
+Shared memory is excluded: each container has a separate /dev/shm, which is removed with the container.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
 
 
 def of(name: str) -> tuple[str, ...]:
-    """All that the last cluster of that name left."""
+    """Everything that the last cluster of that name left behind."""
     return (*of_cluster(name), *orphans(cluster.containers_of(name)))
 
 
@@ -34,9 +34,9 @@ def of_cluster(name: str) -> list[str]:
 
 
 def orphans(containers: frozenset[str], processes: Path = Path("/proc")) -> list[str]:
-    """This machine's processes of those `containers` (IDs) that the engine does not know any more, shims too.
+    """This machine's processes, including shims, of those `containers` (IDs) that the engine no longer knows.
 
-    One that ends within SETTLE_SECONDS is none. Finds none where the engine runs on another machine.
+    A process that ends within SETTLE_SECONDS does not count. Finds nothing if the engine runs on another machine.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
     while found := _orphans(containers, processes):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class TakenError(Exception):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 @contextmanager

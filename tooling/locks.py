@@ -54,8 +54,8 @@ def read_build(pin: Pin) -> dict[str, LockedWheel]:
 
 
 def write(pin: Pin, say: Say) -> Path:
-    """Resolves the pin's packages with pip and writes its locks anew; the old ones stay if anything fails."""
-    say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are looked at, not installed)")
+    """Resolves the pin's packages with pip and replaces its locks. If anything fails, the old locks stay."""
+    say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
     resolved = resolve.resolve(pin, say)
     locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
     for path, wheels in locked.items():
@@ -65,14 +65,14 @@ def write(pin: Pin, say: Say) -> Path:
 
 def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, LockedWheel]:
     if not path.is_file():
-        raise UsageError(f"pin {pin.name} has no {path.name}: make it with {command(pin)}")
+        raise UsageError(f"pin {pin.name} has no {path.name}: create it with {command(pin)}")
     wheels = {wheel.name: wheel for wheel in _parse(path)}
     for name, version in packages.items():
         wheel = wheels.get(canonicalize_name(name))
         if wheel is None or wheel.version != version:
             found = wheel.version if wheel else "nothing"
             raise UsageError(
-                f"{path.name} locks {name} {found}, but versions.toml wants {version}: run {command(pin)}"
+                f"{path.name} locks {name} {found}, but versions.toml has {version}: run {command(pin)}"
             )
     return wheels
 

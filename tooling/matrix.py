@@ -97,7 +97,7 @@ def check(chosen: Iterable[Pin], say: Say) -> None:
         wrong += verdict.startswith("wrong")
         say(f"{pin.name}: {verdict}; status {proofs.of(pin).status}")
     if wrong:
-        raise Exit(f"{wrong} row(s) of the matrix are wrong: the lines above say why", code=1)
+        raise Exit(f"{wrong} row(s) of the matrix are wrong: see the lines above", code=1)
 
 
 def _resolve(pin: Pin) -> str:

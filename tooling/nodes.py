@@ -58,7 +58,7 @@ def read(endpoint: str, project: str | None = None) -> list[Node]:
     """The nodes of a cluster, or those of every cluster, sorted by name. Raises EngineLostError."""
     label = f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL
     with asking(endpoint), closing(connect(endpoint)) as client:
-        # sparse: a container that vanishes between the listing and the look is no error
+        # sparse: a container may vanish between the listing and `reload`
         containers = client.containers.list(all=True, filters={"label": label}, sparse=True)
         seen = []
         for container in containers:
@@ -72,7 +72,7 @@ def read(endpoint: str, project: str | None = None) -> list[Node]:
 
 @contextmanager
 def asking(endpoint: str) -> Iterator[None]:
-    """Raises EngineLostError where the engine does not answer; what it answers, errors too, is the caller's."""
+    """Raises EngineLostError if the engine does not answer. Errors in its answer reach the caller."""
     try:
         yield
     except APIError:
@@ -82,7 +82,7 @@ def asking(endpoint: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """The kernel's word for what is behind the libraries' errors, or what they say."""
+    """The kernel's message behind the libraries' errors, or else their own message."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.strerror:

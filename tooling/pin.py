@@ -1,4 +1,4 @@
-"""One row of the version matrix, and what may be made of it: the default index's torch, a user's own versions."""
+"""One row of the version matrix, and its variants: the default index's torch, or a user's own versions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TorchSource(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a wheel is looked for after the host's own indexes: a package index, or a page of links."""
+    """Where pip searches for a wheel after the host's own indexes: a package index, or a page of links."""
 
     url: str
     is_page: bool = False
@@ -86,7 +86,7 @@ class Pin:
     `oneccl`: the version of oneCCL that is inside the ccl backend.
     `sources`: for packages that the host's indexes may lack.
     `own`: a user's own combination, which has no row.
-    `known_advisories`: what is known against any version; `advisories` is what applies to these.
+    `known_advisories`: for any versions; `advisories`: those that apply to this pin's versions.
     """
 
     name: str
@@ -115,22 +115,22 @@ class Pin:
 
     @property
     def advisories(self) -> tuple[Advisory, ...]:
-        """What is known against the versions in `packages`."""
+        """The advisories that apply to the versions in `packages`."""
         return tuple(advisory for advisory in self.known_advisories if advisory.applies_to(self.packages))
 
     @property
     def image(self) -> str:
-        """The local tag of the image that this checkout builds for the pin. No other checkout moves it."""
+        """The local tag of this checkout's image of the pin. No other checkout moves this tag."""
         return f"{self.shared_tag}-{IDENTITY}"
 
     @property
     def shared_tag(self) -> str:
-        """A tag without the checkout's identity, for commands that users type: the last ./inv build has it."""
+        """A tag without the checkout's identity, for commands that users type. The last ./inv build moves it."""
         return f"cpu-train-stack:{self.name}"
 
     @property
     def facts_sha256(self) -> str:
-        """The sum of what was chosen: a proof for one sum says nothing of another."""
+        """The hash of the chosen versions: a proof is valid for one hash only."""
         facts = [self.python, self.debian.number, self.ccl, *self.requirements, *self.build_requirements]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

@@ -72,7 +72,7 @@ EXACT_VERSION = "an exact version such as 2.13.0+cpu"
 class Matrix:
     """Every pin, in the file's order, and the one that is built when none is named.
 
-    `refused`: why there is no such row, by the name that somebody may ask for.
+    `refused`: the reason why a row does not exist, by the name that a user may ask for.
     """
 
     default: str
@@ -83,7 +83,7 @@ class Matrix:
         """The pin called `name`, or the default one. Raises UsageError with the choices."""
         chosen = self.default if name is None else name
         if chosen in self.refused:
-            raise UsageError(f"there is no pin {chosen!r}: {self.refused[chosen]}")
+            raise UsageError(f"pin {chosen!r} does not exist: {self.refused[chosen]}")
         if chosen not in self.pins:
             raise UsageError(f"unknown pin {chosen!r}: choose one of {', '.join(self.pins)}")
         return self.pins[chosen]

@@ -150,5 +150,5 @@ def _percent(estimate: Estimate) -> str:
 def _console() -> Console:
     console = Console()
     if not console.is_terminal:
-        console.width = 160  # nobody's lines are folded in a file
+        console.width = 160  # a file gets unfolded lines
     return console

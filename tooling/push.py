@@ -1,4 +1,4 @@
-"""`./inv push`: what was built from this commit, tested here and looked at while it runs, to a registry.
+"""`./inv push`: pushes an image that was built from this commit, tested here and inspected while it runs.
 
 The tag is never moved and never overwritten. image.lock.json is written last: only if everything holds.
 """
@@ -26,11 +26,11 @@ Say = Callable[[str], None]
 def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None:
     """Checks, pushes, reads back, writes image.lock.json and image.spdx.json into the folder `output`."""
     if not target:
-        raise UsageError("push needs --registry HOST[:PORT]/NAME: where to")
+        raise UsageError("push needs --registry HOST[:PORT]/NAME")
     where = Target.parse(target)
     folder = Path(output)
     if not folder.is_dir():
-        raise UsageError(f"--output is {output!r}, expected a folder that is there")
+        raise UsageError(f"--output is {output!r}, expected an existing folder")
     pin = variants.choose(choice.pin, (), choice.torch_source)
     revision = clean_revision()
     docker = engine.ensure(say)
@@ -41,13 +41,13 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     content = contents.content_sha256(image.id)
     if not proofs.is_tested(content):
         raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo{choice.typed} first")
-    say(f"looking at {image.tag} while it runs")
+    say(f"inspecting {image.tag} while it runs")
     found = contents.inventory(image.id)
     if problem := contents.mismatch(pin, found, contents.doctor(image.id)):
-        raise UsageError(f"{image.tag} is not its row: {problem}; nothing was pushed")
+        raise UsageError(f"{image.tag} does not match its row: {problem}; nothing was pushed")
     labels = sbom.labels_of(image.id)
     bill = sbom.document(f"{where}:{tag}", content, labels, found)
-    # From here on the tag is what the running image says, not what it was built with.
+    # The tag is derived from the running image, not from the build arguments.
     tag = tag_of(found.pin, labels[images.REVISION_LABEL])
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag, say)
@@ -75,7 +75,9 @@ def clean_revision() -> str:
     """The commit that is checked out. Raises UsageError if the tree has anything else in it."""
     revision = images.revision()[0]
     if revision == "unknown":
-        raise UsageError("this is no git checkout: an image is pushed under the commit that it was built from")
+        raise UsageError("this is not a git checkout: an image is pushed under the commit from which it was built")
     if revision.endswith(images.DIRTY):
-        raise UsageError("the tree is dirty (git status): commit first, so that the tag says what is in the image")
+        raise UsageError(
+            "the tree is dirty (git status): commit first, so that the tag identifies the image's contents"
+        )
     return revision

@@ -1,4 +1,4 @@
-"""A registry through the engine: look a tag up, push without ever overwriting, read the digest back twice.
+"""A registry through the engine: look up a tag, push without overwriting, read the digest back twice.
 
 The engine speaks to the registry, with the credentials of Docker's own store (docker login): none passes through
 here. A registry without TLS is the engine's decision too: it takes one on loopback.
@@ -20,11 +20,11 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from tooling.engine_client import connect
 from tooling.errors import UsageError
 
-# The engine itself tries each layer five times, with pauses of 5 to 20 seconds, of which it tells every second.
+# The engine tries each layer five times, with pauses of 5 to 20 seconds, and reports progress every second.
 SILENCE_SECONDS = 120
 PROGRESS_STEP = 0.1
-# Registries have no "only if it is not there". Two that push one tag at once: each looks before its layers, while
-# they are sent, and once more after so many seconds. Then one of them at most has seen its own image all along.
+# Registries have no "push only if the tag is new". To detect two pushes of one tag at the same time, each push
+# checks the tag before its layers, every LOOK_SECONDS meanwhile, and SETTLE_SECONDS after: at most one succeeds.
 LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 3.0
 
@@ -32,19 +32,22 @@ _TARGET = re.compile(
     r"(?P<host>[a-zA-Z0-9.-]+\.[a-zA-Z0-9.-]+|localhost|[a-zA-Z0-9-]+(?=:))(?P<port>:[0-9]+)?"
     r"/(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
 )
-# What the engine says -> what to do about it. The first that occurs wins.
+# Part of the engine's message -> what to do about it. The first match wins.
 _CAUSES = (
-    ("server gave HTTP response", "it has no TLS: put it behind TLS, or into the engine's insecure-registries"),
-    ("certificate", "its certificate is not trusted: give the engine the registry's CA"),
-    ("no basic auth credentials", "it wants credentials: docker login {host}"),
-    ("unauthorized", "it refuses these credentials: docker login {host}"),
-    ("authentication required", "it refuses these credentials: docker login {host}"),
-    ("denied", "it does not let this user write there: ask for the right, or choose another name"),
+    (
+        "server gave HTTP response",
+        "the registry has no TLS: enable TLS, or add it to the engine's insecure-registries",
+    ),
+    ("certificate", "its certificate is not trusted: add the registry's CA to the engine"),
+    ("no basic auth credentials", "the registry requires credentials: run docker login {host}"),
+    ("unauthorized", "the registry rejected these credentials: run docker login {host}"),
+    ("authentication required", "the registry rejected these credentials: run docker login {host}"),
+    ("denied", "this user may not push there: ask for permission, or choose another name"),
     ("no such host", "its name does not resolve: check the name and the network"),
     ("connection refused", "nothing listens there: check host and port"),
-    ("500 Internal Server Error", "it failed by itself: see whether its disk is full, and its log"),
+    ("500 Internal Server Error", "the registry reported an internal error: check its disk and its log"),
     ("no space left", "its disk is full"),
-    ("timeout", "it does not answer: check the network"),
+    ("timeout", "the registry does not answer: check the network"),
     ("EOF", "the connection broke: check the network, and push again"),
     ("reset by peer", "the connection broke: check the network, and push again"),
     ("broken pipe", "the connection broke: check the network, and push again"),
@@ -89,7 +92,7 @@ class Registry:
     def push(self, image_id: str, tag: str, say: Say, *, moving: bool = False) -> str:
         """Pushes a local image under a tag and returns its digest, which the registry and a pull confirm.
 
-        Raises UsageError where the tag is there, or comes up meanwhile; a `moving` tag is overwritten.
+        Raises UsageError if the tag exists or appears during the push. A `moving` tag is overwritten.
         """
         reference = f"{self.target}:{tag}"
         if not moving:
@@ -106,13 +109,13 @@ class Registry:
         confirmed = self.digest(tag)
         if confirmed != pushed:
             raise UsageError(
-                f"{reference}: the push ended with {pushed}, but the registry has {confirmed or 'nothing'} there: "
+                f"{reference}: the push ended with {pushed}, but the tag now names {confirmed or 'nothing'}: "
                 "another push to this tag ran at the same time"
             )
         return pushed
 
     def refuse_taken(self, tag: str) -> None:
-        """Raises UsageError where the registry has the tag."""
+        """Raises UsageError if the tag exists in the registry."""
         if there := self.digest(tag):
             raise self._taken(tag, there)
 
@@ -120,12 +123,12 @@ class Registry:
         return UsageError(f"{self.target}:{tag} exists already ({there}): an immutable tag is never pushed twice")
 
     def pull(self, digest: str, image_id: str | None = None) -> str:
-        """Pulls by digest; returns the reference. Raises UsageError where it is not the image `image_id`."""
+        """Pulls by digest; returns the reference. Raises UsageError if it is not the image `image_id`."""
         reference = f"{self.target}@{digest}"
         with self._explained(f"pulling {reference}"):
             found = str(self.client.images.pull(reference).id)
         if image_id and found != image_id:
-            raise UsageError(f"{reference}: a pull gives the image {found}, expected {image_id}")
+            raise UsageError(f"{reference}: a pull returned the image {found}, expected {image_id}")
         return reference
 
     def _stream(self, tag: str, say: Say, moving: bool) -> str:
@@ -141,14 +144,14 @@ class Registry:
                 progress.see(line)
                 if moving or digest or time.monotonic() - looked < LOOK_SECONDS:
                     continue
-                # The tag may be this push's own, whose last lines are yet to be read: they come at once.
+                # The tag may come from this push, whose last lines then follow at once.
                 if there:
                     raise self._taken(tag, there)
-                with suppress(UsageError):  # the engine tries again where the network breaks
+                with suppress(UsageError):  # the engine retries after a network failure
                     there = self.digest(tag)
                 looked = time.monotonic()
         finally:
-            lines.close()  # the engine ends a push that nobody follows
+            lines.close()  # the engine aborts a push when its client disconnects
         if there and digest and there != digest:
             raise self._taken(tag, there)
         if digest is None:
@@ -164,18 +167,18 @@ class Registry:
             said = " ".join(str(said).split())
             meaning = next((meaning for needle, meaning in _CAUSES if needle in said), None)
             if isinstance(error, requests.Timeout):
-                meaning = f"nothing came for {SILENCE_SECONDS} s: check the network"
-            why = meaning.format(host=self.target.host) if meaning else "see what it says"
+                meaning = f"no response for {SILENCE_SECONDS} s: check the network"
+            why = meaning.format(host=self.target.host) if meaning else "unexpected error"
             raise UsageError(f"{doing}: {self.target.host}: {why} ({said})") from None
 
 
 class _Progress:
-    """A line for each tenth of what is sent; layers that the registry has already count as nothing."""
+    """A line for each tenth of what is sent; layers that the registry already has do not count."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
         self.layers: dict[str, tuple[int, int]] = {}
-        self.told = 0.0
+        self.reported = 0.0
 
     def see(self, line: dict[str, Any]) -> None:
         detail = line.get("progressDetail") or {}
@@ -185,13 +188,13 @@ class _Progress:
             self.say(f"  layer {line['id']} failed, trying again")
         sent = sum(current for current, _ in self.layers.values())
         total = sum(size for _, size in self.layers.values())
-        if total and sent / total >= self.told + PROGRESS_STEP:
-            self.told = sent / total
+        if total and sent / total >= self.reported + PROGRESS_STEP:
+            self.reported = sent / total
             self.say(f"  {sent / 1e6:.0f} of {total / 1e6:.0f} MB (before compression)")
 
 
 def remove_tag(reference: str) -> None:
-    """Takes a local tag away; the image stays while something else names it."""
+    """Removes a local tag. The image stays while another tag names it."""
     subprocess.run(["docker", "image", "rm", reference], capture_output=True, check=False)
 
 

@@ -75,13 +75,13 @@ def run(only: str, launcher: str, say: Say) -> None:
     launchers = [name for name in LAUNCHERS if launcher in ("", name)]
     if not chosen or not launchers:
         raise UsageError(
-            f"no fault is {only!r} under {launcher or 'any launcher'}: expected some of {', '.join(FAULTS)}, "
+            f"no fault matches {only!r} under {launcher or 'any launcher'}: expected some of {', '.join(FAULTS)}, "
             f"and {' or '.join(LAUNCHERS)}"
         )
     rows = []
     with alone(FOLDER / ".lock", lambda: say("waiting for another ./inv faults")):
         data = _data(say)
-        say("a job without a fault, for its losses")
+        say("running the baseline job, without a fault")
         undisturbed = _undisturbed(data)
         for fault in chosen:
             for name in launchers:
@@ -92,7 +92,7 @@ def run(only: str, launcher: str, say: Say) -> None:
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table(rows))
     if any(row.problems for row in rows):
-        raise Exit("not every fault was survived as it should be", code=1)
+        raise Exit("some faults did not end as expected: see their verdicts", code=1)
 
 
 def judge(trial: fault_trial.Trial, fault: Fault, recovery: Recovery | None) -> tuple[str, ...]:
@@ -101,17 +101,17 @@ def judge(trial: fault_trial.Trial, fault: Fault, recovery: Recovery | None) -> 
     if trial.exit_code == 0:
         problems.append("exit code 0")
     if trial.detected_seconds is None and fault.causes[trial.launcher]:
-        problems.append("its cause was not named")
+        problems.append("its cause was not reported")
     if trial.ended_seconds > TIMEOUT_SECONDS + 30:
         problems.append("too late")
     if trial.left:
         problems.append("left something behind")
     if recovery is None:
         return (*problems, "no recovery")
-    if not 0 <= recovery.steps_lost <= SAVE_STEPS + 1:  # a step may be done and not yet told
+    if not 0 <= recovery.steps_lost <= SAVE_STEPS + 1:  # a step may be complete and not yet reported
         problems.append(f"recovery lost {recovery.steps_lost} steps")
     if recovery.loss_apart > LOSS_TOLERANCE:
-        problems.append("other losses after the recovery")
+        problems.append("different losses after the recovery")
     return tuple(problems)
 
 
@@ -150,8 +150,8 @@ def table(rows: Sequence[Row]) -> Table:
         detected = "" if row.detected_seconds is None else f"{row.detected_seconds:.1f}"
         cells = (detected, f"{row.ended_seconds:.1f}", str(row.exit_code), ", ".join(row.left) or "nothing")
         lost = "" if row.steps_lost is None else str(row.steps_lost)
-        told = (lost, _percent(row.loss_apart), "; ".join(row.problems) or "good")
-        shown.add_row(row.fault, row.launcher, *cells, *told)
+        rest = (lost, _percent(row.loss_apart), "; ".join(row.problems) or "good")
+        shown.add_row(row.fault, row.launcher, *cells, *rest)
     return shown
 
 
@@ -178,7 +178,7 @@ def _undisturbed(data: Path) -> dict[int, float]:
     output = writable_folder(_empty_output())
     done = _train(LAUNCHERS[0], (f"--data={data}", f"--output={output}", "--offline"))
     if done is None or len(found := losses(done)) != MAX_STEPS:
-        raise UsageError("the job without a fault did not get to its end: ./inv demo tells more")
+        raise UsageError("the baseline job, without a fault, failed: run ./inv demo to find out why")
     return found
 
 

@@ -26,7 +26,7 @@ def run(choice: Choice, as_json: bool, say: Say) -> None:
     try:
         for tag in tags:
             started = time.monotonic()
-            images.build_anew(pin, tag, say)
+            images.build_uncached(pin, tag, say)
             say(f"{tag}: built in {time.monotonic() - started:.0f} s")
         show(tags, as_json)
         different = layers.difference(*tags)

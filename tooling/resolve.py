@@ -62,7 +62,7 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say
         lacking = [name for name in pin.sources if f" {name}==" in result.stdout]
         if result.returncode != 0 and lacking:
             sources = dict.fromkeys(pin.sources[name] for name in [*lacking, *pin.sources])
-            say(f"the host's indexes do not have this {lacking[0]}: asking the pin's own")
+            say(f"the host's indexes do not have this {lacking[0]}: trying the pin's own index")
             extra = [option for source in sources for option in source.beside_the_hosts]
             result = pip.run([*arguments, *extra], pin=pin, scratch=Path(scratch))
             if result.returncode != 0 and (silent := _unreachable(sources, result.stdout)):

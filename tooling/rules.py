@@ -1,4 +1,4 @@
-"""Which versions fit together: pure rules over a row, each of which says in words what it is broken by.
+"""Which versions fit together: pure rules over a row. Each rule describes what breaks it.
 
 The tables are facts about published packages, not choices: the choices are in images/versions.toml.
 """
@@ -173,7 +173,7 @@ def own_bindings_take_torch(row: Row) -> str | None:
 
 Rule = Callable[[Row], str | None]
 
-# In the order in which somebody would mend them: what does not exist, then what does not fit.
+# In the order in which a user would fix them: versions that do not exist, then versions that do not fit.
 RULES: tuple[Rule, ...] = (
     not_yanked,
     python_has_torch,

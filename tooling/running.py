@@ -34,7 +34,7 @@ def status(name: str | None) -> None:
         table.add_row(*row)
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # nobody's lines are folded in a file
+        console.width = 200  # a file gets unfolded lines
     console.print(table)
 
 
@@ -53,13 +53,13 @@ def find(name: str | None) -> Record | None:
         running = [found for found in map(record.read, record.names()) if found and record.runs(found)]
         if len(running) > 1:
             raise UsageError(
-                f"which job? there are {', '.join(job.name for job in running)}; give one with --name"
+                f"several jobs are running ({', '.join(job.name for job in running)}): choose one with --name"
             )
         return running[0] if running else None
     job = record.read(cluster.check_name(name))
     if job is None or record.runs(job):
         return job
-    # The cluster is up, or both have ended: who wrote last is meant.
+    # The cluster is up, or both have ended: the one that wrote last is meant.
     log = cluster.folder_of(name) / "log.txt"
     mine = record.folder_of(name) / "job.json"
     newer = (cluster.folder_of(name) / "compose.yaml", log)
@@ -69,13 +69,11 @@ def find(name: str | None) -> Record | None:
 def _nodes(name: str | None) -> list[nodes.Node]:
     found = engine.find()
     if found.engine is None:
-        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; ./inv doctor says more")
+        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
     project = PROJECT_PREFIX + cluster.check_name(name) if name else None
     seen = [node for node in nodes.read(found.endpoint, project) if node.project.startswith(PROJECT_PREFIX)]
     if not seen:
-        raise UsageError(
-            f"there is no cluster or job {name!r}" if name else "there is no cluster and no job that runs"
-        )
+        raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")
     return seen
 
 

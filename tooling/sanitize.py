@@ -1,4 +1,4 @@
-"""`./inv sanitize`: the ccl backend compiled with a sanitizer, and every collective and DDP's hooks run on it."""
+"""`./inv sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tooling.pin import Pin
 
 # The stage of images/Dockerfile that compiles the backend, and where it unpacks oneCCL.
 STAGE = "backend"
-ONECCL = "/tmp/oneccl"  # noqa: S108  in the container, images/scripts/build-bindings makes it
+ONECCL = "/tmp/oneccl"  # noqa: S108  in the container, created by images/scripts/build-bindings
 LIMIT_SECONDS = 1800.0
 
 Say = Callable[[str], None]
 
 
 def run(pin_name: str | None, thread: bool, say: Say) -> None:
-    """AddressSanitizer, or with `thread` ThreadSanitizer.
+    """Runs bindings/tests/sanitize.py with AddressSanitizer, or with ThreadSanitizer if `thread`.
 
-    Builds the stage that has the compiler, runs bindings/tests/sanitize.py in it, raises Exit with its code.
+    The script runs in the build stage that has the compiler. Raises Exit with its exit code if it fails.
     """
     name = "ThreadSanitizer" if thread else "AddressSanitizer"
     pin = pins.load().pin(pin_name)
@@ -35,7 +35,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
         argv = stage_argv(pin, tag, say)
         built = subprocess.run(argv, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
     if built.returncode != 0:
-        raise UsageError(f"building {tag} failed: the step above says why")
+        raise UsageError(f"building {tag} failed: see the step above")
     try:
         done = container.run(
             tag,
@@ -51,7 +51,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
             ],
             limit_seconds=LIMIT_SECONDS,
         )
-    finally:  # what it is made of stays in the build cache
+    finally:  # the layers stay in the build cache
         subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False)
     if done.returncode != 0:
         raise Exit(f"{name} found something or a rank failed: see above", code=done.returncode)

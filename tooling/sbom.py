@@ -52,7 +52,7 @@ def run(choice: Choice, output: str | None, say: Say) -> None:
     path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"
     if path.is_dir():
         raise UsageError(f"--output is {output!r}, a folder: expected a file's name")
-    say(f"asking {image.tag} what is in it")
+    say(f"listing the packages of {image.tag}")
     found = contents.inventory(image.tag)
     try:
         write_whole(path, document(image.tag, contents.content_sha256(image.tag), labels_of(image.tag), found))

@@ -94,7 +94,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
 
 
 def describe(job: Job) -> str:
-    """What came of a job, in words."""
+    """The outcome of a job, in words."""
     problems = [f"left {', '.join(job.left)}"] if job.left else []
     if job.exit_code != 0 or not job.right:
         problems.insert(0, f"failed with exit code {job.exit_code}")
@@ -102,7 +102,7 @@ def describe(job: Job) -> str:
 
 
 def run_one(spec: ClusterSpec, docker: engine.Engine, number: int, say: Say) -> Job:
-    """One cluster from its start to its end. It is right if rank 0 says that every result is."""
+    """One cluster from its start to its end. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
         outcome = cluster.run(spec, docker, say, shown=nowhere)

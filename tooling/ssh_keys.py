@@ -60,7 +60,7 @@ def _generate(spec: ClusterSpec, folder: Path, keys: list[Path]) -> None:
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UsageError(f"the cluster's ssh keys could not be made: {last}")
+        raise UsageError(f"the cluster's ssh keys could not be generated: {last}")
 
 
 def _public(key: Path) -> str:

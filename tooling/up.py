@@ -1,4 +1,4 @@
-"""`./inv up`, `down` and `logs`: a cluster to play with."""
+"""`./inv up`, `down` and `logs` of a local cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def up(request: Request) -> None:
     """Runs the command on a cluster and exits with its code; with `detach` leaves the cluster running."""
     name = cluster.check_name(request.name)
     if request.max_restarts < 0 or (request.max_restarts and request.detach):
-        raise UsageError("--max-restarts: expected 0 or more, and no --detach: nobody watches such a cluster")
+        raise UsageError("--max-restarts: expected 0 or more, and no --detach: nothing watches a detached cluster")
     environment = variables(request.environment)
     check_set([key for key, value in environment.items() if value is None], os.environ)
     folder = Path(request.output) if request.output else cluster.folder_of(name) / "output"
@@ -72,9 +72,9 @@ def up(request: Request) -> None:
 
 
 def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
-    """Runs a cluster, and after a failure a new one in its place, which goes on from the last checkpoint.
+    """Runs a cluster. After a failure, runs it again, so that the job resumes from its last checkpoint.
 
-    Bad usage would fail again, and a cluster that was taken down is not wanted any more.
+    No restart after bad usage, which would fail again, or after ./inv down.
     """
     spec = spec.with_environment(**{compose.JOB: f"up/{uuid.uuid4().hex}"})
     outcome = run(spec)
@@ -87,10 +87,10 @@ def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_rest
 
 
 def down(name: str | None) -> None:
-    """Ends a cluster; without a name, the only one there is."""
+    """Ends a cluster; without a name, the only one."""
     chosen = name or _only(_names())
     if chosen not in _names():
-        raise UsageError(f"there is no cluster {chosen!r}: {_listed(_names())}")
+        raise UsageError(f"no cluster is named {chosen!r}: {_listed(_names())}")
     cluster.take_down(chosen)
     say(f"cluster {chosen} is down")
 
@@ -104,33 +104,31 @@ def logs(name: str | None, follow: bool) -> None:
         return
     log = cluster.folder_of(cluster.check_name(chosen)) / "log.txt"
     if not log.is_file():
-        raise UsageError(f"there is no cluster {chosen!r}: {_listed(_names() or _ended())}")
+        raise UsageError(f"no cluster is named {chosen!r}: {_listed(_names() or _ended())}")
     print(log.read_text(encoding="utf-8", errors="replace"), end="")
 
 
 def variables(words: Sequence[str]) -> dict[str, str | None]:
-    """`NAME=VALUE` sets a variable in every rank; `NAME` hands on the caller's value without writing it down."""
+    """`NAME=VALUE` sets a variable in every rank; `NAME` passes the caller's value, written to no file."""
     result: dict[str, str | None] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key.isidentifier():
-            raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to hand on your own value")
+            raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to pass your own value")
         result[key] = value if equals else None
     return result
 
 
 def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raises UsageError if the caller has not all of the variables that are to be handed on."""
+    """Raises UsageError if `environ` lacks a variable that is to be passed on."""
     if missing := [name for name in names if name not in environ]:
-        raise UsageError(
-            f"--env {', '.join(missing)}: you have no such variable, expected NAME=VALUE or one that is set"
-        )
+        raise UsageError(f"--env {', '.join(missing)}: not set in your environment: set it, or use NAME=VALUE")
 
 
 def _names() -> list[str]:
     found = engine.find()
     if found.engine is None:
-        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; ./inv doctor says more")
+        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
     prefix = compose.PROJECT_PREFIX
     projects = {node.project for node in nodes.read(found.endpoint) if node.project.startswith(prefix)}
     return sorted(project.removeprefix(prefix) for project in projects)
@@ -142,9 +140,9 @@ def _ended() -> list[str]:
 
 def _only(names: Sequence[str]) -> str:
     if len(names) != 1:
-        raise UsageError(f"which cluster? {_listed(names)}; name one with --name")
+        raise UsageError(f"expected one cluster, {_listed(names)}: choose one with --name")
     return names[0]
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"there are {', '.join(names)}" if names else "there is none"
+    return f"found {', '.join(names)}" if names else "found none"

@@ -36,7 +36,7 @@ def choose(
     if torch_source == TorchSource.DEFAULT:
         pin = pin.with_default_torch()
     if problem := rules.broken(rules.row_of(pin)):
-        raise UsageError(f"{wanted} cannot be: {problem}")
+        raise UsageError(f"{wanted} is not possible: {problem}")
     return pin
 
 
@@ -48,7 +48,9 @@ def parse(assignments: Sequence[str], pin: Pin) -> dict[str, str]:
         name, _, version = word.partition("=")
         package = canonicalize_name(name)
         if package not in known:
-            raise UsageError(f"--set {word}: {name!r} is no package of a pin, expected one of {', '.join(known)}")
+            raise UsageError(
+                f"--set {word}: {name!r} is not a package of a pin, expected one of {', '.join(known)}"
+            )
         if not pins.VERSION.fullmatch(version):
             raise UsageError(f"--set {word}: {version!r}, expected {pins.EXACT_VERSION}")
         versions[str(package)] = version

@@ -17,11 +17,11 @@ from tooling.compose import LAUNCHER, ClusterSpec
 from tooling.errors import EngineLostError, UsageError
 from tooling.nodes import Node
 
-# After the first failure the other nodes have this long to notice it by themselves and to end with a message.
+# After the first failure, the other nodes have this long to notice the failure and to end with a message.
 GRACE_SECONDS = 10.0
 # A node may be paused or disconnected for so long and go on. Longer than the silence after which ssh gives up.
 PATIENCE_SECONDS = 20.0
-# A lost engine has this long to come back: to be restarted by systemd, for example.
+# A lost engine has this long to come back, for example to be restarted by systemd.
 RETURN_SECONDS = 60.0
 # The job's exit code where no process of it has one.
 STUCK_EXIT_CODE = 1
@@ -57,7 +57,7 @@ def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
             if running:
                 if not over:
                     say(f"stopping {', '.join(running)}")
-                with suppress(EngineLostError):  # whoever takes the containers away meets it, too
+                with suppress(EngineLostError):  # the removal of the containers raises it again
                     compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
             return failed.exit_code if failed else STUCK_EXIT_CODE if stuck else 0
         time.sleep(POLL_SECONDS)
@@ -68,7 +68,7 @@ class EngineGoneError(Exit):
 
 
 def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
-    """Waits for a lost engine; starts it where this checkout had started it. Raises EngineGoneError."""
+    """Waits for a lost engine; restarts an engine that this checkout had started. Raises EngineGoneError."""
     deadline = time.monotonic() + RETURN_SECONDS
     try:
         engine.start_again(say)
@@ -91,7 +91,7 @@ def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
 
 
 class Watchdog:
-    """Tells of nodes that the engine holds back, and says when one has been for too long."""
+    """Reports nodes that are paused or cut off, and detects when that lasts too long."""
 
     def __init__(self, say: Say) -> None:
         self._say = say

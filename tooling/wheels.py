@@ -39,7 +39,7 @@ def fetch(pin: Pin, say: Say, folder: Path | None = None) -> Path:
     except OSError as error:
         raise UsageError(
             f"fetching wheels for pin {pin.name} into {_shown(folder)}: {error.strerror or error}; "
-            "nothing partial was kept, run the same command again when this is mended"
+            "no partial file was kept; fix the cause and run the same command again"
         ) from None
     return folder
 
@@ -118,7 +118,7 @@ def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, i
         for path in sorted((Path(scratch) / "wheels").iterdir()):
             wheel = _locked_as(path, locked)
             if wheel is None or not verify(path, wheel):
-                raise UsageError(f"{path.name} is not what the lock of pin {pin.name} names: it was deleted")
+                raise UsageError(f"{path.name} does not match the lock of pin {pin.name}: deleted")
             path.replace(folder / path.name)
 
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Glob in the environment -> why nobody misses it. SP stands for site-packages.
+# Glob in the environment -> why it is not needed. SP stands for site-packages.
 UNUSED = {
     "include": "headers",
     "SP/*/include": "headers",

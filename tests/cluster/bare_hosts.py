@@ -1,8 +1,8 @@
 """Bare-metal hosts for tests: containers with OpenSSH's server, an address each, and a Docker client.
 
-Each is a host of its own as far as the network goes: a wrapper around its Docker client joins what asks for the
-host's network to the network of the host's container. The engine is this machine's, so that no image is copied;
-a host without the image has an engine of its own (tests.second_engine).
+Each host has a separate network: a wrapper around its Docker client joins containers that ask for the host's
+network to the network of the host's container. The hosts use this machine's engine, so that no image is copied; a
+host without the image has a separate engine (tests.second_engine).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ exec /usr/local/bin/docker-client "$@"
 
 @dataclass(frozen=True)
 class Host:
-    """A host that is up. `container`: it; `address` and `port`: of its sshd; `key`: its public host key."""
+    """A running host. `container`: its name in Docker; `address`, `port`: of its sshd; `key`: its public key."""
 
     name: str
     container: str
@@ -83,13 +83,13 @@ def make_image() -> None:
 
 
 class Machines:
-    """Hosts on a network of their own, and a home folder whose ssh configuration knows them."""
+    """Hosts on a separate network, and a home folder whose ssh configuration lists them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
         self.network = containers.unique_name()
         self.hosts: dict[str, Host] = {}
-        self.jobs: set[str] = set()  # that were launched from here
+        self.jobs: set[str] = set()  # launched from here
         (self.home / ".ssh").mkdir(parents=True)
         private, self._public = keys.pair()
         key = self.home / ".ssh" / "id_ed25519"
@@ -100,9 +100,9 @@ class Machines:
     def start(
         self, name: str, port: int, engine: SecondEngine | None = None, mounts: Mapping[str, str] | None = None
     ) -> Host:
-        """A host by the name `name` in ssh's configuration; its own host name nobody else knows.
+        """Starts a host named `name` in ssh's configuration. Its own host name does not resolve elsewhere.
 
-        `engine`: one of its own, whose host network is not that of the host's container.
+        `engine`: a separate engine, whose host network is not that of the host's container.
         """
         container = containers.unique_name()
         folder = self.folder / container
@@ -120,7 +120,7 @@ class Machines:
             str(folder): "/keys:ro",
             f"{folder}/docker": "/usr/local/bin/docker:ro",
             client: "/usr/local/bin/docker-client:ro",
-            # The folder of a socket that is made again when its engine is restarted.
+            # The folder, because a restarted engine creates its socket again.
             **({str(engine.run): "/engine"} if engine else {"/var/run/docker.sock": "/run/docker.sock"}),
             str(self.shared): str(self.shared),
             **(mounts or {}),
@@ -138,7 +138,7 @@ class Machines:
 
     @property
     def shared(self) -> Path:
-        """A folder that is the same on all hosts, as a file server's."""
+        """A folder that all hosts share, like that of a file server."""
         folder = self.folder / "shared"
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
@@ -160,7 +160,7 @@ class Machines:
         (self.home / ".ssh" / "known_hosts").write_text("".join(known))
 
     def wait(self) -> None:
-        """Until every sshd listens."""
+        """Waits until every sshd listens."""
         for host in self.hosts.values():
             deadline = time.monotonic() + 20
             while (

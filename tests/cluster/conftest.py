@@ -20,7 +20,7 @@ from tooling.paths import ROOT
 INV = str(ROOT / "inv")
 
 
-# The cluster that a task begins where no --name is given.
+# The default name of each task's cluster.
 _NAMES = {
     "up": "cluster",
     "demo": "demo",
@@ -28,12 +28,12 @@ _NAMES = {
     "bench collectives": bench.CLUSTER,
     "bench scaling": bench_scaling.CLUSTER,
 }
-# The clusters that this session's calls of ./inv began.
-_begun: set[str] = set()
+# The clusters that this test session's calls of ./inv started.
+_started: set[str] = set()
 
 
-def begins(arguments: Sequence[str]) -> str | None:
-    """The name of the cluster that `./inv arguments` begins, None if it begins none."""
+def cluster_of(arguments: Sequence[str]) -> str | None:
+    """The name of the cluster that `./inv arguments` starts, None if it starts none."""
     own = list(itertools.takewhile(lambda word: word != "--", arguments))
     default = _NAMES.get(" ".join(own[:2])) or _NAMES.get(own[0])
     given = re.search(r"(?:^|\s)--name[=\s](\S+)", " ".join(own))
@@ -42,8 +42,8 @@ def begins(arguments: Sequence[str]) -> str | None:
 
 def inv(*arguments: str, timeout: float = 300, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Runs ./inv to its end."""
-    if name := begins(arguments):
-        _begun.add(name)
+    if name := cluster_of(arguments):
+        _started.add(name)
     return subprocess.run([INV, *arguments], capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd)
 
 
@@ -68,7 +68,7 @@ class Running:
 
     def __init__(self, name: str, log: Path, *arguments: str) -> None:
         self.name, self.log = name, log
-        _begun.add(name)
+        _started.add(name)
         with log.open("wb") as stream:
             self.process = subprocess.Popen(
                 [INV, "up", f"--name={name}", *arguments],
@@ -79,11 +79,11 @@ class Running:
             )
 
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, condition: Callable[[str], bool], timeout: float = 120) -> None:
-        """Waits until its output meets a condition; fails with the output when it ends or takes too long."""
+        """Waits until the output meets a condition. Fails if ./inv ends first, or after `timeout`."""
         deadline = time.monotonic() + timeout
         while not condition(self.output()):
             assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.output()}"
@@ -91,7 +91,7 @@ class Running:
             time.sleep(0.2)
 
     def wait(self, timeout: float = 120) -> int:
-        """Its exit code."""
+        """The exit code of ./inv."""
         return self.process.wait(timeout)
 
 
@@ -112,7 +112,7 @@ def start(tmp_path: Path, image: str) -> Iterator[Callable[..., Running]]:
             running.process.wait(60)
 
 
-def _there() -> set[str]:
+def _existing() -> set[str]:
     """The names of this checkout's clusters that have a container or a network."""
     arguments = ("--filter", f"name=^{PROJECT_PREFIX}", "--format", '{{.Label "com.docker.compose.project"}}')
     projects = {*_listed("ps", "--all", *arguments), *_listed("network", "ls", *arguments)}
@@ -121,13 +121,13 @@ def _there() -> set[str]:
 
 @contextmanager
 def no_cluster_left() -> Iterator[None]:
-    """Fails if a cluster is left that this session has begun, after it has removed it.
+    """Removes the clusters that this test session has started and left running, and fails if there was one.
 
-    A cluster that was there before, or that somebody else begins meanwhile in this checkout, is not touched.
+    Clusters that existed before, or that a user starts in this checkout in the meantime, are not touched.
     """
-    before = _there()
+    before = _existing()
     yield
-    left = (_there() - before) & _begun
+    left = (_existing() - before) & _started
     for name in left:
         inv("down", f"--name={name}")
     assert not left, f"left behind: {', '.join(left)}"
@@ -135,7 +135,7 @@ def no_cluster_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Whatever a test does, no container and no network of a cluster that it began is there afterwards."""
+    """Fails a test that leaves a container or a network of its clusters behind."""
     with no_cluster_left():
         yield
 

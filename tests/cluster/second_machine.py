@@ -1,7 +1,7 @@
-"""A second machine as far as Docker goes: an engine in it is found where engines are, and nowhere else.
+"""A second machine as far as Docker is concerned: its engine uses the default paths, but is separate.
 
-It is a process with namespaces of its own for processes, mounts and the network, in which /run and /var/lib/docker
-are empty. So a test can let the tool start an engine there, and kill it, beside the engine of this machine.
+The machine is a process with separate PID, mount and network namespaces, in which /run and /var/lib/docker are
+empty. A test can let the tool start an engine there, and kill it, while this machine's engine keeps running.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ exec sleep 3600
 
 
 class SecondMachine:
-    """Needs root, as engines do, and a system on which the tool starts engines."""
+    """Needs root, and a system on which the tool starts engines."""
 
     def __init__(self, folder: Path) -> None:
         needed = ("dockerd", "unshare", "nsenter", "ip")
@@ -45,11 +45,11 @@ class SecondMachine:
         self._first = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
 
     def command(self, *argv: str) -> list[str]:
-        """The words that run a command in it."""
+        """The argument list that runs a command in the machine."""
         return ["nsenter", *NAMESPACES, f"--target={self._first}", f"--wd={ROOT}", *argv]
 
     def run(self, *argv: str, stdin: bytes = b"") -> str:
-        """The output of a command in it that must succeed."""
+        """The output of a command in the machine that must succeed."""
         done = subprocess.run(self.command(*argv), input=stdin, capture_output=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
@@ -57,7 +57,7 @@ class SecondMachine:
     def python(
         self, log: Path, script: str, *arguments: str, environ: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """A script of this checkout in it, in the background, its output in `log`."""
+        """Starts a script of this checkout in the machine, in the background, with its output in `log`."""
         with log.open("wb") as stream:
             return subprocess.Popen(
                 self.command(sys.executable, "-c", script, *arguments),
@@ -68,13 +68,13 @@ class SecondMachine:
 
     @property
     def engine(self) -> str:
-        """The process number of its dockerd, as that has written it down."""
+        """The PID of dockerd, from its pid file."""
         return self.run("cat", "/run/docker.pid").strip()
 
     def kill_engine(self) -> None:
         self.run("kill", "-KILL", self.engine)
 
     def close(self) -> None:
-        """Ends every process in it."""
+        """Ends every process in the machine."""
         self._holder.kill()
         self._holder.wait()

@@ -1,4 +1,4 @@
-"""dockerd is killed while a cluster runs: the job fails, goes on from its checkpoint, and leaves nothing."""
+"""dockerd is killed while a cluster runs: the job fails, resumes from its checkpoint, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.second_machine import SecondMachine
 from tooling import base, pins
 from tooling.say import say
 
-# What ./inv up does, with an image that is quickly brought to another engine. Without a spec: starts the engine.
+# What ./inv up does, with an image that is quick to copy to another engine. Without an image: starts the engine.
 UP = """
 import sys
 from pathlib import Path
@@ -39,14 +39,14 @@ except Exit as error:
     say(str(error.message))
     sys.exit(error.code)
 """
-# ./inv of a checkout of its own, where no engine runs.
+# ./inv of a separate checkout, where no engine runs.
 START = """
 import sys
 from pathlib import Path
 from tooling import engine, engine_start
 from tooling.say import say
 
-engine.CACHE = folder = Path(sys.argv[1])
+folder = Path(sys.argv[1])
 folder.mkdir()
 engine_start.LOG, engine_start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
 engine.ensure(say)
@@ -61,7 +61,7 @@ TRAIN = """\
 #!/bin/sh
 own=/output/$(hostname)
 step=$(cat $own 2>/dev/null || echo 0)
-echo "begins at step $step"
+echo "starting at step $step"
 until [ -e /output/end ]; do
     step=$((step + 1))
     echo $step > $own.draft && mv $own.draft $own
@@ -69,7 +69,7 @@ until [ -e /output/end ]; do
     sleep 0.2
 done
 """
-# The user's own choice of an engine, which the tool does not start.
+# An engine that the user has chosen, which the tool does not start.
 CHOSEN = {"DOCKER_HOST": "unix:///run/docker.sock"}
 NOTHING: Mapping[str, str] = {}
 
@@ -115,7 +115,7 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """On a second machine, with an engine that this checkout has started."""
+    """A job on a second machine, with an engine that this checkout has started."""
     image = base.ensure(pins.load().pin(), say).reference
     machine = SecondMachine(tmp_path)
     try:
@@ -129,27 +129,27 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_engine_is_started_again_and_the_job_goes_on_from_its_checkpoint(job: Job) -> None:
+def test_a_killed_engine_is_restarted_and_the_job_resumes_from_its_checkpoint(job: Job) -> None:
     first = job.machine.engine
     running = job.start(restarts=1)
     job.wait_for(lambda output: "node-0 | step 5" in output and "node-1 | step 5" in output)
     job.machine.kill_engine()
-    job.wait_for(lambda output: output.count("begins at step") == 4)
+    job.wait_for(lambda output: output.count("starting at step") == 4)
     job.end()
     assert running.wait(60) == 0, job.log.read_text()
     output = job.log.read_text()
-    begun = [int(line.rpartition(" ")[2]) for line in output.splitlines() if "begins at step" in line]
-    assert begun[:2] == [0, 0]
-    assert min(begun[2:]) >= 5
-    told = ["does not answer", "starting dockerd", "the engine is back", "ended by signal 9", "restart 1 of 1"]
-    assert [text for text in told if text not in output] == []
+    starts = [int(line.rpartition(" ")[2]) for line in output.splitlines() if "starting at step" in line]
+    assert starts[:2] == [0, 0]
+    assert min(starts[2:]) >= 5
+    expected = ["does not answer", "starting dockerd", "the engine is back", "ended by signal 9", "restart 1 of 1"]
+    assert [text for text in expected if text not in output] == []
     assert "Traceback" not in output
     assert job.machine.engine != first
     assert job.left() == []
 
 
 @pytest.mark.timeout(600)
-def test_an_engine_that_somebody_else_starts_is_waited_for_and_the_code_is_the_jobs(job: Job) -> None:
+def test_an_engine_that_the_user_restarts_is_waited_for_and_the_exit_code_is_the_jobs(job: Job) -> None:
     running = job.start(CHOSEN)
     job.wait_for(lambda output: output.count("step 2") == 2)
     job.machine.kill_engine()
@@ -161,21 +161,21 @@ def test_an_engine_that_somebody_else_starts_is_waited_for_and_the_code_is_the_j
     assert running.wait(60) == 137, job.log.read_text()
     assert job.left() == []
 
-    # it does not come back
+    # the engine does not come back
     running = job.start(CHOSEN, patience=3)
-    job.wait_for(lambda output: output.count("begins at step") == 2)
+    job.wait_for(lambda output: output.count("starting at step") == 2)
     job.machine.kill_engine()
     assert running.wait(60) == 1, job.log.read_text()
     output = job.log.read_text()
     assert "the engine has not come back within 3 s" in output.splitlines()[-1]
     assert "Traceback" not in output
 
-    # the next command removes what that one left
+    # the next command removes the leftovers
     job.start_engine()
     assert job.left() != []
     job.end()
     assert job.start().wait(60) == 0, job.log.read_text()
-    assert "removing what an earlier cluster lost left behind" in job.log.read_text()
+    assert "removing the leftovers of an earlier cluster lost" in job.log.read_text()
     assert job.left() == []
 
 
@@ -188,6 +188,6 @@ def test_two_checkouts_that_need_an_engine_at_the_same_time_start_one(tmp_path: 
         codes = [process.wait(120) for process in both]
     finally:
         machine.close()
-    told = "".join(log.read_text() for log in logs)
-    assert codes == [0, 0], told
-    assert told.count("starting dockerd") == 1, told
+    printed = "".join(log.read_text() for log in logs)
+    assert codes == [0, 0], printed
+    assert printed.count("starting dockerd") == 1, printed

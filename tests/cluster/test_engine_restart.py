@@ -1,4 +1,4 @@
-"""`./inv launch` while Docker is stopped or restarted on one of its hosts, which has an engine of its own."""
+"""`./inv launch` while Docker is stopped or restarted on one of its hosts, which has a separate engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tooling import base, pins
 from tooling.hosts import record
 from tooling.say import say
 
-# In the place of the stack's image, which is too large to be copied to other engines: it prints until it may end.
+# Replaces the stack's image, which is too large to copy to other engines: prints until /output/end exists.
 DOCKERFILE = """\
 FROM {base}
 ENTRYPOINT ["sh", "-c", "{script}"]
@@ -27,7 +27,7 @@ SCRIPT = (
     "trap 'exit 5' TERM; i=0; while [ ! -e /output/end ]; "
     "do i=$((i+1)); echo line $i; sleep 0.1; done; echo the end after $i"
 )
-# What hangs would be waited for.
+# Without a limit, a hanging test would wait forever.
 pytestmark = pytest.mark.timeout(180, func_only=True)
 
 
@@ -83,12 +83,12 @@ class Job:
             time.sleep(0.1)
 
     def end(self) -> tuple[int, str]:
-        """Its exit code and its standard error, once it has ended by itself."""
+        """The exit code and the standard error of ./inv, which must end without a signal."""
         try:
-            _, said = self.process.communicate(timeout=60)
+            _, err = self.process.communicate(timeout=60)
         finally:
             self.process.kill()
-        return self.process.returncode, said
+        return self.process.returncode, err
 
 
 @pytest.fixture(autouse=True)
@@ -100,14 +100,14 @@ def no_old_log() -> None:
 def test_a_restart_of_docker_that_ends_a_container_ends_the_job(
     machines: tuple[Machines, SecondEngine, SecondEngine],
 ) -> None:
-    """After a crash: an orderly restart tells of the container's end before."""
+    """After a crash, because an orderly restart reports the container's end first."""
     hosts, alpha, beta = machines
     job = Job(hosts, "restarted")
     beta.end(signal.SIGKILL)
     beta.start()
-    code, said = job.end()
-    assert code == 5, said
-    assert "beta exited with code 5" in said
+    code, err = job.end()
+    assert code == 5, err
+    assert "beta exited with code 5" in err
     assert alpha.docker("ps", "--all", "--quiet") == beta.docker("ps", "--all", "--quiet") == ""
 
 
@@ -121,14 +121,14 @@ def test_a_restart_of_docker_that_leaves_containers_running_loses_nothing(
         job = Job(hosts, "restored")
         beta.end()
         before = job.log().count("beta | line")
-        time.sleep(1)  # it goes on meanwhile
+        time.sleep(1)  # the container keeps running
         beta.start("--live-restore")
         job.wait_for(f"beta | line {before + 20}\n")
         (job.output / "end").touch()
-        code, said = job.end()
+        code, err = job.end()
     finally:
         (job.output / "end").unlink(missing_ok=True)
-    assert code == 0, said
+    assert code == 0, err
     lines = [line for line in job.log().splitlines() if line.startswith("beta | ") and "EOF" not in line]
     count = len(lines) - 1
     assert lines == [*(f"beta | line {number}" for number in range(1, count + 1)), f"beta | the end after {count}"]
@@ -144,6 +144,6 @@ def test_a_container_is_removed_when_docker_is_back(
     job.process.send_signal(signal.SIGINT)
     time.sleep(2)
     beta.start()
-    code, said = job.end()
-    assert code == 130, said
-    assert beta.docker("ps", "--all", "--quiet") == "", said
+    code, err = job.end()
+    assert code == 130, err
+    assert beta.docker("ps", "--all", "--quiet") == "", err

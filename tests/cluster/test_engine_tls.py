@@ -1,4 +1,4 @@
-"""./inv and an engine that is behind TLS, as one on another machine is."""
+"""./inv and an engine behind TLS, as on another machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_nodes_of_an_engine_behind_tls_are_shown(tmp_path: Path) -> None:
         labels = [f"--label={PROJECT_LABEL}={PROJECT_PREFIX}far", f"--label={SERVICE_LABEL}=node-0"]
         engine.docker("create", *labels, "empty:made", "true")
         assert engine.process is not None
-        inside = ["nsenter", f"--net=/proc/{engine.process.pid}/ns/net"]  # its loopback is its own
+        inside = ["nsenter", f"--net=/proc/{engine.process.pid}/ns/net"]  # the engine has a separate loopback
         chosen = {"DOCKER_HOST": "tcp://127.0.0.1:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(own)}
         shown = subprocess.run(
             [*inside, INV, "status", "--name=far"],

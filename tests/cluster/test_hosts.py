@@ -1,4 +1,4 @@
-"""`./inv launch` on three hosts that are reached by ssh: both launchers, what is refused, and nothing left."""
+"""`./inv launch` on three hosts over ssh: both launchers, what is refused, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def running(*names: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(machines: Machines) -> Iterator[None]:
-    """Whatever a test does, no container of a job that it launched is there afterwards."""
+    """Fails a test that leaves a container of its jobs behind."""
     yield
     left = running(*machines.jobs)
     for name in left:
@@ -174,7 +174,7 @@ def assert_no_file_has_the_secret(machines: Machines) -> None:
 def test_nothing_outlives_the_command_that_watches_a_job(
     machines: Machines, launcher: str, number: signal.Signals, code: int
 ) -> None:
-    """A killed ./inv cleans nothing up: the hosts notice that its session is over."""
+    """A killed ./inv cleans up nothing: the hosts notice the end of its session."""
     name = f"cut-{launcher}"
     options = (f"--launcher={launcher}", f"--name={name}", f"--output={machines.shared / 'cut'}")
     hosts = f"--hosts={machines.file('alpha', 'beta', 'gamma')}"
@@ -226,9 +226,7 @@ def unfit(machines: Machines, tmp_path: Path) -> Iterator[None]:
         machines.configure({})
 
 
-def test_each_host_that_is_not_fit_is_one_line_and_nothing_is_started(
-    machines: Machines, unfit: None, tmp_path: Path
-) -> None:
+def test_each_unfit_host_is_one_line_and_nothing_starts(machines: Machines, unfit: None, tmp_path: Path) -> None:
     lock = tmp_path / "image.lock.json"
     options = (f"--image-lock={lock}", "--name=unfit", f"--output={machines.shared / 'unfit'}", "--", "true")
     tag = containers.unique_name()
@@ -239,7 +237,7 @@ def test_each_host_that_is_not_fit_is_one_line_and_nothing_is_started(
             reference = f"{address}/stack@{opened.push(made, '1', say)}"
             image_lock.write(ImageLock(reference, f"{address}/stack:1", "2.13", "", {}, "0" * 64), lock)
             bare_hosts.docker("image", "rm", "--force", made)
-            # A host pulls what it has not: this one gets as far as the container, in which there is no program.
+            # A host pulls a missing image. This image is empty: only the start of the container fails.
             pulled = machines.inv("launch", f"--hosts={machines.file('alpha')}", *options)
             assert pulled.returncode == USAGE_EXIT_CODE
             assert "alpha: its container cannot be started: " in pulled.stderr.splitlines()[-1], pulled.stderr
@@ -248,11 +246,11 @@ def test_each_host_that_is_not_fit_is_one_line_and_nothing_is_started(
     finally:
         subprocess.run(["docker", "image", "rm", "--force", made], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (USAGE_EXIT_CODE, "")
-    told = done.stderr.splitlines()[1:]
-    assert [line.partition(":")[0] for line in told] == hosts[1:-1], done.stderr
-    reasons = ["does not resolve", "is not there and cannot be pulled", "cannot be reached|does not answer"]
+    lines = done.stderr.splitlines()[1:]
+    assert [line.partition(":")[0] for line in lines] == hosts[1:-1], done.stderr
+    reasons = ["does not resolve", "is missing and cannot be pulled", "cannot be reached|does not answer"]
     reasons += ["its CPU lacks avx2, compared with alpha", "has CHANGED"]
-    for line, reason in zip(told, reasons, strict=True):
+    for line, reason in zip(lines, reasons, strict=True):
         assert re.search(reason, line), done.stderr
 
 

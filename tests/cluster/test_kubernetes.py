@@ -20,7 +20,7 @@ import yaml
 from tests import containers
 from tests.cluster import pods
 from tests.cluster.pods import Document, Pod
-from tests.image.test_train import reviews
+from tests.image.train_runs import reviews
 from tooling.kubernetes import manifest
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.request import Options

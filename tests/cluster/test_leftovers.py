@@ -1,4 +1,4 @@
-"""What outlives a cluster is found, and short clusters leave nothing."""
+"""Leftovers of a cluster are found, and short clusters leave none."""
 
 from __future__ import annotations
 

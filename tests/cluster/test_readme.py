@@ -1,4 +1,4 @@
-"""Every command of the README works as it stands."""
+"""Every command of the README works unchanged."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COMMANDS = [
     for line in block.splitlines()
     if line.strip()
 ]
-# The command that runs this test; its own part is what the other tests are.
+# The command that runs this test; the other tests cover it.
 ITSELF = "./inv test"
-# What the output of a command must hold beside exit code 0.
+# What the output of a command must contain, in addition to exit code 0.
 EXPECTED = {
     "./inv demo": ["demo: passed", "2 on 2 nodes, ccl, bf16"],
     "./inv doctor": ["BuildKit"],
@@ -45,7 +45,7 @@ EXPECTED = {
 }
 
 
-# What the output of a command that begins with this must hold.
+# What the output of a command with this beginning must contain.
 BEGINNINGS = {
     "./inv plan-cluster": ["node-hours", "Worth it: 8 nodes"],
     "./inv manifest pytorchjob": ["kind: PyTorchJob"],
@@ -55,7 +55,7 @@ BEGINNINGS = {
 
 
 def run(command: str, image: str) -> str:
-    """Its output. `docker run` gets the checkout's own tag: the shared one may name another checkout's image."""
+    """The command's output. `docker run` gets the checkout's own tag: the shared tag may name another's image."""
     words = [image if word == PIN.shared_tag else word for word in shlex.split(command)]
     if words[0] == "./inv":
         result = inv(*words[1:], timeout=600)
@@ -76,7 +76,7 @@ def test_every_command_with_an_expectation_is_in_the_readme() -> None:
 
 @pytest.fixture
 def shared_tag() -> Iterator[None]:
-    """The tag that ./inv build takes for this checkout names afterwards what it named before."""
+    """Restores the shared tag, which ./inv build moves to this checkout's image."""
     before = images.inspect(PIN.shared_tag)
     yield
     after = images.inspect(PIN.shared_tag)

@@ -17,7 +17,7 @@ from tooling import identity, images, pins
 from tooling.paths import CACHE, ROOT
 
 NAME = "same"
-# Takes steps until it is told to end, so that what disturbs it has the time to.
+# Takes steps until /data/end exists, so that a disturbance would have the time to show.
 JOB = """
 import pathlib, time, torch, torch.distributed as dist
 print("begun", flush=True)
@@ -29,7 +29,7 @@ while True:
     time.sleep(0.1)
 print("undisturbed", flush=True)
 """
-# In the other checkout. It leaves a cluster of its own, and one that a user began meanwhile in the first checkout.
+# Runs in the other checkout. Leaves a cluster there, and one that a user started meanwhile in the first checkout.
 LEAVES = """
 import subprocess
 
@@ -73,7 +73,7 @@ def exists(container: str) -> bool:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Checkout]:
-    """A copy of this checkout with something else in its image. It has the same wheels and Python packages."""
+    """A copy of this checkout with a different image, but the same wheels and Python packages."""
     folder = tmp_path / "checkout"
     skipped = shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, folder, ignore=skipped)
@@ -114,14 +114,14 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     assert shared is not None
     assert shared[0] != theirs["Image"], "the tag that users type was taken without ./inv build"
 
-    # each sees its own
+    # each checkout sees its own cluster
     for status, nodes in ((inv("status", f"--name={NAME}"), 2), (other.inv("status"), 1)):
         assert status.stdout.count("running") == nodes, status.stdout
     assert other.inv("down").returncode == 0
     assert not exists(other.container(NAME))
     assert len(containers(NAME)) == 2
 
-    # the clean-up after a test removes what that test left, and nothing else
+    # the clean-up after a test removes that test's clusters only
     (other.folder / "tests" / "cluster" / "test_leaves.py").write_text(LEAVES.format(first=INV))
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cluster/test_leaves.py"]
     suite = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, cwd=other.folder)
@@ -138,7 +138,7 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     assert mine.output().count("undisturbed") == 2
 
 
-def test_a_cluster_that_a_user_begins_meanwhile_is_not_taken_for_a_tests_own(image: str) -> None:
+def test_a_cluster_that_a_user_starts_meanwhile_does_not_count_as_a_tests_own(image: str) -> None:
     up = [INV, "up", "--name=users", "--detach", "--nodes=1", "--", "sleep", "600"]
     try:
         with no_cluster_left():

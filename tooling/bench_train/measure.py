@@ -33,7 +33,7 @@ def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log
     except subprocess.TimeoutExpired:
         raise RunError(f"did not end within {LIMIT_SECONDS:.0f} s") from None
     if done.returncode == DOCKERS_OWN:
-        raise UsageError(f"bench: docker starts no container: {reason(done.stderr.decode(errors='replace'))}")
+        raise UsageError(f"bench: docker cannot start a container: {reason(done.stderr.decode(errors='replace'))}")
     out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     lines = [line for line in out.splitlines() if line.startswith('{"')]
     if done.returncode == 0 and len(lines) == 1:
@@ -43,7 +43,7 @@ def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log
     path = LOGS / f"bench-train-{log}.log"
     path.write_text(out + error, encoding="utf-8")
     if done.returncode == 0 and len(lines) > 1:  # every rank believes that it is the first
-        raise RunError(f"{len(lines)} processes trained each by itself; see {path}")
+        raise RunError(f"{len(lines)} processes trained independently; see {path}")
     raise RunError(f"exit code {done.returncode}: {reason(error or out)}; see {path}")
 
 

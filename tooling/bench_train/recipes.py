@@ -47,7 +47,7 @@ def _torchrun(ranks: int) -> tuple[str, ...]:
 
 def _run_cpu(ranks: int) -> tuple[str, ...] | str:
     if ranks > 1:
-        return "run_cpu makes no process group: its instances would train each by itself"
+        return "run_cpu creates no process group: its instances would train independently"
     return ("python", "-m", "torch.backends.xeon.run_cpu")
 
 
@@ -67,7 +67,7 @@ ALL = (
     Recipe(BF16, _torchrun),
     Recipe("run_cpu", _run_cpu),
     Recipe("accelerate", _accelerate),
-    # IPEX by itself: without this project's kernels, which its image has too.
+    # IPEX alone, without this project's kernels, which are in its image too.
     Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{kernels.VARIABLE}=torch",)),
     Recipe("ours", _launch),
 )

@@ -94,7 +94,7 @@ def run(options: Options, say: Say) -> None:
     cpus = options.cpus or f"0-{docker.cpus - 1}"
     started, load = datetime.now(UTC), os.getloadavg()[0]
     if load > BUSY * docker.cpus:
-        say(f"the machine's load average is {load:.1f}: ratios within a round say more than the figures")
+        say(f"the machine's load average is {load:.1f}: ratios within a round are more reliable than figures")
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
     facts = {"date": started.isoformat(timespec="seconds"), "image": image.id, "pin": pin.name, "cpus": cpus}
@@ -115,7 +115,7 @@ def run(options: Options, say: Say) -> None:
                 _save(document, stem)
     _show(document, stem, options.as_json, say)
     if failed := sorted({one.recipe for one in runs if one.failed}):
-        raise Exit(f"bench: {', '.join(failed)} failed: the rows say why", code=1)
+        raise Exit(f"bench: {', '.join(failed)} failed: see their rows", code=1)
 
 
 def _round(
@@ -153,7 +153,7 @@ def _report(
         return None
     if image is None:
         one.reason = (
-            f"there is no image of pin {recipe.pin}: ./inv build --pin {recipe.pin} makes it, or with "
+            f"the image of pin {recipe.pin} is missing: run ./inv build --pin {recipe.pin}, or with "
             "--torch-source default where PyTorch's own index cannot be reached"
         )
         return None

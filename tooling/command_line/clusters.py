@@ -38,7 +38,7 @@ def demo(
     torch_source: str = "row",
     image_lock: str | None = None,
 ) -> None:
-    """Build, start two containers, fine-tune a real model in bf16, show what came of it."""
+    """Build the image, fine-tune a real model in bf16 on two containers, show the results."""
     choice = Choice(pin, tuple(set), torch_source, image_lock)
     demonstration.run(choice, nodes, ranks_per_node, backend or choice.backend, launcher, say)
 
@@ -50,17 +50,17 @@ def demo(
         "set": SET_HELP,
         "torch-source": TORCH_SOURCE_HELP,
         "image-lock": IMAGE_LOCK_HELP,
-        "nodes": "containers to start; the host's physical cores are split over them",
+        "nodes": "containers to start; the host's physical cores are divided among them",
         "ranks-per-node": "training processes in each",
-        "name": "of the cluster: two clusters can run beside each other",
-        "data": "a folder of yours, read-only at /data in every node",
-        "output": "a folder that every node may write to, at /output; default .cache/clusters/NAME/output",
-        "env": "NAME=VALUE for every rank, or NAME to hand on your own value; may be repeated",
-        "offline": "no network but the cluster's own",
+        "name": "of the cluster: clusters with different names can run at the same time",
+        "data": "a folder on this machine, mounted read-only at /data in every node",
+        "output": "a folder that every node can write to, mounted at /output; default .cache/clusters/NAME/output",
+        "env": "NAME=VALUE for every rank, or NAME to pass your own value; may be repeated",
+        "offline": "no network except the cluster's own",
         "detach": "leave the cluster running: ./inv logs, ./inv down",
         "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh",
         "memory": "limit of each node: 4g, for example",
-        "max-restarts": "after a failure start anew, from the last checkpoint, so many times",
+        "max-restarts": "how often to restart after a failure, from the last checkpoint",
     },
 )
 def up(
@@ -103,32 +103,32 @@ def up(
 
 @task(
     help={
-        "only": "a regular expression that a fault's name has to contain: disk-full, for example",
+        "only": "a regular expression for the names of the faults: disk-full, for example",
         "launcher": "torchrun or mpirun; default both",
     },
 )
 def faults(_c: Context, only: str = "", launcher: str = "") -> None:
-    """Break running jobs in every way, check how they end, and go on from their checkpoints."""
+    """Inject every fault into running jobs, check how the jobs end, and resume from their checkpoints."""
     reliability.run(only, launcher, say)
 
 
 @task(
     iterable=["env"],
     help={
-        "hosts": "a file with a host's name on each line, as ssh knows it; rank 0 is on the first",
-        "ranks-per-node": "training processes on each; default what the file's slots say, else 1",
+        "hosts": "a file with one host on each line, named as in ~/.ssh/config; rank 0 runs on the first",
+        "ranks-per-node": "training processes on each; default: the slots in the file, else 1",
         "launcher": "what starts the ranks: torchrun, or Intel MPI's mpirun over ssh between the containers",
-        "name": "of the job: two can run beside each other, with different ports",
-        "pin": "a row of ./inv matrix, whose image is on every host; the default pin needs no flag",
-        "image-lock": "an image.lock.json of ./inv push: that image, by digest, pulled where it is not present",
-        "data": "a folder of every host, read-only at /data",
-        "output": "a folder of every host, written to, at /output; default cpu-train-stack/IDENTITY/NAME there",
-        "hub": "a folder of every host for what comes from Hugging Face's hub: HF_HOME",
-        "env": "NAME=VALUE for every rank, or NAME to hand on your own value unseen; may be repeated",
+        "name": "of the job: jobs with different names and ports can run at the same time",
+        "pin": "a row of ./inv matrix whose image is on every host; the default pin needs no flag",
+        "image-lock": "the image named in this image.lock.json of ./inv push, pulled by digest where missing",
+        "data": "a folder on every host, mounted read-only at /data",
+        "output": "a folder on every host, mounted writable at /output; default ~/cpu-train-stack/IDENTITY/NAME",
+        "hub": "a folder on every host for downloads from Hugging Face's hub (HF_HOME)",
+        "env": "NAME=VALUE for every rank, or NAME to pass your own value unseen; may be repeated",
         "memory": "limit of each container: 64g, for example",
-        "port": "where the ranks meet; the 499 ports behind it are the job's too",
+        "port": "where the ranks meet; the job also uses the next 499 ports",
         "detach": "leave the job running: ./inv logs, ./inv status, ./inv stop",
-        "dry-run": "show every command, run none",
+        "dry-run": "show every command without running any",
     },
 )
 def launch(
@@ -169,27 +169,27 @@ def launch(
     )
 
 
-@task(help={"name": "of the cluster; without it, the only one that is up"})
+@task(help={"name": "of the cluster; default: the only one that is up"})
 def down(_c: Context, name: str | None = None) -> None:
-    """Take a cluster away."""
+    """Remove a cluster."""
     clusters.down(name)
 
 
 @task(
-    help={"name": "of the cluster or job; without it, the only one there is", "follow": "wait for more"},
+    help={"name": "of the cluster or job; default: the only one", "follow": "wait for more output"},
 )
 def logs(_c: Context, name: str | None = None, follow: bool = False) -> None:
-    """Show the output of a cluster or a job, also after its end."""
+    """Show the output of a cluster or a job, even after its end."""
     running.logs(name, follow)
 
 
-@task(help={"name": "of the cluster or job; without it, the job that runs, or every cluster"})
+@task(help={"name": "of the cluster or job; default: the running job, or every cluster"})
 def status(_c: Context, name: str | None = None) -> None:
-    """Show what the containers of a cluster or a job do."""
+    """Show the state of the containers of a cluster or a job."""
     running.status(name)
 
 
-@task(help={"name": "of the cluster or job; without it, the only one that runs"})
+@task(help={"name": "of the cluster or job; default: the only one that is running"})
 def stop(_c: Context, name: str | None = None) -> None:
     """End a cluster or a job."""
     running.stop(name)

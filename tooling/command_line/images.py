@@ -16,7 +16,7 @@ from tooling.say import say
 
 @task(name="matrix")
 def show_matrix(_c: Context, json: bool = False) -> None:
-    """Show the pins: one row is one set of versions that fit together."""
+    """Show the pins: each row is a set of versions that fit together."""
     matrix.show(pins.load(), as_json=json)
 
 
@@ -31,7 +31,7 @@ def check_matrix(_c: Context, pin: str | None = None) -> None:
     iterable=["set"],
     help={
         "pin": PIN_HELP,
-        "all": "every row, each that cannot be built with a line; then the exit code is 1",
+        "all": "build every row; report failures and exit with 1",
         "set": SET_HELP,
         "torch-source": TORCH_SOURCE_HELP,
     },
@@ -39,7 +39,7 @@ def check_matrix(_c: Context, pin: str | None = None) -> None:
 def build(
     _c: Context, set: list[str], pin: str | None = None, all: bool = False, torch_source: str = "row"
 ) -> None:
-    """Make the image cpu-train-stack:PIN."""
+    """Build the image cpu-train-stack:PIN."""
     if all and (pin or set):
         raise UsageError("build takes --all, or --pin and --set: give one of the two")
     if all:
@@ -55,7 +55,7 @@ def build(
     }
 )
 def lock(_c: Context, pin: str | None = None, torch_source: str = "row") -> None:
-    """Make a pin's lock anew: images/locks/PIN.txt, every wheel with its sha256."""
+    """Re-create a pin's lock: images/locks/PIN.txt, every wheel with its sha256."""
     say(f"wrote {locks.write(variants.choose(pin, (), torch_source), say)}")
 
 
@@ -88,7 +88,7 @@ def push(
     alias: bool = False,
     output: str = ".",
 ) -> None:
-    """Push the image that was tested, under a tag that is never moved, and write image.lock.json."""
+    """Push the tested image under a tag that never moves, and write image.lock.json."""
     pushing.run(registry, Choice(pin, torch_source=torch_source), alias, output, say)
 
 

@@ -14,20 +14,20 @@ from tooling.say import say
 
 @task()
 def doctor(_c: Context, json: bool = False) -> None:
-    """Show what this machine has and lacks, with the mend."""
+    """Show what this machine has, what it lacks, and how to fix it."""
     host_doctor.run(as_json=json)
 
 
 @task(
     name="test",
     help={
-        "unit": "only the part that needs no Docker",
+        "unit": "only the tests that need no Docker",
         "inside": "a row of ./inv matrix: only the entrypoints' unit tests, in its image",
         "torch-source": f"with --inside: {TORCH_SOURCE_HELP}",
     },
 )
 def run_suite(_c: Context, unit: bool = False, inside: str | None = None, torch_source: str = "row") -> None:
-    """Run the checks (ruff, mypy) and the whole test suite."""
+    """Run the checks (ruff, mypy) and the complete test suite."""
     if (unit and inside) or (torch_source != "row" and not inside):
         raise UsageError("test takes --unit, or --inside PIN with or without --torch-source: give one of the two")
     if inside:

@@ -1,4 +1,4 @@
-"""The tasks that measure, and those that try the ccl backend long and hard."""
+"""The tasks that measure, and those that stress-test the ccl backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tooling.scaling.cluster_plan import Request as PlanRequest
     name="bench-collectives",
     help={
         "pin": PIN_HELP,
-        "nodes": "containers with one rank each that are measured after the one container; 1: none",
+        "nodes": "containers with one rank each, measured after the single container; 1: none",
         "ranks": "ranks in the one container",
         "sizes": "of the tensors, 4K,25M for example; default 4K to 100M, and more than all_reduce",
         "seconds": "to measure each size, about",
@@ -39,7 +39,7 @@ def bench_collectives(
     output: str | None = None,
     json: bool = False,
 ) -> None:
-    """Measure the process group beside what limits it: ./inv bench collectives."""
+    """Measure the process group next to its hardware limits: ./inv bench collectives."""
     options = measurements.options_of(sizes, seconds)
     measurements.collectives(pin, nodes, ranks, options, output, json, say)
 
@@ -50,14 +50,14 @@ def bench_collectives(
         "pin": PIN_HELP,
         "ranks": "training processes of launch and torchrun",
         "rounds": "how often each is measured, in turn",
-        "steps": "training steps that count, each time",
+        "steps": "training steps that are measured, each time",
         "json": "one JSON document on standard output instead of a table",
     },
 )
 def bench_launch(
     _c: Context, pin: str | None = None, ranks: int = 2, rounds: int = 5, steps: int = 10, json: bool = False
 ) -> None:
-    """Train the same under launch, torchrun and run_cpu: ./inv bench launch."""
+    """Train the same job under launch, torchrun and run_cpu: ./inv bench launch."""
     launchers.run(pin, ranks, rounds, (f"--steps={steps}",), json, say)
 
 
@@ -69,8 +69,8 @@ def bench_launch(
         "recipe": "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default all",
         "ranks": "of one container, with commas: each number is measured",
         "cpus": "that the containers may use, as docker's --cpuset-cpus; default all",
-        "seconds": "of the steps that count, in each run, about",
-        "steps": "that count, in each run; 0: as many as fit in --seconds",
+        "seconds": "of the measured steps of each run, about",
+        "steps": "that are measured in each run; 0: as many as fit in --seconds",
         "repeats": "how often each is measured, in turn",
         "json": "one JSON document on standard output instead of tables",
     },
@@ -87,7 +87,7 @@ def bench_train(
     repeats: int = 3,
     json: bool = False,
 ) -> None:
-    """Train the same job under every recipe, beside what the machine could do: ./inv bench train."""
+    """Train the same job under every recipe, next to the machine's ceiling: ./inv bench train."""
     training.run(training.Options(pin, job, recipe, ranks, cpus, seconds, steps, repeats, json), say)
 
 
@@ -98,7 +98,7 @@ def bench_train(
         "pin": PIN_HELP,
         "nodes": "numbers of containers, each with the same part of the machine",
         "backend": "ccl or gloo; may be repeated; default both",
-        "seconds": "to measure, about; starting comes on top",
+        "seconds": "to measure, about, not counting the start",
         "cores": "of each container, 0.25 for example; default equal parts of the machine",
         "ratio": "of all_reduce to computing, by which the batch is chosen; default the guides'",
         "output": "folder for the JSON file and the PNG; default .cache/bench",
@@ -131,14 +131,14 @@ def bench_scaling(
         "batch-size": "of a rank",
         "ranks-per-node": "training processes on each node",
         "eval-samples": "of all evaluations together",
-        "single-node-samples-per-second": "as train on one node shows it",
+        "single-node-samples-per-second": "as printed by train on one node",
         "cores": "of a node, physical ones",
         "ghz": "of all cores at work",
-        "isa": "avx2, avx512, avx512_bf16 or amx: what the products are made with",
+        "isa": "avx2, avx512, avx512_bf16 or amx: the instructions for matrix products",
         "bf16-gradients": "as train --ddp_comm_hook bf16 exchanges them",
-        "fixed-seconds": "start, tokenizing, checkpoints: what more nodes do not shorten",
-        "efficiency": "of one node, that a node is to keep for it to be worth it",
-        "published": "instead: the predictions for the jobs whose times the guides have published",
+        "fixed-seconds": "for the parts that more nodes do not shorten: start, tokenizing, checkpoints",
+        "efficiency": "of one node, that each node must reach to be worth it",
+        "published": "show instead the predictions for the jobs whose times the guides published",
         "json": "one JSON document on standard output instead of a table",
     },
 )
@@ -192,7 +192,7 @@ def plan_cluster(
     help={
         "pin": PIN_HELP,
         "ranks": "of one container",
-        "only": "a regular expression that a test's name has to contain",
+        "only": "a regular expression for the names of the tests",
         "json": "one JSON document on standard output instead of tables",
     },
 )
@@ -220,11 +220,11 @@ def soak(
     backend: str = "ccl",
     launcher: str = "torchrun",
 ) -> None:
-    """Run many short jobs, check every result and what is left, keep the logs of those that fail."""
+    """Run many short jobs, check every result and leftover, keep the logs of failed jobs."""
     soaking.run(pin, jobs, soaking.Shape(nodes, ranks_per_node, backend, launcher), say)
 
 
-@task(help={"pin": PIN_HELP, "thread": "ThreadSanitizer instead of AddressSanitizer"})
+@task(help={"pin": PIN_HELP, "thread": "use ThreadSanitizer instead of AddressSanitizer"})
 def sanitize(_c: Context, pin: str | None = None, thread: bool = False) -> None:
-    """Run every collective on a ccl backend compiled with AddressSanitizer, or with ThreadSanitizer."""
+    """Run every collective on a ccl backend compiled with AddressSanitizer or ThreadSanitizer."""
     sanitizing.run(pin, thread, say)

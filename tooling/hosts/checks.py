@@ -1,4 +1,4 @@
-"""Looks at every host before anything is started, all at once; what is wrong is one line a host."""
+"""Checks all hosts in parallel before anything starts. Each host that fails is reported in one line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tooling.hosts.remote import Done, Remote, RemoteError
 from tooling.identity import IDENTITY
 
 PULL_SECONDS = 1800.0
-_MENDS = (
-    ("not found", "install Docker Engine there"),
-    ("permission denied", "add the user to the group docker there"),
-    ("cannot connect to the docker daemon", "start Docker there: sudo systemctl start docker"),
+_FIXES = (
+    ("not found", "install Docker Engine on the host"),
+    ("permission denied", "add the user to the group docker on the host"),
+    ("cannot connect to the docker daemon", "start Docker on the host: sudo systemctl start docker"),
 )
 
 
@@ -57,11 +57,11 @@ def connect(hosts: Sequence[Host]) -> tuple[list[Remote], list[str]]:
 
 
 def places(job: Job, remotes: Sequence[Remote], unreachable: Sequence[str]) -> list[Place]:
-    """What the job needs to know of its hosts. Raises UsageError with one line for each host that is not fit."""
+    """What the job needs to know about its hosts. Raises UsageError, one line for each host that fails a check."""
     names = [remote.name for remote in remotes]
     lines = list(unreachable)
 
-    def look(remote: Remote) -> tuple[Facts, str] | str:
+    def check(remote: Remote) -> tuple[Facts, str] | str:
         try:
             _engine(job, remote)
             identifier = _image(job, remote)
@@ -69,11 +69,11 @@ def places(job: Job, remotes: Sequence[Remote], unreachable: Sequence[str]) -> l
         except RemoteError as error:
             return f"{remote.name}: {error}"
 
-    seen = each(remotes, look, names)
+    seen = each(remotes, check, names)
     lines += [one for one in seen if isinstance(one, str)]
     fit = [(remote, one) for remote, one in zip(remotes, seen, strict=True) if not isinstance(one, str)]
     order = {host.name: place for place, host in enumerate(job.hosts)}
-    if fit:  # those that answer are compared with each other whatever the others lack
+    if fit:  # hosts that answer are compared with each other even if other hosts failed
         at = [order[remote.name] for remote, _ in fit]
         lines += facts.problems(job, at, [one[0] for _, one in fit], [one[1] for _, one in fit])
     if lines:
@@ -98,8 +98,8 @@ def _engine(job: Job, remote: Remote) -> None:
     done = remote.run(commands.ENGINE)
     if done.code != 0:
         said = done.last
-        mend = next((mend for text, mend in _MENDS if text in said.lower()), "see docker version there")
-        raise RemoteError(f"Docker cannot be used: {_cut(said)}: {mend}")
+        fix = next((fix for text, fix in _FIXES if text in said.lower()), "run docker version on the host")
+        raise RemoteError(f"Docker cannot be used: {_cut(said)}: {fix}")
     present = _checked(remote, commands.present_jobs(job.name), "docker ps").out.split("\n")
     states = dict(line.rsplit(" ", 1) for line in present if " " in line)
     if any(state not in ("exited", "dead", "created") for state in states.values()):
@@ -116,12 +116,12 @@ def _image(job: Job, remote: Remote) -> str:
     if done.code != 0 and job.locked:
         pulled = remote.run(commands.pull(job.image), limit=PULL_SECONDS)
         if pulled.code != 0:
-            raise RemoteError(f"{job.image} is not there and cannot be pulled: {_cut(pulled.last)}")
+            raise RemoteError(f"{job.image} is missing and cannot be pulled: {_cut(pulled.last)}")
         done = remote.run(commands.image_id(job.image))
     if done.code != 0:
         raise RemoteError(
-            f"{job.image} is not there: copy it there (docker save, docker load), "
-            "or push it, and launch with --image-lock image.lock.json"
+            f"{job.image} is missing: copy it to the host (docker save, docker load), "
+            "or push it and launch with --image-lock image.lock.json"
         )
     return done.out.strip()
 
@@ -130,17 +130,19 @@ def _facts(remote: Remote) -> Facts:
     sent = time.time()
     clock = _checked(remote, commands.CLOCK, "date")
     received = time.time()
-    text = _checked(remote, commands.FACTS, "what the host is")
+    text = _checked(remote, commands.FACTS, "reading the host's properties")
     try:
         offset, error = facts.clock_offset(clock.out, sent, received)
         return replace(facts.parse(text.out), clock=offset, clock_error=error)
     except (ValueError, KeyError, IndexError) as error:
         why = _cut(text.err.strip() or repr(error))
-        raise RemoteError(f"what it is cannot be read ({why}), expected Linux with iproute2 and bash") from error
+        raise RemoteError(
+            f"its properties cannot be read ({why}), expected Linux with iproute2 and bash"
+        ) from error
 
 
 def _folders(job: Job, remote: Remote, its: Facts) -> str:
-    """Looks for the folders that will be mounted, makes those to write to. Returns the output folder."""
+    """Checks the folders to mount and creates the writable ones. Returns the output folder."""
     output = job.output or f"{its.home}/cpu-train-stack/{IDENTITY}/{job.name}"
     if job.data:
         _checked(remote, commands.readable(job.data), f"--data {job.data}")
@@ -174,18 +176,18 @@ def _ways(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list[t
         if any(wrong):
             raise UsageError("\n".join(filter(None, wrong)))
         return [(first.addresses[address], address), *ways]
-    raise UsageError(failures[0] if failures else f"{job.hosts[0].name}: has no IPv4 address but loopback")
+    raise UsageError(failures[0] if failures else f"{job.hosts[0].name}: has no IPv4 address other than loopback")
 
 
 def _way(remote: Remote, address: str, port: str) -> tuple[str, str]:
-    """Interface and own address on the route to `address`, where somebody listens at `port`."""
+    """Interface and own address on the route to `address`, where a program listens on `port`."""
     text = _checked(remote, commands.route(address), f"a route to {address}").out
     try:
         interface, own = facts.route(text)
     except ValueError as error:
-        raise RemoteError(f"there is no route to {address} ({error})") from None
+        raise RemoteError(f"no route to {address} ({error})") from None
     if interface == "lo":
-        raise RemoteError(f"is the first host itself, whose address is {address}: leave one of the two lines out")
+        raise RemoteError(f"is the first host, whose address is {address}: remove one of the two lines")
     _checked(remote, commands.reach(address, port), f"a connection to {address} port {port}")
     return interface, own
 

@@ -12,11 +12,11 @@ from tooling.hosts.job import Job, Place
 JOB_LABEL = "cpu-train-stack.job"
 # The engine's answer to `docker stop`: SIGTERM, then after so many seconds SIGKILL. mpirun ends its ranks first.
 STOP_SECONDS = 10
-# A container is taken away when nothing has been heard from ./inv launch for so long.
+# A host that receives nothing from ./inv launch for this long removes its container.
 SILENCE_SECONDS = 30
-# Where Docker does not answer then, it is asked again each second, so many times: it may be restarting.
+# How often the removal is tried, once a second: Docker may be restarting.
 REMOVE_TRIES = 600
-# One `docker wait`. A job takes longer, and has another.
+# The limit of one `docker wait`, which is repeated until the job ends.
 WAIT_SECONDS = 60
 
 ENGINE = "docker version --format '{{.Server.Version}}'"
@@ -38,7 +38,7 @@ FACTS = "; ".join(
 
 
 def labels(name: str) -> tuple[str, str]:
-    """What marks the containers of this checkout's job `name`."""
+    """The labels of the containers of this checkout's job `name`."""
     return f"{JOB_LABEL}={name}", f"{identity.LABEL}={identity.IDENTITY}"
 
 
@@ -115,7 +115,7 @@ def _mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
         # The nodes' helpers connect back to it, and the host's own name may mean loopback there.
         "I_MPI_HYDRA_IFACE": places[0].interface,
     }
-    # hydra starts the ranks of its own address without ssh: they have to be where it is.
+    # hydra starts the ranks of its own address without ssh, in its own container.
     both = 'entrypoint sshd "--port=$0" & exec entrypoint mpi-launch "$@"'
     return _create(job, 0, places, {**own, **environment}, ["sh", "-c", both, str(job.ssh_port), *launch])
 
@@ -134,7 +134,7 @@ def logs(container: str, follow: bool = True) -> str:
 
 
 def wait(container: str) -> str:
-    """Prints the exit code of a container that ends within WAIT_SECONDS, else nothing."""
+    """Prints the exit code of a container that ends within WAIT_SECONDS, otherwise nothing."""
     return f"timeout {WAIT_SECONDS} docker wait {container}"
 
 
@@ -145,7 +145,7 @@ def state(container: str) -> str:
 
 
 def remove(*containers: str) -> str:
-    """Ends containers and removes them. Fails where one is left; it is no error where one is not there."""
+    """Stops and removes containers. Fails if one is left; a missing container is not an error."""
     names = " ".join(containers)
     filters = " ".join(f"--filter 'name=^/{name}$'" for name in containers)
     gone = f'left=$(docker ps --all --quiet {filters}) && test -z "$left"'
@@ -153,10 +153,10 @@ def remove(*containers: str) -> str:
 
 
 def keep(container: str) -> str:
-    """Answers each line with one. Silence, or the end of the session, and the container is removed."""
+    """Answers each line with a line. Removes the container after a silence or at the end of the session."""
     loop = f"while IFS= read -r -t {SILENCE_SECONDS} _; do echo; done"
     again = f'do n=$((n+1)); test "$n" -lt {REMOVE_TRIES} || exit 1; sleep 1; done'
-    # Nothing may end it before it has done its work: not the session's end, not an answer that nobody hears.
+    # No signal may end the script before the removal: not the session's end, not an answer that nothing reads.
     script = f"trap '' HUP INT TERM PIPE; echo; {loop}; until {{ {remove(container)}; }} >/dev/null 2>&1; {again}"
     return shlex.join(["bash", "-c", script])
 

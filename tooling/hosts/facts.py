@@ -1,4 +1,4 @@
-"""What the checks ask the hosts, read and judged. Pure: text in, one line for each thing that is wrong out."""
+"""Parses and judges what the hosts answer to the checks. Pure: text in, one line for each problem out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from entrypoints import cpuinfo
 from entrypoints.doctor.meeting import SKEW_SECONDS
 from tooling.hosts.job import Job
 
-# What containers of root's run as: ranks never run as root.
+# User and group of the containers if the ssh user is root: ranks never run as root.
 NOT_ROOT = ("1000", "1000")
 
 
@@ -38,7 +38,7 @@ class Facts:
 
     @property
     def container_user(self) -> tuple[str, str]:
-        """uid and gid of the job's processes: the ssh user's, so that output is theirs; never root's."""
+        """uid and gid of the job's processes: the ssh user's, so that this user owns the output; never root's."""
         return NOT_ROOT if self.uid == "0" else (self.uid, self.gid)
 
 
@@ -75,9 +75,9 @@ def clock_offset(answer: str, sent: float, received: float) -> tuple[float, floa
 
 
 def problems(job: Job, at: Sequence[int], facts: Sequence[Facts], images: Sequence[str]) -> list[str]:
-    """One line for each host that is not fit for the job, of those at the places `at` in its list.
+    """One line for each problem of the hosts at the indices `at` of the job's list.
 
-    The first of them is what the others are compared with.
+    All hosts are compared with the first of them.
     """
     found = []
     name = job.hosts[at[0]].name
@@ -86,8 +86,8 @@ def problems(job: Job, at: Sequence[int], facts: Sequence[Facts], images: Sequen
         found += [f"{host}: {text}" for text in (*_alone(job, index, its), *_beside(name, facts[0], its))]
         if image != images[0]:
             found.append(
-                f"{host}: {job.image} is another image than on {name} "
-                f"({_short(image)}, expected {_short(images[0])}): push it, and launch with --image-lock"
+                f"{host}: {job.image} differs from the image on {name} "
+                f"({_short(image)}, expected {_short(images[0])}): push it and launch with --image-lock"
             )
     return found
 
@@ -95,7 +95,7 @@ def problems(job: Job, at: Sequence[int], facts: Sequence[Facts], images: Sequen
 def candidates(first: Facts, resolved: Sequence[str]) -> list[str]:
     """Addresses of the first host that the others may reach it by, the likeliest first.
 
-    `resolved`: what its name means on the others; then what ssh reached it by, then all that it has.
+    In this order: `resolved` (what its name resolves to on the others), the address that ssh used, all others.
     """
     wanted = [*resolved, first.ssh_address, *first.addresses]
     return list(dict.fromkeys(address for address in wanted if address in first.addresses))
@@ -112,7 +112,7 @@ def route(text: str) -> tuple[str, str]:
 def same_host(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
     """One line for each name whose address is that of an earlier one."""
     return [
-        f"{name}: is the same host as {names[addresses.index(address)]} ({address}): leave one line out"
+        f"{name}: is the same host as {names[addresses.index(address)]} ({address}): remove one of the two lines"
         for place, (name, address) in enumerate(zip(names, addresses, strict=True))
         if address in addresses[:place]
     ]
@@ -124,11 +124,11 @@ def _alone(job: Job, index: int, its: Facts) -> list[str]:
         free, wanted = (f"{size / (1 << 30):.1f}" for size in (its.free_bytes, job.bytes_per_host))
         found.append(
             f"{free} GiB of memory are free, expected {wanted} for {job.ranks_per_node} ranks: "
-            "end what else runs there, or lower --ranks-per-node"
+            "stop other programs there, or lower --ranks-per-node"
         )
     ports = ([job.port] if index == 0 else []) + ([job.ssh_port] if job.mpirun else [])
     found += [
-        f"port {port} is taken, expected it free: end what listens there, or give another --port"
+        f"port {port} is in use, expected a free port: stop the program that uses it, or choose another --port"
         for port in ports
         if port in its.listening
     ]
@@ -141,13 +141,17 @@ def _beside(name: str, first: Facts, its: Facts) -> list[str]:
     if abs(apart) - error > SKEW_SECONDS:
         found.append(f"its clock is {apart:+.1f} s off that of {name}, expected less than 1 s: set up NTP on both")
     if its.cpu.machine != first.cpu.machine:
-        found.append(f"its CPU is {its.cpu.machine}, that of {name} {first.cpu.machine}: leave one out")
+        found.append(
+            f"its CPU is {its.cpu.machine}, that of {name} {first.cpu.machine}: remove one of the two hosts"
+        )
     else:
         lacks = [feature for feature in first.cpu.features if feature not in its.cpu.features]
         has = [feature for feature in its.cpu.features if feature not in first.cpu.features]
         parts = ([f"lacks {', '.join(lacks)}"] if lacks else []) + ([f"has {', '.join(has)} more"] if has else [])
         if parts:
-            found.append(f"its CPU {' and '.join(parts)}, compared with {name}: expected the same features on all")
+            found.append(
+                f"its CPU {' and '.join(parts)}, compared with {name}: expected the same features on all hosts"
+            )
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a job on hosts is, as asked for, and what of it is only found on the hosts. Pure."""
+"""A job on hosts: the request, and the facts that are only known once the hosts were checked. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from tooling.compose import LAUNCHERS
+from tooling.compose import check_launcher_and_memory
 from tooling.errors import UsageError
 from tooling.hosts.hostfile import Host
 from tooling.identity import IDENTITY
@@ -39,20 +39,19 @@ class Job:
     port: int = 29500
 
     def __post_init__(self) -> None:
-        if self.launcher not in LAUNCHERS:
-            raise UsageError(f"--launcher is {self.launcher!r}, expected {' or '.join(LAUNCHERS)}")
+        check_launcher_and_memory(self.launcher, self.memory)
         if not self.command:
             raise UsageError(
                 "no command: write it after --, for example ./inv launch --hosts hosts -- train --help"
             )
-        if self.memory is not None and not re.fullmatch(r"[1-9]\d*[kmgKMG]", self.memory):
-            raise UsageError(f"--memory is {self.memory!r}, expected a size such as 64g or 500m")
         if not 1024 <= self.port <= 65536 - PORTS:
-            raise UsageError(f"--port is {self.port}, expected 1024 to {65536 - PORTS}: the {PORTS} from it on")
+            raise UsageError(
+                f"--port is {self.port}, expected 1024 to {65536 - PORTS}: the job uses {PORTS} ports from it on"
+            )
         for flag in ("data", "output", "hub"):
             path = getattr(self, flag)
             if path is not None and (not PurePosixPath(path).is_absolute() or re.search(r'[,"\n]', path)):
-                raise UsageError(f"--{flag} is {path!r}, expected a folder of the hosts from / on, without commas")
+                raise UsageError(f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas")
 
     @property
     def mpirun(self) -> bool:
@@ -81,7 +80,7 @@ class Job:
         return int(self.memory[:-1]) << {"k": 10, "m": 20, "g": 30}[self.memory[-1].lower()]
 
     def container(self, index: int) -> str:
-        """The name of the container of host `index`: no other checkout's job has it."""
+        """The name of the container of host `index`, unique to this checkout."""
         return f"cts-job-{IDENTITY}-{self.name}-{index}"
 
 

@@ -1,7 +1,7 @@
-"""A session to each host that lives as long as the job: its container's life hangs on it.
+"""An ssh session to each host for as long as the job runs. The host removes its container when the session ends.
 
-Every few seconds it asks, and the host answers. A host that does not answer is lost; where nothing is asked any
-more, because ./inv was killed or its machine is gone, the host takes the container away by itself.
+./inv sends a line every few seconds, and the host answers. A host that does not answer is lost. A host that
+receives nothing, because ./inv was killed or its machine is down, removes its container.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ END_SECONDS = 3.0 * commands.STOP_SECONDS
 
 
 class Keeper:
-    """Keeps the container of a host alive; calls `lost` with the reason when the host does not answer any more."""
+    """Keeps the container of a host alive; calls `lost` with the reason when the host stops answering."""
 
     def __init__(self, remote: Remote, container: str, lost: Callable[[str], None]) -> None:
         try:
@@ -29,7 +29,7 @@ class Keeper:
             self._channel.settimeout(LOST_SECONDS)
             if not self._channel.recv(1):
                 said = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip()
-                raise RemoteError(f"bash is needed there: {said or 'it ended'}")
+                raise RemoteError(f"bash is required on the host: {said or 'the session ended'}")
         except (OSError, SSHException, EOFError) as error:
             raise RemoteError(explain(error, remote.name)) from error
         self._lost = lost
@@ -38,7 +38,7 @@ class Keeper:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def end(self) -> None:
-        """Has the container removed. Call `gone` for whether it is."""
+        """Asks the host to remove the container. `gone` returns whether the host has done so."""
         self._ending.set()
         try:
             self._channel.shutdown_write()
@@ -46,7 +46,7 @@ class Keeper:
             self.is_lost = True
 
     def gone(self) -> bool:
-        """Waits until the container is removed. False where the host does not say so in time."""
+        """Waits until the container is removed. False if the host does not confirm in time."""
         if self.is_lost or not self._channel.status_event.wait(END_SECONDS):
             return False
         return bool(self._channel.exit_status == 0)
@@ -56,12 +56,12 @@ class Keeper:
             while not self._ending.is_set():
                 self._channel.sendall(b"\n")
                 if not self._channel.recv(1):
-                    raise EOFError("its session has ended")
+                    raise EOFError("the session ended")
                 self._ending.wait(BEAT_SECONDS)
         except (OSError, SSHException, EOFError) as error:
             if not self._ending.is_set():
                 self.is_lost = True
                 silent = isinstance(error, TimeoutError)
                 self._lost(
-                    f"no answer for {LOST_SECONDS:.0f} s" if silent else str(error) or "its connection broke"
+                    f"no answer for {LOST_SECONDS:.0f} s" if silent else str(error) or "the connection broke"
                 )

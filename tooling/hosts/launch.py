@@ -1,4 +1,4 @@
-"""Runs a job on its hosts: looks at them, starts a container on each, follows it to its end, leaves nothing."""
+"""Runs a job on its hosts: checks them, starts a container on each, waits for the end, removes the containers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def run(job: Job, secrets: Sequence[str], say: Say) -> int:
-    """The exit code of the job. `secrets`: the values of job.secrets. Raises UsageError if it cannot begin."""
+    """The exit code of the job. `secrets`: the values of job.secrets. Raises UsageError if it cannot start."""
     with ExitStack() as stack:
         remotes, places = _ready(job, stack, say)
         events: queue.Queue[End] = queue.Queue()
@@ -57,7 +57,7 @@ def run(job: Job, secrets: Sequence[str], say: Say) -> int:
 
 
 def start(job: Job, secrets: Sequence[str], say: Say) -> None:
-    """Starts the job and leaves it running. Raises UsageError, with nothing left running, if it cannot begin."""
+    """Starts the job and leaves it running. If it cannot start, raises UsageError and leaves nothing running."""
     with ExitStack() as stack:
         remotes, places = _ready(job, stack, say)
         record.log_of(job.name).unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def take_away(job: record.Record, remotes: Sequence[Remote]) -> None:
 
 
 def plan(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
-    """Every command of the job, in their order, with the host that it is for: what --dry-run shows."""
+    """Every command of the job in order, each with its host: what --dry-run shows."""
     names = [host.name for host in job.hosts]
     looks = [commands.ENGINE, commands.present_jobs(job.name), commands.image_id(job.image)]
     looks += [commands.pull(job.image)] if job.locked else []
@@ -114,7 +114,7 @@ def plan(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
 
 
 def _ready(job: Job, stack: ExitStack, say: Say) -> tuple[list[Remote], list[Place]]:
-    say(f"looking at {', '.join(host.name for host in job.hosts)}")
+    say(f"checking {', '.join(host.name for host in job.hosts)}")
     remotes, unreachable = checks.connect(job.hosts)
     for remote in remotes:
         stack.callback(remote.close)
@@ -137,17 +137,17 @@ def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], secrets
     archives = keys.make(job, places) if job.mpirun else []
     names = [remote.name for remote in remotes]
 
-    def create(index: int) -> None:
+    def create_one(index: int) -> None:
         first = not job.mpirun or index == 0  # mpirun hands the values on from there
         _must(remotes[index], commands.create(job, index, places), values if first else b"")
         if archives:
             _must(remotes[index], commands.put_keys(job.container(index)), archives[index])
 
-    def begin(index: int) -> None:
+    def start_one(index: int) -> None:
         _must(remotes[index], commands.start(job.container(index)))
 
-    checks.each(range(len(remotes)), create, names)
-    checks.each(range(len(remotes)), begin, names)
+    checks.each(range(len(remotes)), create_one, names)
+    checks.each(range(len(remotes)), start_one, names)
 
 
 def _must(remote: Remote, command: str, stdin: bytes = b"") -> None:
@@ -161,7 +161,7 @@ def _wait(remote: Remote, container: str, events: queue.Queue[End]) -> None:
 
 
 def _until_end(job: Job, events: queue.Queue[End], say: Say) -> int:
-    """0, or the code of the container that failed first; after it the others have a while to end by themselves."""
+    """0, or the code of the first container that failed; the others then have GRACE_SECONDS to end."""
     # mpirun's other hosts wait for ssh until they are stopped
     waiting = {host.name for host in (job.hosts[:1] if job.mpirun else job.hosts)}
     code, deadline = 0, None
@@ -180,21 +180,21 @@ def _until_end(job: Job, events: queue.Queue[End], say: Say) -> int:
 
 
 def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
-    """It ends its ranks through the other hosts: it has to go before them."""
+    """Removes mpirun's container first: mpirun ends its ranks through those of the other hosts."""
     if job.mpirun:
         try:
             remotes[0].run(commands.remove(job.container(0)))
         except RemoteError:
-            return  # a lost host: it does that by itself
+            return  # a lost host removes the container without being asked
 
 
 def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
-    """Has every host remove its container. A line for each that has not done so."""
+    """Has every host remove its container. Returns a line for each host that has not done so."""
     for keeper in keepers:
         keeper.end()
     return [
-        f"{remote.name}: its container could not be removed: the host removes it itself, "
-        f"{commands.SILENCE_SECONDS} s after the connection broke, or when Docker answers there again"
+        f"{remote.name}: its container could not be removed now: the host will remove it "
+        f"{commands.SILENCE_SECONDS} s after the connection broke, or when Docker answers again"
         for remote, keeper in zip(remotes, keepers, strict=True)
         if not keeper.gone()
     ]

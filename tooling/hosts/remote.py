@@ -24,7 +24,7 @@ _KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
-# What ssh's library has to say is said here, in one line.
+# paramiko's own messages are replaced by one line here.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
@@ -34,7 +34,7 @@ class RemoteError(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """A command's end: its exit code, -1 where the host did not tell, and what it printed."""
+    """A command that has ended: its exit code (-1 if the host sent none) and its output."""
 
     code: int
     out: str
@@ -71,8 +71,10 @@ class Remote:
             raise RemoteError(explain(error, self._where())) from error
 
     def run(self, command: str, stdin: bytes = b"", limit: float = COMMAND_SECONDS) -> Done:
-        """Runs `command` in a shell of its own. Raises RemoteError if the connection breaks, or if the command has
-        not ended after `limit` seconds, whatever it prints."""
+        """Runs `command` in a separate shell.
+
+        Raises RemoteError if the connection breaks, or if the command has not ended after `limit` seconds.
+        """
         try:
             channel = self.session(command)
             try:
@@ -84,7 +86,7 @@ class Remote:
                     code = channel.recv_exit_status()
             except TimeoutError:
                 raise RemoteError(
-                    f"{_first_word(command)} did not end within {limit:g} s: log in there to see why"
+                    f"{_first_word(command)} did not end within {limit:g} s: log in to the host to find out why"
                 ) from None
             channel.close()
         except (OSError, SSHException, EOFError) as error:
@@ -100,10 +102,10 @@ class Remote:
             while chunk := channel.recv(1 << 16):
                 yield chunk
         except (OSError, SSHException, EOFError):
-            return  # that a host is lost is told elsewhere
+            return  # the keeper reports a lost host
 
     def session(self, command: str) -> Channel:
-        """Starts `command` in a shell of its own. Raises OSError or SSHException."""
+        """Starts `command` in a separate shell. Raises OSError or SSHException."""
         transport = self._connection.client.get_transport()
         if transport is None:
             raise SSHException("the connection is closed")
@@ -126,7 +128,7 @@ class Remote:
 
 @contextmanager
 def _closing_after(seconds: float, channel: Channel) -> Iterator[None]:
-    """Closes `channel` after so many seconds, which ends every wait for it, and raises TimeoutError then."""
+    """Raises TimeoutError after `seconds`: closes `channel` then, which ends every blocking call on it."""
     late = threading.Event()
 
     def close() -> None:
@@ -148,29 +150,31 @@ def _closing_after(seconds: float, channel: Channel) -> Iterator[None]:
 
 
 def explain(error: Exception, where: str) -> str:
-    """One line for what kept a connection from coming about, with what to do."""
+    """One line: why a connection failed, and what to do."""
     if isinstance(error, BadHostKeyException):
         return (
-            f"the host key of {where} has CHANGED: somebody may be in between, or the host was set up anew; "
-            "if so, correct known_hosts with ssh-keygen -R"
+            f"the host key of {where} has CHANGED: it may be intercepted, or the host was reinstalled; "
+            "if reinstalled, remove its old key with ssh-keygen -R"
         )
     if isinstance(error, AuthenticationException):
-        return f"{where} does not let you in ({_words(error)}): see your key, your agent and the user's name"
+        return f"{where} refuses your login ({_words(error)}): check your key, your agent and the user name"
     if isinstance(error, socket.gaierror):
-        return f"{where.split()[0]} does not resolve ({error.strerror}): correct it, or add it to ~/.ssh/config"
+        return (
+            f"{where.split()[0]} does not resolve ({error.strerror}): correct the name, or add it to ~/.ssh/config"
+        )
     if isinstance(error, NoValidConnectionsError):
-        return f"{where} cannot be reached ({_reason(error)}): see that the host is up and its sshd runs"
+        return f"{where} cannot be reached ({_reason(error)}): check that the host is up and that sshd is running"
     if isinstance(error, TimeoutError):
-        return f"{where} does not answer within {CONNECT_SECONDS} s: see that the host is up"
+        return f"{where} does not answer within {CONNECT_SECONDS} s: check that the host is up"
     if "not found in known_hosts" in str(error):
-        return f"the host key of {where} is not known: log in to it with ssh once, and compare the key"
+        return f"the host key of {where} is not known: log in to the host once with ssh, and verify the key"
     if isinstance(error, EOFError):
         return f"{where} closed the connection"
     return f"{where}: {_words(error)}"
 
 
 def _insist_on_known_keys(connection: Connection) -> None:
-    """Fabric takes any key that it does not know; here and on the way here only known ones will do."""
+    """Fabric accepts unknown host keys by default; this accepts known keys only, for gateways too."""
     client = connection.client
     client.set_missing_host_key_policy(RejectPolicy())
     for option, default in _KNOWN_HOSTS.items():

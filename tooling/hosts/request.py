@@ -1,4 +1,4 @@
-"""`./inv launch`: the options as typed, made into a job."""
+"""`./inv launch`: turns the options as typed into a job."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(request: Request) -> None:
                 raise TakenError
             if request.detach:
                 launch.start(job, secrets, say)
-                say(f"job {job.name} runs: ./inv logs --name {job.name} shows its output, ./inv stop ends it")
+                say(f"started job {job.name}: ./inv logs --name {job.name} shows its output, ./inv stop ends it")
                 return
             code = launch.run(job, secrets, say)
     except TakenError:
@@ -93,5 +93,5 @@ def values(names: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     up.check_set(names, environ)
     for name in names:
         if "\n" in environ[name]:
-            raise UsageError(f"--env {name}: its value has several lines, expected one: hand on a file instead")
+            raise UsageError(f"--env {name}: its value has several lines, expected one: pass a file instead")
     return [environ[name] for name in names]

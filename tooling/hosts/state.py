@@ -1,7 +1,7 @@
 """A job's container on its host, also while Docker is stopped or restarted there.
 
-A restart of Docker ends containers, or leaves them running (live-restore). Either way it may break `docker wait`
-and `docker logs`: what has become of the container is only known when Docker answers again.
+A restart of Docker ends containers, or leaves them running (live-restore). Either way, it may break `docker wait`
+and `docker logs`: the container's state is only known when Docker answers again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from tooling.hosts import commands
 from tooling.hosts.remote import Remote, RemoteError
 
-# For a restart, or an upgrade that leaves the containers running.
+# Enough for a restart, or for an upgrade that leaves the containers running.
 ENGINE_SECONDS = 120.0
 ASK_SECONDS = 1.0
 _OUT_OF_MEMORY_CODE = 137
 _NO_CONTAINER = "no such"
-# What `docker logs` itself says at the end when Docker goes away.
+# The last line of `docker logs` itself when Docker stops.
 _BROKEN = re.compile(rb"(unexpected EOF|error from daemon in stream: .*|Cannot connect to the Docker .*)\n\Z")
 
 
@@ -34,9 +34,9 @@ class End:
 
 @dataclass(frozen=True)
 class State:
-    """The engine's word for it (running, exited, ...), its exit code and why it could not be started.
+    """The engine's status (running, exited, ...), the exit code, and why the container could not be started.
 
-    `out_of_memory`: the kernel has killed one of its processes or more. `away`: Docker did not answer at first.
+    `out_of_memory`: the kernel killed at least one of its processes. `away`: Docker did not answer at first.
     """
 
     status: str
@@ -51,9 +51,9 @@ class State:
 
 
 def ask(remote: Remote, container: str, patience: float) -> State | None:
-    """The container's state, as soon as Docker answers; None where it does not within `patience` seconds.
+    """The container's state, as soon as Docker answers; None if Docker does not answer within `patience` seconds.
 
-    A container that is gone has the status "gone".
+    A container that was removed has the status "gone".
     """
     deadline = time.monotonic() + patience
     away = False
@@ -74,16 +74,16 @@ def ask(remote: Remote, container: str, patience: float) -> State | None:
 
 
 def until_end(remote: Remote, container: str) -> End:
-    """Waits for the container's end, as long as the job takes."""
+    """Waits without a limit until the container has ended."""
     restarted = False
     while True:
-        # Each `docker wait` is short: a Docker that hangs is noticed by the question after it.
-        said = b"".join(remote.stream(commands.wait(container))).decode().strip()
-        if said.isdigit():
-            return _end(remote, int(said), ask(remote, container, patience=0.0), restarted)
+        # Each `docker wait` is short, so that `ask` notices a Docker that hangs.
+        printed = b"".join(remote.stream(commands.wait(container))).decode().strip()
+        if printed.isdigit():
+            return _end(remote, int(printed), ask(remote, container, patience=0.0), restarted)
         state = ask(remote, container, ENGINE_SECONDS)
         if state is None:
-            return End(remote.name, None, f"Docker does not answer there for {ENGINE_SECONDS:.0f} s")
+            return End(remote.name, None, f"Docker has not answered for {ENGINE_SECONDS:.0f} s")
         if state.status == "gone":
             return End(remote.name, None, "its container was removed")
         restarted = restarted or state.away
@@ -96,7 +96,7 @@ def output(remote: Remote, container: str) -> Iterator[bytes]:
     """What the container prints, each byte once, until it has ended."""
     seen = 0
     while True:
-        repeated, last = seen, b""  # docker logs begins at the beginning
+        repeated, last = seen, b""  # docker logs starts from the first byte
         for chunk in remote.stream(commands.logs(container)):
             new = chunk[repeated:]
             repeated -= len(chunk) - len(new)
@@ -117,8 +117,8 @@ def _end(remote: Remote, code: int, state: State | None, restarted: bool) -> End
         how = (
             "was killed: out of memory"
             if code == _OUT_OF_MEMORY_CODE
-            else f"{how}; a process of it was killed before: out of memory"
+            else f"{how}; one of its processes was killed earlier: out of memory"
         )
     if state is None or restarted:
-        how += ", while Docker was stopped or restarted there"
+        how += ", while Docker was stopped or restarted"
     return End(remote.name, code, f"{how}: {state.error}" if state and state.error else how)

@@ -1,1 +1,1 @@
-"""Kubernetes manifests of a job, for the three operators that run such jobs. Pure, but for manifest.run."""
+"""Kubernetes manifests of a job, one for each of three operators. Pure, except manifest.run."""

@@ -1,4 +1,4 @@
-"""The pods that all three kinds have: one container of the image, its limits, folders and rights."""
+"""What the pods of all three kinds have in common: one container of the image, its limits, folders and rights."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from tooling.kubernetes.request import CLAIM, TMP, Request
 
 Document = dict[str, Any]
 
-# The image's user; the group that a claim is made to belong to.
+# The image's user, and the group that owns a claim's files.
 UID = 1000
 # SIGTERM to SIGKILL: the image's launchers end their ranks within 5 s.
 GRACE_SECONDS = 30
-# From the first pod's start to the last's: nothing schedules them together, and each node pulls the image.
+# From the start of the first pod to the last's: nothing schedules them together, and each node pulls the image.
 START_SECONDS = 1800
 _MEBIBYTE = 1 << 20
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
 def metadata(request: Request) -> Document:
-    """An object's name and labels; its namespace is kubectl's own where none was given."""
+    """An object's name and labels; the default namespace is kubectl's."""
     namespace = {"namespace": request.namespace} if request.namespace else {}
     return {"name": request.name, **namespace, "labels": dict(LABELS)}
 
 
 def limits(cpu: str, memory: str) -> Document:
-    """Requests equal to limits: the pod is Guaranteed, and the static CPU manager gives it CPUs of its own."""
+    """Requests equal to limits: the pod is Guaranteed, and the static CPU manager gives it exclusive CPUs."""
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
 
 
@@ -36,7 +36,7 @@ def resources(request: Request) -> Document:
 
 
 def environment(request: Request) -> dict[str, Any]:
-    """The variables of a job: its own, the user's, and those whose value is in a secret."""
+    """The variables of a job: the stack's, the user's, and those with a value from a secret."""
     own = {
         "CPU_TRAIN_STACK_IMAGE": request.image,
         "CPU_TRAIN_STACK_JOB": request.job,
@@ -57,7 +57,7 @@ def variables(environment: dict[str, Any]) -> list[Document]:
 
 
 def container(request: Request, name: str, args: Sequence[str]) -> Document:
-    """A container of the image, whose entrypoint gets `args`. Its root is read-only: it writes to volumes."""
+    """A container of the image, whose entrypoint gets `args`. Its root is read-only: only volumes are writable."""
     return {
         "name": name,
         "image": request.image,
@@ -74,12 +74,12 @@ def container(request: Request, name: str, args: Sequence[str]) -> Document:
 
 
 def training_container(request: Request, name: str, args: Sequence[str], **fields: object) -> Document:
-    """A container that has ranks, with /dev/shm, the claim where there is one, and more `fields`."""
-    made = {**container(request, name, args), **fields}
-    made["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
+    """A container for ranks, with /dev/shm, the claim if any, and more `fields`."""
+    result = {**container(request, name, args), **fields}
+    result["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
     if request.pvc:
-        made["volumeMounts"].append({"name": "claim", "mountPath": CLAIM})
-    return made
+        result["volumeMounts"].append({"name": "claim", "mountPath": CLAIM})
+    return result
 
 
 def pod(request: Request, container: Document) -> Document:
@@ -90,7 +90,7 @@ def pod(request: Request, container: Document) -> Document:
         **selector,
         **pull,
         "automountServiceAccountToken": False,
-        # A service that is called "master" would set MASTER_PORT=tcp://… in every pod of the namespace.
+        # A service named "master" would set MASTER_PORT=tcp://… in every pod of the namespace.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
@@ -107,27 +107,27 @@ def pod(request: Request, container: Document) -> Document:
 
 
 def training_pod(request: Request, container: Document) -> Document:
-    """The pod around a container that has ranks."""
-    made = pod(request, container)
-    made["volumes"].append(memory_volume("shm", request.shm_bytes))
+    """The pod around a container for ranks."""
+    result = pod(request, container)
+    result["volumes"].append(memory_volume("shm", request.shm_bytes))
     if request.pvc:
-        made["volumes"].append({"name": "claim", "persistentVolumeClaim": {"claimName": request.pvc}})
-    return made
+        result["volumes"].append({"name": "claim", "persistentVolumeClaim": {"claimName": request.pvc}})
+    return result
 
 
 def memory_volume(name: str, size: int) -> Document:
-    """A volume in memory, `size` bytes at most: what is written there counts against the pod's limit."""
+    """A volume in memory, `size` bytes at most. Its contents count against the pod's memory limit."""
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{size // _MEBIBYTE}Mi"}}
 
 
 def launch(request: Request) -> list[str]:
-    """The image's launcher around the job's command; it finds the other nodes by the operator's variables."""
+    """The image's launcher around the job's command. It finds the other nodes through the operator's variables."""
     ranks = "auto" if request.ranks_per_node is None else str(request.ranks_per_node)
     return ["launch", f"--nproc-per-node={ranks}", f"--timeout={START_SECONDS}", "--", *request.command]
 
 
 def operators_ranks(request: Request) -> int:
-    """The number of ranks that the operator is told: never its own "auto", a rank for each CPU.
+    """The number of ranks in the operator's own field: never "auto", which means a rank for each CPU.
 
     Trainer counts the CPUs that the pod requests; training-operator leaves it to torchrun, which ignores limits.
     """
@@ -135,5 +135,5 @@ def operators_ranks(request: Request) -> int:
 
 
 def escape(text: str) -> str:
-    """Kubernetes puts a variable's value in the place of $(NAME); a dollar sign that is doubled is one."""
+    """Doubles dollar signs, because Kubernetes replaces $(NAME) with a variable's value."""
     return text.replace("$", "$$")

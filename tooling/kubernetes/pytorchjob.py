@@ -12,7 +12,7 @@ PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
 
 def documents(request: Request) -> list[Document]:
-    """The job. Its ranks start anew in their pods (maxRestarts); a pod that ends is started again too."""
+    """The job. Its ranks restart in their pods (maxRestarts); a pod that ends restarts too."""
     container = pods.training_container(
         request, CONTAINER, pods.launch(request), ports=[PORT], resources=pods.resources(request)
     )

@@ -1,4 +1,4 @@
-"""What a manifest is made of: the options as typed, and the request that they come to once they are checked."""
+"""The input of a manifest: the options as typed, and the request after validation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tooling import compose, image_lock
 from tooling.errors import UsageError
 from tooling.kubernetes import syntax
 
-# Where the claim is mounted. Its folders are made by what writes to them: a job's user may, a subPath is root's.
+# Where the claim is mounted. Jobs create the folders that they write to: a subPath would belong to root.
 CLAIM = "/pvc"
-# A volume of each pod's own; the rest of its files are read-only.
-TMP = "/tmp"  # noqa: S108
+# A volume of each pod; the root file system is read-only.
+TMP = "/tmp"  # noqa: S108 - a path in the pods
 DEFAULT_NAME = "train"
-# Ranks of a node whose number its NUMA nodes decide: for the size of /dev/shm, which hardly depends on it.
+# Assumed ranks of a node if its NUMA nodes set the number: for the size of /dev/shm, which hardly depends on it.
 MANY_RANKS = 8
 _MEBIBYTE = 1 << 20
 _IN_CLAIM = re.compile(rf"(^|[=:,]){CLAIM}(/|$)")
@@ -33,7 +33,7 @@ POD_SUFFIXES = {"pytorchjob": "-worker-{last}", "trainjob": "-node-0-{last}", "m
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `./inv manifest KIND`, as typed; `command` is what stands behind --."""
+    """The options of `./inv manifest KIND`, as typed; `command` is what follows --."""
 
     command: tuple[str, ...]
     name: str = DEFAULT_NAME
@@ -56,11 +56,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """A job: `nodes` pods of `cpus` CPUs and `memory_bytes` each. Everything in it is valid.
+    """A validated job: `nodes` pods of `cpus` CPUs and `memory_bytes` each.
 
-    `pvc` is empty where nothing is to outlast the pods.
-    `ranks_per_node` None: one for each NUMA node that a pod finds, within its quota. `secret_env` maps a variable
-    to a secret and the key in it. `node_cpus`: hardware threads of a node, 0 where they are not known.
+    `pvc` is empty if nothing is to outlast the pods. `ranks_per_node` None: one for each NUMA node of a pod,
+    within its quota. `secret_env` maps a variable to a secret and its key. `node_cpus`: hardware threads of a
+    node, 0 if unknown.
     """
 
     kind: str
@@ -83,27 +83,27 @@ class Request:
 
     @property
     def memory_bytes(self) -> int:
-        """The limit of a pod, /dev/shm and all."""
+        """The limit of a pod, including /dev/shm."""
         return syntax.memory("--memory", self.memory)
 
     @property
     def shm_bytes(self) -> int:
-        """The size of a pod's /dev/shm: it goes by the CPUs of the node, whatever the pod's share of them.
+        """The size of a pod's /dev/shm. It depends on the CPUs of the node, whatever the pod's share of them.
 
-        Where they are not known: twice the pod's, as on a node whose cores have two hardware threads each.
+        Default for an unknown number: twice the pod's, as on a node with two hardware threads per core.
         """
         needed = compose.shm_bytes(self.ranks_per_node or MANY_RANKS, self.node_cpus or 2 * self.cpus)
         return -(-needed // _SHM_STEP) * _SHM_STEP
 
     @property
     def job(self) -> str:
-        """The same for every start of this job's pods, another for a job with another command."""
+        """The job's name for `train`: the same for every start of its pods, different for another command."""
         text = "\0".join(self.command)
         return f"{self.namespace}/{self.name}/{hashlib.sha256(text.encode()).hexdigest()[:12]}".lstrip("/")
 
 
 def parse(kind: str, options: Options) -> Request:
-    """The request. Raises UsageError, one line with all that cannot be."""
+    """The request. Raises UsageError, one line with all invalid options."""
     mistakes: list[str] = []
 
     def checked(otherwise: _T, check: Callable[..., _T], *arguments: object) -> _T:
@@ -152,7 +152,7 @@ def parse(kind: str, options: Options) -> Request:
 
 
 def warnings(request: Request) -> list[str]:
-    """What the cluster would accept and the user would regret."""
+    """Options that the cluster would accept and the user would regret."""
     found = []
     if request.node_cpus and request.cpus >= request.node_cpus:
         found.append(
@@ -167,24 +167,21 @@ def warnings(request: Request) -> list[str]:
     if request.shm_bytes > request.memory_bytes / 2:
         found.append(
             f"shared memory may take {request.shm_bytes // _MEBIBYTE} MiB of the pod's {request.memory}, which "
-            "the ranks need too: more --memory, or the node's hardware threads as --node-cpus if they are fewer"
+            "the ranks also need: raise --memory, or pass --node-cpus if the node has fewer hardware threads"
         )
     output = _output(request.command)
     if request.command[0] != "train" or output is None:
         return found
     if not request.pvc:
+        unwritable = f"; --output_dir is {output!r}, but only {TMP} is writable"
         found.append(
-            "without --pvc the weights and checkpoints go with the pods: a restart begins anew"
-            + (
-                ""
-                if output.startswith(f"{TMP}/")
-                else f"; --output_dir is {output!r}, but only {TMP} can be written"
-            )
+            "without --pvc, weights and checkpoints are deleted with the pods, and restarts train from the start"
+            + ("" if output.startswith(f"{TMP}/") else unwritable)
         )
     elif not output.startswith(f"{CLAIM}/"):
         found.append(
-            f"--output_dir is {output!r}, expected a folder below {CLAIM}, where the claim is: "
-            "what is written elsewhere goes with the pods"
+            f"--output_dir is {output!r}, expected a folder below {CLAIM}, where the claim is mounted: "
+            "files elsewhere are deleted with the pods"
         )
     return found
 
@@ -193,7 +190,7 @@ def _check_sizes(request: Request) -> None:
     if request.shm_bytes >= request.memory_bytes:
         raise UsageError(
             f"--memory is {request.memory}, but shared memory may take {request.shm_bytes // _MEBIBYTE} MiB of it "
-            "(16 MiB for each hardware thread of the node): give more, or --node-cpus if they are fewer"
+            "(16 MiB for each hardware thread of the node): raise --memory, or pass --node-cpus if it has fewer"
         )
 
 
@@ -210,13 +207,16 @@ def _memory(flag: str, text: str) -> str:
 
 def _image(options: Options) -> str:
     if bool(options.image) == bool(options.image_lock):
-        raise UsageError("which image? give --image-lock image.lock.json, or --image HOST/NAME@sha256:…")
+        found = "both --image and --image-lock" if options.image else "neither --image nor --image-lock"
+        raise UsageError(f"found {found}, expected --image-lock image.lock.json or --image HOST/NAME@sha256:…")
     return image_lock.read(Path(options.image_lock)).image if options.image_lock else syntax.image(options.image)
 
 
 def _ranks(kind: str, text: str) -> int | None:
     if kind == "mpijob" and text == "auto":
-        raise UsageError("--ranks-per-node auto: a hostfile has a number of slots, expected one, 2 for example")
+        raise UsageError(
+            "--ranks-per-node is 'auto', expected a number for an mpijob, for example 2: a hostfile lists slots"
+        )
     if text in ("", "auto"):
         return 1 if kind == "mpijob" else None
     if not re.fullmatch("[1-9][0-9]{0,3}", text):
@@ -232,9 +232,11 @@ def _command(options: Options) -> tuple[str, ...]:
         raise UsageError(
             f"the command begins with {words[0]}, expected train, run or bench: the manifest starts the ranks"
         )
-    there = [word for word in (*words, *options.env) if _IN_CLAIM.search(word)]
-    if there and not options.pvc:
-        raise UsageError(f"{there[0]!r} is a place in the claim, but --pvc is missing, expected the claim's name")
+    on_claim = [word for word in (*words, *options.env) if _IN_CLAIM.search(word)]
+    if on_claim and not options.pvc:
+        raise UsageError(
+            f"{on_claim[0]!r} is a path on the claim, but --pvc is missing: add --pvc with the claim's name"
+        )
     return words
 
 
@@ -243,7 +245,7 @@ def _assignment(flag: str, word: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"{flag} {word!r}: expected NAME=VALUE")
     if name in _PLACE or name.startswith("PET_"):
-        raise UsageError(f"{flag} {name}: the operator and the image's launcher set it, leave it out")
+        raise UsageError(f"{flag} {name}: the operator and the image's launcher set this variable: leave it out")
     return syntax.variable(flag, name), value
 
 
@@ -253,7 +255,7 @@ def _secret(word: str) -> tuple[str, tuple[str, str]]:
 
 
 def _output(command: Sequence[str]) -> str | None:
-    """The value of --output_dir, empty where there is none, None where a config file may have it."""
+    """The value of --output_dir: empty if it is missing, None if a config file may have it."""
     for place, word in enumerate(command):
         name, equals, value = word.partition("=")
         if name == "--output_dir":

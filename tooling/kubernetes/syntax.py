@@ -24,8 +24,8 @@ def job_name(text: str, longest_suffix: str) -> str:
     room = LABEL_LENGTH - len(longest_suffix)
     if not _DNS_1035.fullmatch(text) or len(text) > room:
         raise UsageError(
-            f"--name is {text!r}, expected at most {room} lower-case letters, digits and '-', a letter first and "
-            f"no '-' last: pods are called {text or 'NAME'}{longest_suffix}"
+            f"--name is {text!r}, expected at most {room} lower-case letters, digits and '-', "
+            f"starting with a letter and not ending with '-': pods are named {text or 'NAME'}{longest_suffix}"
         )
     return text
 
@@ -64,7 +64,7 @@ def label(flag: str, text: str) -> tuple[str, str]:
 def variable(flag: str, text: str) -> str:
     """An environment variable's name."""
     if not _VARIABLE.fullmatch(text):
-        raise UsageError(f"{flag}: {text!r} is no variable's name, expected letters, digits and '_'")
+        raise UsageError(f"{flag}: {text!r} is not a variable name, expected letters, digits and '_'")
     return text
 
 

@@ -8,21 +8,21 @@ from tooling.kubernetes.request import Request
 
 API = "trainer.kubeflow.org/v1alpha1"
 RUNTIME = "TrainingRuntime"
-# The operator looks for a container of this name, in a job that has this label.
+# The operator requires a container of this name, in a replicated job with this label.
 CONTAINER = "node"
 ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def documents(request: Request) -> list[Document]:
-    """The runtime, which is the pods, and the job, which is what runs in how many of them.
+    """The runtime, which describes the pods, and the job, which sets their number and command.
 
-    When a pod fails, all start again together, at most `max_restarts` times: without an elastic meeting the others
-    could not go on.
+    When a pod fails, all pods restart together, at most `max_restarts` times: without an elastic rendezvous, the
+    remaining pods could not continue.
     """
     template = pods.training_pod(request, pods.training_container(request, CONTAINER, []))
     runtime = {
         "apiVersion": API,
-        "kind": RUNTIME,  # of the job's namespace: a cluster's would be shared by all jobs of its name
+        "kind": RUNTIME,  # namespaced: a ClusterTrainingRuntime would be shared by all jobs of its name
         "metadata": pods.metadata(request),
         "spec": {
             "mlPolicy": {"numNodes": request.nodes, "torch": {}},

@@ -69,8 +69,9 @@ class Request:
             )
         if not self.samples_per_second and not (self.cores and self.ghz and self.isa):
             raise UsageError(
-                "plan-cluster: how fast is one node? Give --single-node-samples-per-second, which a short train "
-                "on one node prints and writes to result.json, or for a rough guess --cores, --ghz and --isa"
+                "plan-cluster: the speed of one node is missing: pass --single-node-samples-per-second, which a "
+                "short train on one node prints and writes to result.json, or for a rough guess --cores, --ghz "
+                "and --isa"
             )
         if self.isa and self.isa not in CYCLE_FLOPS:
             raise UsageError(f"plan-cluster: --isa is {self.isa!r}, expected one of {', '.join(CYCLE_FLOPS)}")
