@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling import contents, engine, image_lock, images, proofs, sbom, variants
+from tooling import contents, engine, image_lock, images, proofs, variants
 from tooling.choice import Choice
 from tooling.errors import UsageError
 from tooling.files import write_whole
@@ -45,6 +45,8 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     found = contents.inventory(image.id)
     if problem := contents.mismatch(pin, found, contents.doctor(image.id)):
         raise UsageError(f"{image.tag} does not match its row: {problem}; nothing was pushed")
+    from tooling import sbom  # spdx-tools takes 0.4 s to import
+
     labels = sbom.labels_of(image.id)
     bill = sbom.document(f"{where}:{tag}", content, labels, found)
     # The tag is derived from the running image, not from the build arguments.

@@ -21,8 +21,8 @@ CHECKS = (
 )
 # A superset of tooling/requirements.txt, with the same versions.
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
-# Processes for the unit tests: more only start longer.
-_TOGETHER = 4
+# Processes for the unit tests, at most: with more, starting them takes longer than the tests.
+_MAX_PROCESSES = 4
 
 
 def run(unit_only: bool) -> None:
@@ -34,9 +34,9 @@ def run(unit_only: bool) -> None:
     if not unit_only:
         engine.ensure(say)
         images.build(pins.load().pin(), say)
-    # Unit tests wait for processes and sockets of their own, so they can share the cores; containers cannot.
-    together = min(os.cpu_count() or 1, _TOGETHER)
-    _pytest("tests/unit", f"--numprocesses={together}", "--dist=loadfile")
+    # One process more than cores, because some unit tests wait. Containers need all cores for one test.
+    processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
+    _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
     if not unit_only:
         _pytest("tests/image", "tests/cluster")
 

@@ -182,6 +182,7 @@ def case_seconds():
             report[value] = sorted(set(options()))
         except ValueError as error:
             report[value] = str(error)
+    dist.barrier()  # rank 0 serves the store: it must not exit first
 
 def case_abort():
     group = create_group()

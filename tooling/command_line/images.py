@@ -7,7 +7,6 @@ from invoke.context import Context
 from tooling import builds, locks, matrix, pins, variants
 from tooling import push as pushing
 from tooling import reproduce as reproducing
-from tooling import sbom as bill
 from tooling.choice import Choice
 from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
 from tooling.errors import UsageError
@@ -101,4 +100,6 @@ def push(
 )
 def sbom(_c: Context, pin: str | None = None, torch_source: str = "row", output: str | None = None) -> None:
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
+    from tooling import sbom as bill  # spdx-tools takes 0.4 s to import
+
     bill.run(Choice(pin, torch_source=torch_source), output, say)
