@@ -6,7 +6,7 @@ import os
 import sys
 
 from entrypoints import failure
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 HELP = """\
 usage: entrypoint COMMAND ...
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 
             return sshd.main(rest)
         if command == "plan":
-            from entrypoints import plan
+            from entrypoints.plan import command as plan
 
             return plan.main(rest)
         if command == "doctor":

@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from entrypoints import attention_mask, attention_narrow, attention_wide, randomness
 from entrypoints.bf16_products import computed_in
-from entrypoints.host import EMULATED
+from entrypoints.machine.facts import EMULATED
 from entrypoints.randomness import Rule
 
 # "torch" turns off this kernel.

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from entrypoints import cpuinfo, mapped, packages
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.host import EMULATED
-from entrypoints.notes import count
+from entrypoints.cli import packages
+from entrypoints.machine import cpuinfo, mapped
+from entrypoints.machine.facts import EMULATED
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.notes import count
 
 # `show` for the process's own rank; the argument is `quiet`.
 Announce = Callable[[bool], None]

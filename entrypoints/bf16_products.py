@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
-from entrypoints.host import EMULATED
+from entrypoints.machine.facts import EMULATED
 
 if TYPE_CHECKING:
     import torch

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, MutableMapping
 
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.shared_memory import DIRECTORY, QUEUE_LENGTH, Space, needed, option
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.shared_memory import DIRECTORY, QUEUE_LENGTH, Space, needed, option
+from entrypoints.placement.detect import DistributedEnvironment
 
 PACKAGE = "oneccl_bindings_for_pytorch"
 

@@ -17,11 +17,12 @@ from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
-from entrypoints import ccl, network, shared_memory
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import USAGE_EXIT_CODE, MeetingError, UsageError
-from entrypoints.launchers import TORCHRUN
-from entrypoints.options import DEFAULT_TIMEOUT_SECONDS
+from entrypoints import ccl
+from entrypoints.cli.errors import USAGE_EXIT_CODE, MeetingError, UsageError
+from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS
+from entrypoints.machine import network, shared_memory
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.launchers import TORCHRUN
 
 T = TypeVar("T")
 # An image without the ccl backend has torch's own.

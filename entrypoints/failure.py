@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from entrypoints.errors import USAGE_EXIT_CODE, MeetingError, UsageError
+from entrypoints.cli.errors import USAGE_EXIT_CODE, MeetingError, UsageError
 
 _ATEXIT_SECONDS = 10.0
 

@@ -13,7 +13,7 @@ import traceback
 from typing import Callable, Protocol, TypeVar
 
 from entrypoints import failure, frames
-from entrypoints.environment import DistributedEnvironment
+from entrypoints.placement.detect import DistributedEnvironment
 
 T = TypeVar("T")
 

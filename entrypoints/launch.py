@@ -23,13 +23,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import agent_options, network, processes, rank, restarts, topology
-from entrypoints.affinity import LAUNCH_ROLE, QUIET, ranks_for
-from entrypoints.environment import DEFAULT_MASTER_ADDR, DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints import agent_options, rank, restarts
+from entrypoints.cli.errors import UsageError
 from entrypoints.failure import how_it_ended
 from entrypoints.launch_options import Launch, parse
-from entrypoints.memory_events import Kills
+from entrypoints.machine import network, processes, topology
+from entrypoints.machine.memory_events import Kills
+from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
+from entrypoints.plan.planner import LAUNCH_ROLE, QUIET, ranks_for
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from entrypoints.digits import whole_number
-from entrypoints.environment import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT
-from entrypoints.errors import UsageError
-from entrypoints.options import Parser, positive_seconds
+from entrypoints.cli.digits import whole_number
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import Parser, positive_seconds
+from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT
 
 DEFAULT_JOIN_SECONDS = 300.0
 STATIC, C10D = "static", "c10d"

@@ -6,10 +6,11 @@ import os
 import sys
 from typing import NoReturn
 
-from entrypoints import environment, plan
-from entrypoints.errors import UsageError
-from entrypoints.preload import split
-from entrypoints.rank_plan import MemoryPolicy
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement import detect
+from entrypoints.plan import command as plan
+from entrypoints.plan.preload import split
+from entrypoints.plan.rank_plan import MemoryPolicy
 
 # What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
 PRELOADED = "CPU_TRAIN_STACK_PRELOADED"
@@ -32,7 +33,7 @@ def start(argv: list[str]) -> NoReturn:
     if made.memory_policy != MemoryPolicy():
         _set_memory_policy(made.memory_policy)
     environ = dict(os.environ)
-    environment.export(made.placement, environ)
+    detect.export(made.placement, environ)
     environ.update(made.environment)
     environ[LAUNCHER] = made.placement.launcher
     environ[PRELOADED] = ":".join(made.preload)
@@ -63,7 +64,7 @@ def named_backend(argv: list[str]) -> str | None:
 def _trainers_backend(argv: list[str]) -> str | None:
     """The value of --backend, or else of a flag from old guides. The command line overrides the file."""
     from entrypoints.adapt.words import BACKENDS, name_of
-    from entrypoints.train import config_files
+    from entrypoints.cli import config_files
 
     file, words = config_files.split(argv)
     named = {name: config_files.value_of(file, name) for name in sorted(BACKENDS)} if file else {}
@@ -74,10 +75,10 @@ def _trainers_backend(argv: list[str]) -> str | None:
 
 
 def _set_memory_policy(policy: MemoryPolicy) -> None:
-    from entrypoints import memory_policy  # ctypes takes its time to import
+    from entrypoints.machine import numa  # ctypes takes its time to import
 
     try:
-        memory_policy.apply(policy)
+        numa.apply(policy)
     except OSError as error:
         nodes = ", ".join(map(str, policy.nodes))
         print(
@@ -95,7 +96,7 @@ def python(module: str, argv: list[str]) -> list[str]:
     return [sys.executable, *safe, "-m", module, *argv]
 
 
-def take_back(environ: os._Environ[str]) -> tuple[environment.DistributedEnvironment, list[str]]:
+def take_back(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironment, list[str]]:
     """In the worker: the environment that `start` exported, and the preloads to verify.
 
     LD_PRELOAD goes back to what the user had: it was for this process, not for those that it starts.
@@ -105,7 +106,7 @@ def take_back(environ: os._Environ[str]) -> tuple[environment.DistributedEnviron
     environ.pop("LD_PRELOAD", None)
     if rest:
         environ["LD_PRELOAD"] = ":".join(rest)
-    place = environment.DistributedEnvironment(
+    place = detect.DistributedEnvironment(
         rank=int(environ["RANK"]),
         world_size=int(environ["WORLD_SIZE"]),
         local_rank=int(environ["LOCAL_RANK"]),

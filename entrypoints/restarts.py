@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from entrypoints.errors import USAGE_EXIT_CODE
+from entrypoints.cli.errors import USAGE_EXIT_CODE
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from entrypoints import ccl
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
-from entrypoints.errors import UsageError
-from entrypoints.options import DEFAULT_TIMEOUT_SECONDS, Parser, positive_seconds
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, positive_seconds
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from entrypoints import run_options
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.banner import Announce
+from entrypoints.cli.errors import UsageError
 from entrypoints.distributed import check_backend
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 PORT = 2222
 DEFAULT_KEYS = "/run/keys"

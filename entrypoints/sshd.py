@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from entrypoints import ssh
-from entrypoints.errors import UsageError
-from entrypoints.options import Parser, port_number
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import Parser, port_number
 
 SERVER = "/usr/sbin/sshd"
 

@@ -11,23 +11,13 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import (
-    attention,
-    banner,
-    bf16_products,
-    cpuinfo,
-    dropout,
-    failure,
-    kernels,
-    last_words,
-    preload,
-    rank,
-    script,
-)
+from entrypoints import attention, banner, bf16_products, dropout, failure, kernels, last_words, rank, script
 from entrypoints.banner import Announce
+from entrypoints.cli.errors import UsageError
 from entrypoints.distributed import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.machine import cpuinfo
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import preload
 
 # For the group that only carries the ranks' usage errors to rank 0.
 _USAGE_SECONDS = 30.0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from entrypoints import topology
+from entrypoints.machine import topology
 from tooling import bench, bench_scaling_report, engine, images, pins, plots_scaling
 from tooling.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.errors import UsageError

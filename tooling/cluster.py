@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from entrypoints import topology
+from entrypoints.machine import topology
 from tooling import compose, nodes, ssh_keys, waiting, yaml_text
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine

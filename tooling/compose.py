@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from entrypoints import division, shared_memory
-from entrypoints.host import Core
+from entrypoints.machine import shared_memory
+from entrypoints.machine.facts import Core
+from entrypoints.plan import division
 from tooling import engine_find, identity
 from tooling.errors import EngineLostError, UsageError
 from tooling.paths import COMPOSE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from entrypoints import ccl
-from entrypoints.environment import DistributedEnvironment
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 def variables(rank: int, ranks: int) -> dict[str, str]:

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
 from entrypoints.adapt.words import DDP_BACKEND, WORDS, Found, Word, name_of, rewrite, rewrite_fields
+from entrypoints.cli.import_hooks import after_import
 
 _BASE = "TrainingArguments"
 # The words to look for; each adaptation that is on adds its own.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from entrypoints import packages
 from entrypoints.adapt import (
     arguments,
     cpu_device,
@@ -18,7 +17,8 @@ from entrypoints.adapt import (
     use_cpu,
 )
 from entrypoints.adapt.adaptation import PACKAGES, Adaptation, Situation
-from entrypoints.errors import UsageError
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError
 
 # Names separated by commas, for those who cannot change the command line.
 VARIABLE = "CPU_TRAIN_STACK_NO_ADAPT"

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from entrypoints.adapt.adaptation import IPEX, Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
+from entrypoints.cli.import_hooks import after_import
 
 _NAME = "cpu-device"
 _LINE = "the ranks' device is cpu, not {device}: IPEX's layers keep the weights that they are trained on"

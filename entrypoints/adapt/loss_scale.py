@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
+from entrypoints.cli.import_hooks import after_import
 
 _NAME = "loss-scale"
 _ITEMS = "num_items_in_batch"

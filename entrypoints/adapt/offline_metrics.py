@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
+from entrypoints.cli.import_hooks import after_import
 
 _NAME = "offline-metrics"
 NAMES = ("accuracy", "f1", "glue", "squad")

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
+from entrypoints.cli.import_hooks import after_import
 
 _METRIC, _TOKEN = "load-metric", "auth-token"
 _OLD = "use_auth_token"

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
+from entrypoints.cli.import_hooks import after_import
 
 _TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
 _READ = ("use_legacy_prediction_loop", "tpu_metrics_debug")

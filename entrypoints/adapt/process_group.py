@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.hooks import after_import
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.import_hooks import after_import
 
 _NAME = "process-group"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 _FALSE = frozenset({"false", "0", "no", "n", "f"})
 

@@ -12,8 +12,8 @@ from entrypoints.bench import cases, scaling_arguments
 from entrypoints.bench.collectives import Collectives
 from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
+from entrypoints.cli.options import Parser, positive_seconds
 from entrypoints.distributed import BACKENDS, check_backend
-from entrypoints.options import Parser, positive_seconds
 
 MEASUREMENTS = ("collectives", "scaling")
 ROW_SECONDS = 2.0

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from entrypoints.bench.cases import Case, whole_elements
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 # torch 2.13 gave these two a new name and warns of the old one; earlier ones know only that.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -6,12 +6,12 @@ from typing import Any, Callable
 
 import torch.distributed as dist
 
-from entrypoints import network
 from entrypoints.bench import stream
 from entrypoints.bench.bounds import MEMORY_COPY, SMALLEST_SHARE, TCP_BOTH_WAYS, TCP_ONE_WAY
 from entrypoints.bench.cases import BLOCK_SECONDS
 from entrypoints.bench.copying import Copier
-from entrypoints.environment import DistributedEnvironment
+from entrypoints.machine import network
+from entrypoints.placement.detect import DistributedEnvironment
 
 BLOCKS = 3
 _MOST_COPIES = 1000

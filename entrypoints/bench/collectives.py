@@ -23,7 +23,7 @@ from entrypoints.bench.ceilings import Ceilings, everyone
 from entrypoints.bench.measure import Timing, measure
 from entrypoints.bench.output import write
 from entrypoints.distributed import BACKENDS, JOIN_SECONDS
-from entrypoints.environment import DistributedEnvironment
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 @dataclass(frozen=True)

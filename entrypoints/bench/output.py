@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 
 def check_output(file: Path) -> None:

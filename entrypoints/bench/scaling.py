@@ -31,9 +31,9 @@ from entrypoints.bench.phases import (
     documents,
     timed,
 )
+from entrypoints.cli.errors import UsageError
 from entrypoints.distributed import BACKENDS, JOIN_SECONDS
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.placement.detect import DistributedEnvironment
 
 # Of a block, at most: long against a period of a CPU quota.
 BLOCK_SECONDS = 1.0

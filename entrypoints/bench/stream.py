@@ -10,7 +10,7 @@ import select
 import socket
 import time
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 BUFFER_BYTES = 1 << 20
 # A stream that moves nothing for so long is not going to.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Callable
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 
 class Status(str, Enum):

@@ -14,8 +14,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.doctor.versions import PIN_VARIABLE
-from entrypoints.errors import UsageError
 
 GREETING = "cpu-train-stack-doctor"
 ROUNDS = 8

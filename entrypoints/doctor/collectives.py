@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from entrypoints import ccl, shared_memory
+from entrypoints import ccl
 from entrypoints.doctor import ranks
 from entrypoints.doctor.checks import Check, Status
+from entrypoints.machine import shared_memory
 
 MODULE = "entrypoints.doctor.exchange"
 RANKS = 2

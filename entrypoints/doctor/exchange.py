@@ -11,8 +11,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from entrypoints import mapped
 from entrypoints.doctor import ranks
+from entrypoints.machine import mapped
 
 SMALL = 1024  # elements, 4 KB
 LARGE = 2 * 1024 * 1024  # 8 MB: a third of DDP's bucket

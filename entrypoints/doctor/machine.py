@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from entrypoints.cpus import format_cpu_list
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.host import SUPPORTED_MACHINE, Topology
-from entrypoints.notes import count
-from entrypoints.rank_plan import RankPlan
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import SUPPORTED_MACHINE, Topology
+from entrypoints.plan.notes import count
+from entrypoints.plan.rank_plan import RankPlan
 
 GIBIBYTE = 1 << 30
 # Weights, gradients, the two moments of AdamW and activations of a BERT-base, beside torch itself.

@@ -17,7 +17,9 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from entrypoints import affinity, ccl, cpuinfo, environment, plan, preload, topology
+from entrypoints import ccl
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import Parser, port_number, positive_integer
 from entrypoints.doctor import (
     advisories,
     checks,
@@ -31,9 +33,10 @@ from entrypoints.doctor import (
     versions,
 )
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.options import Parser, port_number, positive_integer
+from entrypoints.machine import cpuinfo, topology
+from entrypoints.placement import detect
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import command, planner, preload
 
 DESCRIPTION = """\
 Check this container for a training job. Each line is ok, warning or error, with how to fix it.
@@ -49,7 +52,7 @@ def parse(argv: list[str]) -> Namespace:
         help="ranks in this container (default: the launcher's number, or launch's default)")  # fmt: skip
     add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
     add("--master-port", type=port_number, metavar="PORT",
-        help=f"where the ranks meet (default: MASTER_PORT or {environment.DEFAULT_MASTER_PORT})")  # fmt: skip
+        help=f"where the ranks meet (default: MASTER_PORT or {detect.DEFAULT_MASTER_PORT})")  # fmt: skip
     add("--serve", action="store_true",
         help="answer other nodes' doctors on the master port with time and pin, until stopped")  # fmt: skip
     return parser.parse_args(argv)
@@ -58,7 +61,7 @@ def parse(argv: list[str]) -> Namespace:
 def main(argv: list[str]) -> int:
     options = parse(argv)
     if options.serve:
-        _serve(options.master_port or int(os.environ.get("MASTER_PORT") or environment.DEFAULT_MASTER_PORT))
+        _serve(options.master_port or int(os.environ.get("MASTER_PORT") or detect.DEFAULT_MASTER_PORT))
         return 0
     done = []
     width = shutil.get_terminal_size((115, 0)).columns
@@ -101,7 +104,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
 def auto() -> int:
     """`launch`'s default number of ranks; 1 if the machine cannot be read, which another check reports."""
     try:
-        return affinity.ranks_for(topology.read())
+        return planner.ranks_for(topology.read())
     except (OSError, ValueError, LookupError):
         return 1
 
@@ -110,8 +113,8 @@ def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str])
     """The plan for rank 0 of `ranks` ranks here, as in `plan` and `rank`."""
     host, libraries = topology.read(), preload.find(environ)
     if ranks != place.local_world_size:
-        place = plan.what_if(place, ranks, None, None)
-    found = affinity.plan(place, host, environ, libraries, ccl.default_backend())
+        place = command.what_if(place, ranks, None, None)
+    found = planner.plan(place, host, environ, libraries, ccl.default_backend())
     return machine.plan(found, (*host.warnings, *libraries.warnings))
 
 
@@ -119,7 +122,7 @@ def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check
     """This process's placement; a single rank if its variables are inconsistent."""
     try:
         # In a Kubeflow pod, the doctor runs beside the job (kubectl exec): PET_NNODES is for the job.
-        place = environment.detect({**environ, "PET_NNODES": ""})
+        place = detect.detect({**environ, "PET_NNODES": ""})
     except UsageError as error:
         return DistributedEnvironment(), checks.refusal("launcher", error)
     if place.launcher == "single":

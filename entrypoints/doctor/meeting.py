@@ -7,12 +7,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from entrypoints import network
+from entrypoints.cli.errors import UsageError
 from entrypoints.doctor import clock
 from entrypoints.doctor.checks import Check, Status, refusal
 from entrypoints.doctor.versions import PIN_VARIABLE
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.machine import network
+from entrypoints.placement.detect import DistributedEnvironment
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 RESOLVE_SECONDS = 3.0

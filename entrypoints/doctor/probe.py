@@ -13,8 +13,8 @@ from typing import Callable
 
 import torch
 
-from entrypoints import mapped
 from entrypoints.doctor import ranks
+from entrypoints.machine import mapped
 
 # Large enough for the kernels of real layers, small enough for a slow core.
 SIZE = 1024

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints import rank
-from entrypoints.launchers import LAUNCHERS, MARKS
+from entrypoints.placement.launchers import LAUNCHERS, MARKS
 
 MARK = "cpu-train-stack-doctor "
 # Variables of an outer job: the doctor's own ranks are alone in this container.

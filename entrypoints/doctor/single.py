@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from entrypoints import preload
 from entrypoints.doctor import ranks
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.host import EMULATED
+from entrypoints.machine.facts import EMULATED
+from entrypoints.plan import preload
 
 MODULE = "entrypoints.doctor.probe"
 SECONDS = 180.0  # an idle machine takes two

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 # A node in either form. Anything after a space (slots=2, options) is ignored.
 _NODE = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(:[0-9]+)?(\s.*)?")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from entrypoints.environment import DEFAULT_MASTER_PORT
+from entrypoints.placement.detect import DEFAULT_MASTER_PORT
 
 # Everything that ranks and launcher listen at on a network with firewalls, with sshd's port beside it: here the
 # first port is where the ranks meet, the others are hydra's and libfabric's.

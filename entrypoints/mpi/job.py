@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 from types import FrameType
 
-from entrypoints import processes, ssh
-from entrypoints.errors import USAGE_EXIT_CODE
+from entrypoints import ssh
+from entrypoints.cli.errors import USAGE_EXIT_CODE
 from entrypoints.failure import how_it_ended
+from entrypoints.machine import processes
 from entrypoints.mpi.nodes import Event, Nodes
 
 # After the first failure the other ranks have this long to notice it by themselves and to end with a message.

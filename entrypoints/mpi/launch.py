@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints import ssh
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
 from entrypoints.mpi import hosts, hydra, watch
 from entrypoints.mpi.job import Job, Signals
 from entrypoints.mpi.nodes import Nodes
-from entrypoints.options import Parser, port_number, positive_integer, positive_seconds
 from entrypoints.rank import python
 
 DEFAULT_START_SECONDS = 300.0

@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from entrypoints.environment import detect
 from entrypoints.mpi.watch import FOLDER, leave_word
+from entrypoints.placement.detect import detect
 from entrypoints.rank import python
 
 _PR_SET_PDEATHSIG = 1

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoints import processes
-from entrypoints.memory_events import Kills
+from entrypoints.machine import processes
+from entrypoints.machine.memory_events import Kills
 
 # The variable that passes the folder for the ranks' state to the ranks. The same path on every node.
 FOLDER = "CPU_TRAIN_STACK_WATCH"

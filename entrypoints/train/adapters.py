@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train.arguments import TaskArguments
 
 CONFIG = "adapter_config.json"

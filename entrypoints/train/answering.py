@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import model, squad
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.columns import Question, Questions

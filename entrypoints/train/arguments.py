@@ -14,9 +14,10 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
-from entrypoints.affinity import DATALOADER_WORKERS
-from entrypoints.errors import UsageError, one_line
-from entrypoints.train import compiling, config_files, flags, ipex, sharding, unsupported
+from entrypoints.cli import config_files
+from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.plan.planner import DATALOADER_WORKERS
+from entrypoints.train import compiling, flags, ipex, sharding, unsupported
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

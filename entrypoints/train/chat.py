@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError, one_line
+from entrypoints.cli.errors import UsageError, one_line
 
 Span = tuple[int, int]
 _SPEAKER = "assistant"

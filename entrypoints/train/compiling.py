@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 
 def check(values: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Any, TextIO
 
-from entrypoints.host import EMULATED
+from entrypoints.machine.facts import EMULATED
 
 
 class PrefixedStream:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError, one_line
+from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.train import columns, tables
 from entrypoints.train.arguments import TaskArguments
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
 
 from entrypoints.adapt import words
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 _GONE = "drop it, it has no meaning on CPU ranks"
 # Flags without an equivalent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from entrypoints.train import config_files
+from entrypoints.cli import config_files
 from entrypoints.train.arguments import Parsed, make_parser
 
 _GROUPS = {

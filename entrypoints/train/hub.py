@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entrypoints.errors import UsageError, one_line
+from entrypoints.cli.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments

@@ -11,7 +11,7 @@ from typing import Any
 
 from entrypoints.adapt import cpu_device
 from entrypoints.adapt.adaptation import IPEX
-from entrypoints.adapt.hooks import after_import
+from entrypoints.cli.import_hooks import after_import
 
 
 def installed() -> bool:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import cpuinfo, packages
 from entrypoints.adapt.adaptation import release
-from entrypoints.errors import UsageError
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import cpuinfo
 from entrypoints.train import checkpoints, console
 from entrypoints.train.arguments import Parsed, parse, training_arguments
 
 if TYPE_CHECKING:
     from entrypoints.banner import Announce
-    from entrypoints.environment import DistributedEnvironment
+    from entrypoints.placement.detect import DistributedEnvironment
 
 PRINT_CONFIG = "--print-config"
 # The first with `eval_strategy` and with callbacks that have a state of their own.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import model
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import adapters, checkpoints, sharding
 from entrypoints.train.arguments import TaskArguments
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Trainer, get_scheduler
 
-from entrypoints.errors import UsageError, one_line
+from entrypoints.cli.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch.distributed as dist
 
-from entrypoints import packages
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.distributed import agreed
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError, one_line
+from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train import adapters, ddp, hub, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 _OFF = frozenset({"", "false", "no", "0", "none"})
 _ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})

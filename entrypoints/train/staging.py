@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import checkpoints
 
 # Beside the checkpoints, so that the rename stays within one file system.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 
 @dataclass(frozen=True)

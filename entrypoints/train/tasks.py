@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Union
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import columns, model, texts
 from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.data import Splits

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train.tables import Table, refuse_unlabelled
 
 # Names of the column with the tags of the words, the most specific first; --label_column_name comes before them.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 # Where `labels` say that nothing is to be learnt, as Hugging Face and torch have it.
 IGNORED = -100

@@ -14,8 +14,8 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.distributed import agreed
-from entrypoints.errors import UsageError
 from entrypoints.train import checkpoints, ddp, ipex, replicas, sharding, staging
 from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 _CUSTOM_METRICS = "is for custom metrics, train computes its metrics over all rows"
 # The values that are refused, and why. None stands for any non-empty value.

@@ -12,8 +12,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train.main import prepare
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import attention, cpuinfo, dropout
-from entrypoints.host import EMULATED
+from entrypoints import attention, dropout
+from entrypoints.machine import cpuinfo
+from entrypoints.machine.facts import EMULATED
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")

@@ -219,7 +219,7 @@ def test_two_gloo_ranks_reduce_a_number(run_in_image: RunInImage) -> None:
 
 def test_bytecode_exists_is_used_and_is_never_written(run_in_image: RunInImage) -> None:
     # As root, who could write bytecode: -v prints where the code of each module comes from, and what is written.
-    script = "import torch, transformers, entrypoints.errors"
+    script = "import torch, transformers, entrypoints.cli.errors"
     result = run_in_image("python", "-v", "-c", script, docker_args=["--user", "0"])
     works(result)
     loaded = [line for line in result.stderr.splitlines() if line.startswith("# code object from")]

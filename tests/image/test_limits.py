@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints import topology
-from entrypoints.affinity import ranks_for
-from entrypoints.cpus import parse_cpu_list
-from entrypoints.openmp import affinity
+from entrypoints.machine import topology
+from entrypoints.machine.cpus import parse_cpu_list
+from entrypoints.plan.planner import ranks_for
+from entrypoints.plan.threads import affinity
 from tests.containers import RunInImage
 
 HERE = Path(__file__).parent

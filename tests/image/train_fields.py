@@ -198,8 +198,8 @@ def name_of(case: Case) -> str:
 
 def run(case: Case, folder: str) -> dict[str, object]:
     """One rank's part of a run: the exit code, and what was printed."""
-    from entrypoints.environment import DistributedEnvironment
-    from entrypoints.errors import UsageError
+    from entrypoints.cli.errors import UsageError
+    from entrypoints.placement.detect import DistributedEnvironment
     from entrypoints.train.main import prepare
 
     rank, code = int(os.environ["RANK"]), 1

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from entrypoints.environment import DistributedEnvironment, detect
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement.detect import DistributedEnvironment, detect
 from tests.unit import launcher_environments as recorded
 
 ADDRESS = {"MASTER_ADDR": "node-0"}

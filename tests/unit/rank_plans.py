@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from entrypoints.affinity import plan
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.host import Core, Topology
-from entrypoints.preload import Preloads
-from entrypoints.rank_plan import RankPlan
+from entrypoints.machine.facts import Core, Topology
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.planner import plan
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.rank_plan import RankPlan
 
 IOMP = Preloads(("/usr/lib/libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"), ("found both",), ())
 

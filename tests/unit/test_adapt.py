@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import catalogue, hooks, older_names, words
+from entrypoints.adapt import catalogue, older_names, words
 from entrypoints.adapt.adaptation import IPEX, Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.adapt.scores import squad
-from entrypoints.errors import UsageError
+from entrypoints.cli import import_hooks
+from entrypoints.cli.errors import UsageError
 from tests.unit.test_dispatch import entrypoint, one_error_line
 
 WORDS = {word.name: word for word in words.WORDS}
@@ -70,21 +71,21 @@ def test_a_hook_runs_when_the_module_is_imported_and_not_when_it_is_looked_for(
         seen.append(module.value)
         module.value = 2  # type: ignore[attr-defined]
 
-    hooks.after_import("hooked_module", hook)
+    import_hooks.after_import("hooked_module", hook)
     try:
         assert importlib.util.find_spec("hooked_module") is not None
         assert seen == []
         module: Any = importlib.import_module("hooked_module")
         assert (seen, module.value) == ([1], 2)
         assert module.__spec__.loader.get_source("hooked_module") == "value = 1\n"
-        hooks.after_import("hooked_module", hook)  # imported already
+        import_hooks.after_import("hooked_module", hook)  # imported already
         assert seen == [1, 2]
     finally:
         sys.modules.pop("hooked_module", None)
 
 
 def test_a_hook_of_a_module_that_is_not_there_changes_nothing() -> None:
-    hooks.after_import("no_such_module_to_hook", print)
+    import_hooks.after_import("no_such_module_to_hook", print)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_to_hook")
 

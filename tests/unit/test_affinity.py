@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from entrypoints.division import shares
-from entrypoints.environment import variables
-from entrypoints.errors import UsageError
-from entrypoints.host import Core, NumaNode, Quota
-from entrypoints.openmp import affinity
-from entrypoints.preload import Preloads
-from entrypoints.rank_plan import MemoryPolicy
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import Core, NumaNode, Quota
+from entrypoints.placement.detect import variables
+from entrypoints.plan.division import shares
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.rank_plan import MemoryPolicy
+from entrypoints.plan.threads import affinity
 from tests.unit.rank_plans import IOMP, cores, make, place
 
 # Cores

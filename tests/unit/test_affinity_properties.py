@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.affinity import plan
-from entrypoints.division import divide, shares
-from entrypoints.host import Core, NumaNode, Quota, Topology
-from entrypoints.openmp import affinity
-from entrypoints.rank_plan import RankPlan
+from entrypoints.machine.facts import Core, NumaNode, Quota, Topology
+from entrypoints.plan.division import divide, shares
+from entrypoints.plan.planner import plan
+from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.plan.threads import affinity
 from tests.unit.rank_plans import IOMP, host, place
 
 

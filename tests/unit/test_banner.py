@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from entrypoints.banner import LINES, Seen, lines
-from entrypoints.cpuinfo import limited
-from entrypoints.environment import DistributedEnvironment
+from entrypoints.machine.cpuinfo import limited
+from entrypoints.placement.detect import DistributedEnvironment
 
 VERSIONS = {"torch": "2.13.0+cpu"}
 RANK = Seen(

@@ -11,7 +11,7 @@ import pytest
 from entrypoints.bench import bounds, cases, report, stream
 from entrypoints.bench.cases import Case
 from entrypoints.bench.copying import Copier
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from entrypoints.host import Core
+from entrypoints.machine.facts import Core
 from tooling import bench_scaling, bench_scaling_report, compose, plots_scaling
 from tooling.compose import ClusterSpec
 from tooling.errors import UsageError

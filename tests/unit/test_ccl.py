@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from entrypoints import ccl
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.shared_memory import Space
+from entrypoints.machine.shared_memory import Space
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int = 1) -> DistributedEnvironment:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import cgroup_limits
-from entrypoints.cgroup_limits import Limits
-from entrypoints.host import MemoryLimit, Quota
+from entrypoints.machine import cgroup_limits
+from entrypoints.machine.cgroup_limits import Limits
+from entrypoints.machine.facts import MemoryLimit, Quota
 from tests.unit.machines.layout import Machine, lay_out
 from tests.unit.machines.recorded import V1_MOUNTS, V1_OWN
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.affinity import plan
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.host import Quota, Route
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import Quota, Route
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.planner import plan
 from tests.unit.rank_plans import IOMP, cores, host, make, place
 
 

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints import shared_memory, topology
-from entrypoints.cpus import format_cpu_list
-from entrypoints.host import Core
+from entrypoints.machine import shared_memory, topology
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import Core
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES
 from tooling import cluster, compose, engine, nodes, up, yaml_text

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints import shared_memory
+from entrypoints.cli.errors import UsageError
 from entrypoints.doctor import checks, limits, machine, main, shm, versions
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.errors import UsageError
-from entrypoints.host import Core, MemoryLimit, NumaNode, Quota, Topology
-from entrypoints.shared_memory import Space
+from entrypoints.machine import shared_memory
+from entrypoints.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology
+from entrypoints.machine.shared_memory import Space
 
 MEBIBYTE, GIBIBYTE = 1 << 20, 1 << 30
 HOST = Topology(

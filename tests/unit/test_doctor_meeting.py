@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.doctor import clock, meeting
 from entrypoints.doctor.checks import Status
 from entrypoints.doctor.meeting import Master
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.placement.detect import DistributedEnvironment
 
 TABLE = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"]}
 SINGLE = DistributedEnvironment()

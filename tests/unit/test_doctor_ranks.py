@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import preload
 from entrypoints.doctor import collectives, main, ranks, single
 from entrypoints.doctor.checks import Status
 from entrypoints.doctor.ranks import Outcome
+from entrypoints.plan import preload
 
 REPORT = {"fp32_gflops": 100.0, "bf16_gflops": 300.0, "onednn": ""}
 MET = {"backend": "ccl", "ranks": 2, "shared_memory": True, "small_seconds": 1e-5, "large_seconds": 2e-3}

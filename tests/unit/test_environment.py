@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints import environment
-from entrypoints.environment import DistributedEnvironment, detect, export, variables
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement import detect as environment
+from entrypoints.placement.detect import DistributedEnvironment, detect, export, variables
 from tests.unit import launcher_environments as recorded
 from tests.unit.placements import ADDRESS, EVERY_MPI, MPI, place, refused
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.environment import detect
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement.detect import detect
 from tests.unit import launcher_environments as recorded
 from tests.unit.placements import ADDRESS, place, refused
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from entrypoints import adapt, frames, last_words
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.options import positive_integer
+from entrypoints.cli.options import positive_integer
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 def raised(path: Path, text: str) -> BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from entrypoints.host import Core
+from entrypoints.machine.facts import Core
 from tests.unit.host_jobs import job
 from tooling import compose, container, identity, pins
 from tooling.compose import ClusterSpec

@@ -59,9 +59,9 @@ def flip_mode(path: str) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(append("entrypoints/errors.py"), id="entrypoints"),
+        pytest.param(append("entrypoints/cli/errors.py"), id="entrypoints"),
         pytest.param(append("entrypoints/train/new.py"), id="new-module"),
-        pytest.param(lambda checkout: (checkout / "entrypoints/errors.py").unlink(), id="module-removed"),
+        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").unlink(), id="module-removed"),
         pytest.param(append("entrypoints/.dockerignore"), id="dockerignore"),
         pytest.param(append("images/Dockerfile"), id="dockerfile"),
         pytest.param(append("images/entrypoint"), id="entrypoint"),
@@ -99,8 +99,8 @@ def test_an_image_is_made_again_when_one_of_its_inputs_changes(
         pytest.param(append("entrypoints/__pycache__/errors.cpython-311.pyc"), id="bytecode"),
         pytest.param(append("entrypoints/train/__pycache__/a.pyc"), id="bytecode-below"),
         pytest.param(append("entrypoints/.ruff_cache/0.1/1"), id="cache-of-a-tool"),
-        pytest.param(lambda checkout: (checkout / "entrypoints/errors.py").touch(), id="time-stamp"),
-        pytest.param(lambda checkout: (checkout / "entrypoints/errors.py").chmod(0o600), id="umask"),
+        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").touch(), id="time-stamp"),
+        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").chmod(0o600), id="umask"),
     ],
 )
 def test_an_image_is_not_made_again_for_what_is_not_in_it(

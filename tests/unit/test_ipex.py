@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints.adapt.adaptation import IPEX, release
-from entrypoints.packages import versions
+from entrypoints.cli.packages import versions
 from tests.unit.test_dispatch import entrypoint
 
 INSTALLED = versions(["torch", "accelerate", IPEX])

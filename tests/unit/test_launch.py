@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from entrypoints import launch, launch_options
-from entrypoints.errors import UsageError
-from entrypoints.memory_events import Kills
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.memory_events import Kills
 
 
 def test_one_node_needs_no_options_but_the_command() -> None:

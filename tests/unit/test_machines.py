@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import topology
-from entrypoints.affinity import plan, ranks_for
-from entrypoints.cpus import format_cpu_list
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.host import Topology
-from entrypoints.openmp import affinity
-from entrypoints.preload import Preloads
-from entrypoints.rank_plan import MemoryPolicy, RankPlan
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import topology
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import Topology
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.planner import plan, ranks_for
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.rank_plan import MemoryPolicy, RankPlan
+from entrypoints.plan.threads import affinity
 from tests.unit.machines.expected import EXPECTED
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES

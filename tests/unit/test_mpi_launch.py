@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import processes
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import processes
 from entrypoints.mpi import hosts, hydra, launch
 from entrypoints.mpi.job import Failure
 from tests.signals import as_at_a_terminal

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints import processes
+from entrypoints.machine import processes
 from entrypoints.mpi import watch
 from tooling.paths import ROOT
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import network
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import network
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 def two_nodes(master_addr: str) -> DistributedEnvironment:

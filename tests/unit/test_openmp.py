@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.host import Quota
-from entrypoints.openmp import affinity
-from entrypoints.preload import Preloads
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import Quota
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.threads import affinity
 from tests.unit.rank_plans import IOMP, cores, make, place
 
 # The number

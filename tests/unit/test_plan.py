@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import memory_policy, plan, rank
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.rank_plan import MemoryPolicy
+from entrypoints import rank
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import numa
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import command as plan
+from entrypoints.plan.rank_plan import MemoryPolicy
 from tests.unit import launcher_environments as recorded
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +77,7 @@ def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node()
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     loaded = set(done.stderr.split())
-    assert "entrypoints.affinity" in loaded
+    assert "entrypoints.plan.planner" in loaded
     assert not loaded & {"torch", "numpy", "psutil", "transformers"}
     if len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) < 2:
         assert "ctypes" not in loaded
@@ -125,7 +127,7 @@ def policy_of_a_child(policy: MemoryPolicy) -> str:
 
 
 @pytest.mark.skipif(
-    memory_policy.current() in (memory_policy.REFUSED, memory_policy.UNKNOWN),
+    numa.current() in (numa.REFUSED, numa.UNKNOWN),
     reason="this kernel or container has no NUMA memory policy to set (CAP_SYS_NICE allows it)",
 )
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_policy_outlives_the_exec_of_the_worker(policy: MemoryPolicy) -> None:
 
 
 @pytest.mark.skipif(
-    memory_policy.current() in (memory_policy.REFUSED, memory_policy.UNKNOWN),
+    numa.current() in (numa.REFUSED, numa.UNKNOWN),
     reason="this kernel or container has no NUMA memory policy to set (CAP_SYS_NICE allows it)",
 )
 @pytest.mark.parametrize("node", [8, 64, 1000])
@@ -146,7 +148,7 @@ def test_a_node_that_is_not_there_raises(node: int) -> None:
     if Path(f"/sys/devices/system/node/node{node}").exists():
         pytest.skip(f"this machine has a NUMA node {node}")
     with pytest.raises(OSError, match="Invalid argument"):
-        memory_policy.apply(MemoryPolicy("preferred", (node,)))
+        numa.apply(MemoryPolicy("preferred", (node,)))
 
 
 def test_a_refused_policy_is_a_warning_and_the_rank_goes_on(
@@ -155,7 +157,7 @@ def test_a_refused_policy_is_a_warning_and_the_rank_goes_on(
     def refuse(policy: MemoryPolicy) -> None:  # what container engines' default profile does
         raise PermissionError(1, os.strerror(1))
 
-    monkeypatch.setattr(memory_policy, "apply", refuse)
+    monkeypatch.setattr(numa, "apply", refuse)
     rank._set_memory_policy(MemoryPolicy("preferred", (1,)))
     assert "memory policy preferred on NUMA node 1 is refused" in capsys.readouterr().err
 

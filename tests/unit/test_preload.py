@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.preload import Locator, compose, find, split, verify
+from entrypoints.plan.preload import Locator, compose, find, split, verify
 
 ROOT = Path(__file__).parents[2]
 CACHE = """\
@@ -92,7 +92,7 @@ def test_ld_preload_keeps_the_users_order_and_nothing_twice() -> None:
 
 
 def _verify_in_a_process(preload: str, asked: str) -> str:
-    code = "import sys; from entrypoints.preload import verify; print(verify([sys.argv[1]]))"
+    code = "import sys; from entrypoints.plan.preload import verify; print(verify([sys.argv[1]]))"
     environ = {**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", code, asked], env=environ, capture_output=True, text=True, check=True, timeout=60

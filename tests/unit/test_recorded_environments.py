@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints import environment
-from entrypoints.environment import detect
-from entrypoints.errors import UsageError
-from entrypoints.launchers import LAUNCHERS
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement import detect as environment
+from entrypoints.placement.detect import detect
+from entrypoints.placement.launchers import LAUNCHERS
 from tests.unit.launcher_environments import RECORDINGS, recording
 
 # Launcher, rank, world_size, local_rank, local_world_size, node_rank, master_addr.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from entrypoints import failure, restarts
-from entrypoints.errors import MeetingError, UsageError
-from entrypoints.memory_events import Kills
+from entrypoints.cli.errors import MeetingError, UsageError
+from entrypoints.machine.memory_events import Kills
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.environment import detect
-from entrypoints.errors import UsageError
-from entrypoints.slurm import expand_nodelist, tasks_per_node
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement.detect import detect
+from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 from tests.unit import launcher_environments as recorded
 
 

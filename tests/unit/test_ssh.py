@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints import ssh
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 
 def keys(folder: Path, *names: str) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import ancestors, cpuinfo, cpus, network, topology
-from entrypoints.host import Core
+from entrypoints.machine import ancestors, cpuinfo, cpus, network, topology
+from entrypoints.machine.facts import Core
 from tests.unit.machines.layout import Machine, lay_out
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import columns
 from entrypoints.train.tables import Table
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from entrypoints import rank
-from entrypoints.errors import UsageError
-from entrypoints.train import config_files, flags
+from entrypoints.cli import config_files
+from entrypoints.cli.errors import UsageError
+from entrypoints.train import flags
 
 
 def written(folder: Path, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from entrypoints.adapt import arguments
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import flags
 
 # The release that the default pin has: what it knows of the old flags.

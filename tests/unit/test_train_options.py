@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import adapters, checkpoints, compiling, main, output, sharding
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import output, results
 from tests.unit.test_train_checkpoints import cut, whole
 

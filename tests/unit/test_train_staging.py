@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import checkpoints, output, staging
 
 

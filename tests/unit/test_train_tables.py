@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train.tables import Table, read
 
 ROWS = {"text": ["a, b", 'say "c"'], "label": ["1", "0"]}

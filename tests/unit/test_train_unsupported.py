@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import unsupported
 
 DEFAULTS: dict[str, Any] = {

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from entrypoints import cpuinfo
 from entrypoints.doctor.meeting import SKEW_SECONDS
+from entrypoints.machine import cpuinfo
 from tooling.hosts.job import Job
 
 # User and group of the containers if the ssh user is root: ranks never run as root.

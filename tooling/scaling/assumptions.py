@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from entrypoints.communication import CORES_WORTH_A_WORKER
+from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.network import Link
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from entrypoints.communication import CORES_WORTH_A_WORKER
+from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
 from tooling.errors import UsageError
 from tooling.scaling import assumptions, models, network, processors
 from tooling.scaling.assumptions import OVERLAP, link_inputs

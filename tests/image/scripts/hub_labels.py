@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 from entrypoints.train import data, tasks
 from entrypoints.train.arguments import TaskArguments
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints.cpus import parse_cpu_list
+from entrypoints.machine.cpus import parse_cpu_list
 
 # The processes that start ranks, as the kernel names them (15 characters). Their own CPU mask is the one that
 # a launcher divides when it pins its ranks.

@@ -10,9 +10,9 @@ import os
 import re
 from pathlib import Path
 
-from entrypoints import ancestors, cgroup_limits, cpuinfo, cpus, network
-from entrypoints.errors import UsageError
-from entrypoints.host import Topology
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import ancestors, cgroup_limits, cpuinfo, cpus, network
+from entrypoints.machine.facts import Topology
 
 REAL_ROOT = Path("/")
 
@@ -80,6 +80,6 @@ def _shm_bytes(root: Path, warnings: list[str]) -> int | None:
 def _memory_policy(nodes_with_memory: int) -> str:
     if nodes_with_memory < 2:  # there is nothing to choose
         return "default"
-    from entrypoints import memory_policy  # ctypes takes its time to import
+    from entrypoints.machine import numa as memory_policy  # ctypes takes its time to import
 
     return memory_policy.current()

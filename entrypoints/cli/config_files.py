@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entrypoints.errors import UsageError
+from entrypoints.cli.errors import UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 # What YAML means by no value: the flag keeps its default.

@@ -12,15 +12,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from entrypoints import affinity, ccl, environment, preload, topology
-from entrypoints.cpus import format_cpu_list
-from entrypoints.digits import whole_number
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.host import Topology
-from entrypoints.notes import count
-from entrypoints.options import Parser, positive_integer
-from entrypoints.rank_plan import RankPlan
+from entrypoints import ccl
+from entrypoints.cli.digits import whole_number
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import Parser, positive_integer
+from entrypoints.machine import topology
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import Topology
+from entrypoints.placement import detect
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import planner, preload
+from entrypoints.plan.notes import count
+from entrypoints.plan.rank_plan import RankPlan
 
 # More ranks than these are not shown one by one.
 _MOST_RANKS_SHOWN = 32
@@ -28,8 +31,8 @@ _MOST_RANKS_SHOWN = 32
 
 def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
     """The plan for this process's environment and host. Raises UsageError."""
-    place = environment.detect(environ)
-    return affinity.plan(place, topology.read(), environ, preload.find(environ), backend or ccl.default_backend())
+    place = detect.detect(environ)
+    return planner.plan(place, topology.read(), environ, preload.find(environ), backend or ccl.default_backend())
 
 
 def main(argv: list[str]) -> int:
@@ -42,20 +45,20 @@ def main(argv: list[str]) -> int:
     add("--local-rank", metavar="I", help="which of them, from 0 (default: 0)")
     add("--world-size", type=positive_integer, metavar="W", help="what if W ranks ran on all nodes (default: R)")
     options = parser.parse_args(argv)
-    place = environment.detect(os.environ)
+    place = detect.detect(os.environ)
     if options.local_world_size or options.world_size or options.local_rank:
         place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
     host = topology.read(master_addr=place.master_addr if place.launcher != _WHAT_IF else None)
     libraries = preload.find(os.environ)
     ranks = 1 if options.json else min(place.local_world_size, _MOST_RANKS_SHOWN)
-    made = affinity.plan(place, host, os.environ, libraries, options.backend)
+    made = planner.plan(place, host, os.environ, libraries, options.backend)
     if options.json:
         print(json.dumps(made.document(), indent=2))
         return 0
     others = []
     for local_rank in range(ranks if ranks > 1 else 0):
         other = replace(place, local_rank=local_rank, rank=place.rank - place.local_rank + local_rank)
-        others.append(affinity.plan(other, host, os.environ, libraries, options.backend))
+        others.append(planner.plan(other, host, os.environ, libraries, options.backend))
     print(table(made, host, others))
     return 0
 

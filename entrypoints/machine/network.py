@@ -14,9 +14,9 @@ import struct
 import time
 from pathlib import Path
 
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import MeetingError, UsageError
-from entrypoints.host import Interface, Route
+from entrypoints.cli.errors import MeetingError, UsageError
+from entrypoints.machine.facts import Interface, Route
+from entrypoints.placement.detect import DistributedEnvironment
 
 _SIOCGIFADDR = 0x8915
 _RETRY_SECONDS = 0.5

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from entrypoints import communication, openmp, share
-from entrypoints.cpus import format_cpu_list
-from entrypoints.digits import whole_number
-from entrypoints.environment import DistributedEnvironment, variables
-from entrypoints.environment import warnings as environment_warnings
-from entrypoints.errors import UsageError
-from entrypoints.host import EMULATED, SUPPORTED_MACHINE, Topology
-from entrypoints.notes import Notes, count
-from entrypoints.openmp import LAUNCH_ROLE as LAUNCH_ROLE
-from entrypoints.preload import Preloads, compose
-from entrypoints.rank_plan import MemoryPolicy, RankPlan
-from entrypoints.share import Share
+from entrypoints.cli.digits import whole_number
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import EMULATED, SUPPORTED_MACHINE, Topology
+from entrypoints.placement.detect import DistributedEnvironment, variables
+from entrypoints.placement.detect import warnings as environment_warnings
+from entrypoints.plan import ccl_workers, share
+from entrypoints.plan import threads as openmp
+from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.preload import Preloads, compose
+from entrypoints.plan.rank_plan import MemoryPolicy, RankPlan
+from entrypoints.plan.share import Share
+from entrypoints.plan.threads import LAUNCH_ROLE as LAUNCH_ROLE
 
 # torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
 QUIET = "FATAL"
@@ -46,7 +47,7 @@ def plan(
     part = share.of_rank(environment, topology, notes)
     own_threads = openmp.users_threads(environment, user_environ, notes)
     fixed = int(own_threads.split(",")[0]) if own_threads else None
-    workers = communication.worker_cores(environment, part, backend, fixed, user_environ, notes)
+    workers = ccl_workers.worker_cores(environment, part, backend, fixed, user_environ, notes)
     computing = tuple(core for core in part.cores if not set(workers) & set(core.cpus)) or tuple(part.cores)
     kept = len(part.cores) - len(computing)
     threads = fixed or min(part.most_threads, len(computing))
@@ -59,7 +60,7 @@ def plan(
     chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
     chosen.update(openmp.variables(part, computing, threads, user_environ, preloads, notes))
     if backend == "ccl" and environment.world_size > 1:
-        chosen.update(communication.variables(workers, environment.local_world_size, user_environ))
+        chosen.update(ccl_workers.variables(workers, environment.local_world_size, user_environ))
     loaders = _dataloader_workers(part, len(cpus), threads, user_environ, notes)
     chosen[DATALOADER_WORKERS] = str(loaders)
     if "TORCH_CPP_LOG_LEVEL" not in user_environ:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from entrypoints.cpus import parse_cpu_list
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.notes import Notes, count
-from entrypoints.share import Share
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.cpus import parse_cpu_list
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.share import Share
 
 # One core in sixteen is what a worker may cost: below, the computing that is lost outweighs what is won by
 # communicating beside it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from entrypoints.environment import DistributedEnvironment
+from entrypoints.placement.detect import DistributedEnvironment
 
 
 @dataclass(frozen=True)

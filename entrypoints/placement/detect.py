@@ -15,10 +15,10 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from entrypoints.digits import whole_number
-from entrypoints.errors import UsageError
-from entrypoints.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
-from entrypoints.slurm import expand_nodelist, tasks_per_node
+from entrypoints.cli.digits import whole_number
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
+from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
 DEFAULT_MASTER_PORT = 29500

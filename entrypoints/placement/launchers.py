@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from entrypoints.digits import whole_number
-from entrypoints.slurm import in_step
+from entrypoints.cli.digits import whole_number
+from entrypoints.placement.slurm import in_step
 
 
 @dataclass(frozen=True)

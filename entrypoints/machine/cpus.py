@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from entrypoints.host import Core, NumaNode
+from entrypoints.machine.facts import Core, NumaNode
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints.host import EMULATED
+from entrypoints.machine.facts import EMULATED
 
 # The features by which oneDNN selects its training kernels, in the names of Linux. arm64 uses different names.
 FEATURES = (

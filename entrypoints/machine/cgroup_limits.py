@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints.host import MemoryLimit, Quota
+from entrypoints.machine.facts import MemoryLimit, Quota
 
 CONTROLLERS = ("cpu", "cpuset", "memory")
 # Version 1 writes "unlimited" as the largest multiple of a page that fits in 63 bits.

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from entrypoints.environment import DistributedEnvironment
-from entrypoints.errors import UsageError
-from entrypoints.host import Core
-from entrypoints.launchers import TORCHRUN
-from entrypoints.notes import Notes, count
-from entrypoints.preload import Preloads, split
-from entrypoints.share import Share
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import Core
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.launchers import TORCHRUN
+from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.preload import Preloads, split
+from entrypoints.plan.share import Share
 
 # The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
 LAUNCH_ROLE = "cpu-train-stack"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from entrypoints.host import Core
+from entrypoints.machine.facts import Core
 
 # Crossing from one socket to another is slower than crossing between two NUMA nodes of one socket.
 _SOCKET_COST = 1000
