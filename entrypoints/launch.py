@@ -72,7 +72,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher import api
 
-    from entrypoints.distributed import explain
+    from entrypoints.group.create import explain
 
     if "LOGLEVEL" not in os.environ:  # torchrun's switch for its agent's log
         for name, logger in logging.root.manager.loggerDict.items():

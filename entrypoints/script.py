@@ -14,9 +14,9 @@ from pathlib import Path
 from entrypoints import run_options
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
-from entrypoints.banner import Announce
 from entrypoints.cli.errors import UsageError
-from entrypoints.distributed import check_backend
+from entrypoints.group.banner import Announce
+from entrypoints.group.create import check_backend
 from entrypoints.placement.detect import DistributedEnvironment
 
 

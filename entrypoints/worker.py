@@ -11,10 +11,11 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import attention, banner, bf16_products, dropout, failure, kernels, last_words, rank, script
-from entrypoints.banner import Announce
+from entrypoints import attention, bf16_products, dropout, failure, kernels, last_words, rank, script
 from entrypoints.cli.errors import UsageError
-from entrypoints.distributed import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
+from entrypoints.group import banner
+from entrypoints.group.banner import Announce
+from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
 from entrypoints.machine import cpuinfo
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from entrypoints import ccl
+from entrypoints.group import backends
 from entrypoints.placement.detect import DistributedEnvironment
 
 
@@ -18,4 +18,4 @@ def variables(rank: int, ranks: int) -> dict[str, str]:
         master_port=29500,
         launcher="torchrun",
     )
-    return ccl.variables(place, "lo", shared_memory=True)
+    return backends.variables(place, "lo", shared_memory=True)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from entrypoints import ccl
 from entrypoints.bench import cases, scaling_arguments
 from entrypoints.bench.collectives import Collectives
 from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
 from entrypoints.cli.options import Parser, positive_seconds
-from entrypoints.distributed import BACKENDS, check_backend
+from entrypoints.group import backends as ccl
+from entrypoints.group.create import BACKENDS, check_backend
 
 MEASUREMENTS = ("collectives", "scaling")
 ROW_SECONDS = 2.0

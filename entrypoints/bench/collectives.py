@@ -16,13 +16,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from entrypoints.banner import Announce
 from entrypoints.bench import calls, report
 from entrypoints.bench.cases import Case
 from entrypoints.bench.ceilings import Ceilings, everyone
 from entrypoints.bench.measure import Timing, measure
 from entrypoints.bench.output import write
-from entrypoints.distributed import BACKENDS, JOIN_SECONDS
+from entrypoints.group.banner import Announce
+from entrypoints.group.create import BACKENDS, JOIN_SECONDS
 from entrypoints.placement.detect import DistributedEnvironment
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from entrypoints.banner import Announce
 from entrypoints.bench import collectives
 from entrypoints.bench.ceilings import everyone
 from entrypoints.bench.matching import StepTime, powers_of_two
@@ -32,7 +31,8 @@ from entrypoints.bench.phases import (
     timed,
 )
 from entrypoints.cli.errors import UsageError
-from entrypoints.distributed import BACKENDS, JOIN_SECONDS
+from entrypoints.group.banner import Announce
+from entrypoints.group.create import BACKENDS, JOIN_SECONDS
 from entrypoints.placement.detect import DistributedEnvironment
 
 # Of a block, at most: long against a period of a CPU quota.

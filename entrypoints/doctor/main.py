@@ -17,7 +17,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from entrypoints import ccl
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer
 from entrypoints.doctor import (
@@ -33,6 +32,7 @@ from entrypoints.doctor import (
     versions,
 )
 from entrypoints.doctor.checks import Check, Status
+from entrypoints.group import backends
 from entrypoints.machine import cpuinfo, topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
@@ -114,7 +114,7 @@ def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str])
     host, libraries = topology.read(), preload.find(environ)
     if ranks != place.local_world_size:
         place = command.what_if(place, ranks, None, None)
-    found = planner.plan(place, host, environ, libraries, ccl.default_backend())
+    found = planner.plan(place, host, environ, libraries, backends.default_backend())
     return machine.plan(found, (*host.warnings, *libraries.warnings))
 
 

@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from entrypoints import ccl
 from entrypoints.cli.digits import whole_number
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, positive_integer
+from entrypoints.group import backends
 from entrypoints.machine import topology
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Topology
@@ -32,7 +32,9 @@ _MOST_RANKS_SHOWN = 32
 def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
     """The plan for this process's environment and host. Raises UsageError."""
     place = detect.detect(environ)
-    return planner.plan(place, topology.read(), environ, preload.find(environ), backend or ccl.default_backend())
+    return planner.plan(
+        place, topology.read(), environ, preload.find(environ), backend or backends.default_backend()
+    )
 
 
 def main(argv: list[str]) -> int:
@@ -40,7 +42,7 @@ def main(argv: list[str]) -> int:
     add = parser.add_argument
     add("--json", action="store_true", help="one JSON document instead of a table")
     add("--backend", metavar="NAME", help="the process group to plan for (default: %(default)s)",
-        default=ccl.default_backend())  # fmt: skip
+        default=backends.default_backend())  # fmt: skip
     add("--local-world-size", type=positive_integer, metavar="R", help="what if R ranks ran on this node")
     add("--local-rank", metavar="I", help="which of them, from 0 (default: 0)")
     add("--world-size", type=positive_integer, metavar="W", help="what if W ranks ran on all nodes (default: R)")

@@ -15,7 +15,7 @@ from entrypoints.train import checkpoints, console
 from entrypoints.train.arguments import Parsed, parse, training_arguments
 
 if TYPE_CHECKING:
-    from entrypoints.banner import Announce
+    from entrypoints.group.banner import Announce
     from entrypoints.placement.detect import DistributedEnvironment
 
 PRINT_CONFIG = "--print-config"
@@ -31,7 +31,7 @@ class Prepared:
 
     @property
     def backend(self) -> str:
-        from entrypoints.distributed import DEFAULT_BACKEND
+        from entrypoints.group.create import DEFAULT_BACKEND
 
         return self.parsed.task.backend or DEFAULT_BACKEND
 
@@ -76,7 +76,7 @@ def check_release(version: str | None) -> None:
 def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
     from transformers import set_seed
 
-    from entrypoints.distributed import agreed
+    from entrypoints.group.create import agreed
     from entrypoints.train import adapters, data, hub, job, model, optimization, output, replicas, run, tasks
 
     task_arguments, rank = parsed.task, environment.rank

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.distributed import agreed
+from entrypoints.group.create import agreed
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train import adapters, ddp, hub, output, replicas, results, sharding
 from entrypoints.train.arguments import TaskArguments

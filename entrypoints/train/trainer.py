@@ -15,7 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.distributed import agreed
+from entrypoints.group.create import agreed
 from entrypoints.train import checkpoints, ddp, ipex, replicas, sharding, staging
 from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses

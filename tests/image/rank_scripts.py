@@ -52,7 +52,7 @@ for step in range(100000):
 AGREE = """
 import sys
 import torch.distributed as dist
-from entrypoints.distributed import agree
+from entrypoints.group.create import agree
 agree(None)
 print("agreed", flush=True)
 messages = {"same": ["no data"] * 2, "one": [None, "no data"], "two": ["no data", "no model"]}[sys.argv[1]]

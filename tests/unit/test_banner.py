@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints.banner import LINES, Seen, lines
+from entrypoints.group.banner import LINES, Seen, lines
 from entrypoints.machine.cpuinfo import limited
 from entrypoints.placement.detect import DistributedEnvironment
 

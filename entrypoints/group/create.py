@@ -17,16 +17,16 @@ from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
-from entrypoints import ccl
 from entrypoints.cli.errors import USAGE_EXIT_CODE, MeetingError, UsageError
 from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS
+from entrypoints.group import backends
 from entrypoints.machine import network, shared_memory
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
 
 T = TypeVar("T")
 # An image without the ccl backend has torch's own.
-DEFAULT_BACKEND = ccl.default_backend()
+DEFAULT_BACKEND = backends.default_backend()
 # How long ranks wait for each other at the start, even with a longer timeout for collectives.
 JOIN_SECONDS = 300.0
 _POLL_SECONDS = 0.02
@@ -44,11 +44,11 @@ def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -
     interface = os.environ["GLOO_SOCKET_IFNAME"]
     ranks, users = environment.local_world_size, os.environ.get("CCL_ATL_SHM")
     # Checked before the ranks meet: all see the same free space, because none has used any yet.
-    warning = ccl.shared_memory_warning(ranks, shared_memory.read(), shared_memory.online_cpus())
-    ccl.prepare(os.environ, ccl.variables(environment, interface, ranks > 1 and warning is None))
+    warning = backends.shared_memory_warning(ranks, shared_memory.read(), shared_memory.online_cpus())
+    backends.prepare(os.environ, backends.variables(environment, interface, ranks > 1 and warning is None))
     if warning and users is None and environment.local_rank == 0:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
-    ccl.load()
+    backends.load()
 
 
 # The store of the ranks, for those that fail to report to each other. Empty without a group.
@@ -60,7 +60,7 @@ BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": _
 
 def check_backend(name: str) -> str:
     """`name`. Raises UsageError if this image has no such backend."""
-    known = [backend for backend in BACKENDS if backend != "ccl" or ccl.installed()]
+    known = [backend for backend in BACKENDS if backend != "ccl" or backends.installed()]
     if name not in known:
         raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
     return name
