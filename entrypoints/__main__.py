@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from entrypoints import failure
 from entrypoints.cli.errors import UsageError
+from entrypoints.rank import exit as failure
 
 HELP = """\
 usage: entrypoint COMMAND ...
@@ -37,16 +37,16 @@ def main(argv: list[str]) -> int:
     try:
         # Imported where used: what is dispatched elsewhere should not wait for it.
         if command == "run":
-            from entrypoints import run_options
+            from entrypoints.rank import run_options
 
             listed = run_options.explained(rest)
             if listed is not None:
                 print(listed)
                 return 0
         if command in RANK_COMMANDS:
-            from entrypoints import rank
+            from entrypoints.rank import start
 
-            rank.start(argv)
+            start.start(argv)
         if command == "launch":
             from entrypoints import launch
 

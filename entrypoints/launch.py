@@ -23,14 +23,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import agent_options, rank, restarts
+from entrypoints import agent_options, restarts
 from entrypoints.cli.errors import UsageError
-from entrypoints.failure import how_it_ended
 from entrypoints.launch_options import Launch, parse
 from entrypoints.machine import network, processes, topology
 from entrypoints.machine.memory_events import Kills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from entrypoints.plan.planner import LAUNCH_ROLE, QUIET, ranks_for
+from entrypoints.rank import start
+from entrypoints.rank.exit import how_it_ended
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -101,7 +102,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             shutdown_timeout=STOP_SECONDS,
             **_meeting_of(options, node),
         )
-        first, *rest = rank.python("entrypoints", list(options.command))
+        first, *rest = start.python("entrypoints", list(options.command))
         processes.tell_of_stopped_ranks(_node_name(options))
         try:
             api.elastic_launch(config, first)(*rest)

@@ -29,7 +29,7 @@ for process in found:
 _USE_MEMORY_UP = """
 import os, pathlib
 rank = next(path for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
-            and int(path.name) != os.getpid() and b"entrypoints.worker" in (path / "cmdline").read_bytes())
+            and int(path.name) != os.getpid() and b"entrypoints.rank.worker" in (path / "cmdline").read_bytes())
 (rank / "oom_score_adj").write_text("1000")
 taken = []
 while (rank / "oom_score_adj").exists():
@@ -88,11 +88,11 @@ def _same(text: str) -> MappingProxyType[str, str]:
 
 
 def _kill_rank(running: Running) -> None:
-    running.signal_in(NODE, "entrypoints.worker", signal.SIGKILL)
+    running.signal_in(NODE, "entrypoints.rank.worker", signal.SIGKILL)
 
 
 def _stop_rank(running: Running) -> None:
-    running.signal_in(NODE, "entrypoints.worker", signal.SIGSTOP)
+    running.signal_in(NODE, "entrypoints.rank.worker", signal.SIGSTOP)
 
 
 def _kill_launcher(running: Running) -> None:

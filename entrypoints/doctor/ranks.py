@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from entrypoints import rank
 from entrypoints.placement.launchers import LAUNCHERS, MARKS
+from entrypoints.rank import start as rank
 
 MARK = "cpu-train-stack-doctor "
 # Variables of an outer job: the doctor's own ranks are alone in this container.

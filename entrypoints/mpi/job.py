@@ -13,9 +13,9 @@ from types import FrameType
 
 from entrypoints import ssh
 from entrypoints.cli.errors import USAGE_EXIT_CODE
-from entrypoints.failure import how_it_ended
 from entrypoints.machine import processes
 from entrypoints.mpi.nodes import Event, Nodes
+from entrypoints.rank.exit import how_it_ended
 
 # After the first failure the other ranks have this long to notice it by themselves and to end with a message.
 GRACE_SECONDS = 5.0

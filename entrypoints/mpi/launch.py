@@ -26,7 +26,7 @@ from entrypoints.cli.options import Parser, port_number, positive_integer, posit
 from entrypoints.mpi import hosts, hydra, watch
 from entrypoints.mpi.job import Job, Signals
 from entrypoints.mpi.nodes import Nodes
-from entrypoints.rank import python
+from entrypoints.rank.start import python
 
 DEFAULT_START_SECONDS = 300.0
 

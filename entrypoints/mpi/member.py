@@ -16,7 +16,7 @@ from pathlib import Path
 
 from entrypoints.mpi.watch import FOLDER, leave_word
 from entrypoints.placement.detect import detect
-from entrypoints.rank import python
+from entrypoints.rank.start import python
 
 _PR_SET_PDEATHSIG = 1
 

@@ -24,7 +24,7 @@ TRAIN = ("train", "--model_name_or_path=/data/model", "--output_dir=/output", "-
 KILL_A_RANK = """
 import os, pathlib, signal
 for folder in pathlib.Path("/proc").iterdir():
-    if folder.name.isdigit() and b"entrypoints.worker" in (folder / "cmdline").read_bytes():
+    if folder.name.isdigit() and b"entrypoints.rank.worker" in (folder / "cmdline").read_bytes():
         os.kill(int(folder.name), signal.SIGKILL)
         break
 else:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import adapt, frames, last_words
+from entrypoints import adapt
 from entrypoints.cli.options import positive_integer
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.rank import frames, last_words
 
 
 def raised(path: Path, text: str) -> BaseException:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import rank
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import numa
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command as plan
 from entrypoints.plan.rank_plan import MemoryPolicy
+from entrypoints.rank import start
 from tests.unit import launcher_environments as recorded
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node()
     ],
 )
 def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | None) -> None:
-    assert rank.named_backend(line.split()) == backend
+    assert start.named_backend(line.split()) == backend
 
 
 # Memory
@@ -158,7 +158,7 @@ def test_a_refused_policy_is_a_warning_and_the_rank_goes_on(
         raise PermissionError(1, os.strerror(1))
 
     monkeypatch.setattr(numa, "apply", refuse)
-    rank._set_memory_policy(MemoryPolicy("preferred", (1,)))
+    start._set_memory_policy(MemoryPolicy("preferred", (1,)))
     assert "memory policy preferred on NUMA node 1 is refused" in capsys.readouterr().err
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints import failure, restarts
+from entrypoints import restarts
 from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.machine.memory_events import Kills
+from entrypoints.rank import exit as failure
 
 
 @dataclass

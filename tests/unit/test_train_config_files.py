@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from entrypoints import rank
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError
+from entrypoints.rank import start
 from entrypoints.train import flags
 
 
@@ -95,7 +95,7 @@ def test_a_wrong_key_is_answered_with_the_nearest_right_one() -> None:
 
 def test_the_process_group_that_a_file_names_is_known_before_the_rank_starts(tmp_path: Path) -> None:
     file = written(tmp_path, "seed: 1\nbackend: gloo\n")
-    assert rank.named_backend(["train", file]) == "gloo"
-    assert rank.named_backend(["train", file, "--backend", "ccl"]) == "ccl"
-    assert rank.named_backend(["train", written(tmp_path, "ddp_backend: gloo")]) == "gloo"
-    assert rank.named_backend(["train", written(tmp_path, "seed: [")]) is None
+    assert start.named_backend(["train", file]) == "gloo"
+    assert start.named_backend(["train", file, "--backend", "ccl"]) == "ccl"
+    assert start.named_backend(["train", written(tmp_path, "ddp_backend: gloo")]) == "gloo"
+    assert start.named_backend(["train", written(tmp_path, "seed: [")]) is None

@@ -37,7 +37,7 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(made.environment)
     environ[LAUNCHER] = made.placement.launcher
     environ[PRELOADED] = ":".join(made.preload)
-    os.execve(sys.executable, python("entrypoints.worker", argv), environ)  # noqa: S606 - no shell is the point
+    os.execve(sys.executable, python("entrypoints.rank.worker", argv), environ)  # noqa: S606 - no shell is the point
 
 
 def named_backend(argv: list[str]) -> str | None:

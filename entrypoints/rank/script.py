@@ -11,13 +11,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints import run_options
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.banner import Announce
 from entrypoints.group.create import check_backend
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.rank import run_options
 
 
 @dataclass(frozen=True)

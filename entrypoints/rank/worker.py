@@ -1,6 +1,6 @@
 """One rank's work, after the exec: verify the preloads, make the process group, run the trainer or the script.
 
-Started by `entrypoints.rank` only, with its variables set.
+Started by `entrypoints.rank.start` only, with its variables set.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import attention, bf16_products, dropout, failure, kernels, last_words, rank, script
+from entrypoints import attention, bf16_products, dropout, kernels
 from entrypoints.cli.errors import UsageError
 from entrypoints.group import banner
 from entrypoints.group.banner import Announce
@@ -19,6 +19,8 @@ from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, check_back
 from entrypoints.machine import cpuinfo
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload
+from entrypoints.rank import exit as failure
+from entrypoints.rank import last_words, script, start
 
 # For the group that only carries the ranks' usage errors to rank 0.
 _USAGE_SECONDS = 30.0
@@ -81,14 +83,14 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
 def _others_backend(command: str, argv: list[str]) -> str:
     """The group of the ranks that can go on, which this one has to join to say that it cannot."""
     try:
-        return check_backend(rank.named_backend([command, *argv]) or DEFAULT_BACKEND)
+        return check_backend(start.named_backend([command, *argv]) or DEFAULT_BACKEND)
     except UsageError:  # which is the others' error too
         return DEFAULT_BACKEND
 
 
 def main() -> NoReturn:
     _whole_lines()
-    environment, preloaded = rank.take_back(os.environ)
+    environment, preloaded = start.take_back(os.environ)
     for warning in preload.verify(preloaded):
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
     command, *argv = sys.argv[1:]

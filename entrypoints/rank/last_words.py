@@ -12,8 +12,9 @@ import threading
 import traceback
 from typing import Callable, Protocol, TypeVar
 
-from entrypoints import failure, frames
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.rank import exit as failure
+from entrypoints.rank import frames
 
 T = TypeVar("T")
 
