@@ -48,9 +48,9 @@ def main(argv: list[str]) -> int:
 
             start.start(argv)
         if command == "launch":
-            from entrypoints import launch
+            from entrypoints.launch import agent
 
-            return launch.main(rest)
+            return agent.main(rest)
         if command == "mpi-launch":
             from entrypoints.mpi import launch as mpi_launch
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from entrypoints import launch, launch_options
 from entrypoints.cli.errors import UsageError
+from entrypoints.launch import agent
+from entrypoints.launch import options as launch_options
 from entrypoints.machine.memory_events import Kills
 
 
@@ -119,7 +120,7 @@ def left(folder: Path, rank: int, when: float) -> str:
 
 
 def cause(failures: dict[int, Failure]) -> int:
-    return launch.first_failure(failures)[0]
+    return agent.first_failure(failures)[0]
 
 
 def test_a_killed_rank_is_the_cause_of_its_peers_lost_connections(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_the_report_is_one_line_and_the_ranks_own_code(
 ) -> None:
     argv = ["--nnodes", "3", "--node-rank", "2", "--master-addr", "h", "--", "train"]
     failures: Any = {5: Failure(1, exitcode, 1000)}
-    assert launch._report(failures, launch_options.parse(argv, {}), Kills()) == code
+    assert agent._report(failures, launch_options.parse(argv, {}), Kills()) == code
     assert capsys.readouterr().err == line
 
 
@@ -172,14 +173,14 @@ def test_a_kill_for_memory_before_this_launch_is_not_this_ones_cause(
     kills = Kills(tmp_path)
     failures: Any = {0: Failure(0, -signal.SIGKILL, 1000)}
     options = launch_options.parse(["--", "train"], {})
-    assert launch._report(failures, options, kills) == 137
+    assert agent._report(failures, options, kills) == 137
     assert "out of memory" not in capsys.readouterr().err
     events.write_text("oom 4\noom_kill 4\n")
-    assert launch._report(failures, options, kills) == 137
+    assert agent._report(failures, options, kills) == 137
     assert "was killed by SIGKILL: out of memory" in capsys.readouterr().err
 
 
 def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     failures: Any = {0: Failure(0, 2, 1000, error_file_data={"told": True})}
-    assert launch._report(failures, launch_options.parse(["--", "train"], {}), Kills()) == 2
+    assert agent._report(failures, launch_options.parse(["--", "train"], {}), Kills()) == 2
     assert capsys.readouterr().err == ""

@@ -19,7 +19,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from entrypoints import launch_options
+from entrypoints.launch import options
 from entrypoints.mpi import launch as image_mpi_launch
 from tests.unit.test_push import LOCK
 from tooling import image_lock
@@ -222,7 +222,7 @@ def test_the_images_launchers_understand_the_manifests_arguments() -> None:
     (job,) = documents("pytorchjob")
     args = replicas(job)["Worker"]["template"]["spec"]["containers"][0]["args"]
     environ = {"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "bert-worker-0:23456"}
-    parsed = launch_options.parse(args[1:], {**environ, "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3"})
+    parsed = options.parse(args[1:], {**environ, "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3"})
     assert (parsed.nnodes, parsed.nproc_per_node, parsed.max_restarts) == (4, None, 3)
     assert parsed.command == OPTIONS.command
     (mpi,) = documents("mpijob")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints import restarts
 from entrypoints.cli.errors import MeetingError, UsageError
+from entrypoints.launch import restarts
 from entrypoints.machine.memory_events import Kills
 from entrypoints.rank import exit as failure
 

@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints import agent_options, restarts
 from entrypoints.cli.errors import UsageError
-from entrypoints.launch_options import Launch, parse
+from entrypoints.launch import agent_options, restarts
+from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
 from entrypoints.machine.memory_events import Kills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
