@@ -52,11 +52,11 @@ def main(argv: list[str]) -> int:
 
             return agent.main(rest)
         if command == "mpi-launch":
-            from entrypoints.mpi import launch as mpi_launch
+            from entrypoints.launch.mpi import command as mpi_launch
 
             return mpi_launch.main(rest)
         if command == "sshd":
-            from entrypoints import sshd
+            from entrypoints.launch.mpi import sshd
 
             return sshd.main(rest)
         if command == "plan":

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from entrypoints.launch import options
-from entrypoints.mpi import launch as image_mpi_launch
+from entrypoints.launch.mpi import command as image_mpi_launch
 from tests.unit.test_push import LOCK
 from tooling import image_lock
 from tooling.errors import UsageError

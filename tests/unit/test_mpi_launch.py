@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.launch.mpi import command, hydra
+from entrypoints.launch.mpi import hostfile as hosts
+from entrypoints.launch.mpi.job import Failure
 from entrypoints.machine import processes
-from entrypoints.mpi import hosts, hydra, launch
-from entrypoints.mpi.job import Failure
 from tests.signals import as_at_a_terminal
 from tooling.paths import ROOT
 
 
 def test_the_options_of_a_job() -> None:
     argv = ["--hosts=node-0,node-1", "--ranks-per-node=2", "--env=HF_TOKEN", "--", "train", "--bf16"]
-    made = launch.parse(argv, {})
+    made = command.parse(argv, {})
     assert made.hosts == ("node-0", "node-1")
     assert (made.ranks_per_node, made.names, made.port) == (2, ("HF_TOKEN",), 2222)
     assert made.command == ("train", "--bf16")
@@ -31,7 +32,7 @@ def test_what_a_kubernetes_mpijob_sets_is_the_default(tmp_path: Path) -> None:
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("job-worker-0.job.default.svc:1\njob-worker-1.job.default.svc:1\n")
     environ = {"I_MPI_HYDRA_HOST_FILE": str(hostfile), "I_MPI_PERHOST": "3"}
-    made = launch.parse(["--", "train"], environ)
+    made = command.parse(["--", "train"], environ)
     assert made.hosts == ("job-worker-0.job.default.svc", "job-worker-1.job.default.svc")
     assert made.ranks_per_node == 3
 
@@ -54,7 +55,7 @@ def test_what_a_kubernetes_mpijob_sets_is_the_default(tmp_path: Path) -> None:
 )
 def test_a_job_that_cannot_be_is_refused(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        launch.parse(argv, {})
+        command.parse(argv, {})
 
 
 def test_a_hostfile_has_a_node_a_line_with_comments_slots_and_options(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from entrypoints.launch.mpi import node_watch
 from entrypoints.machine import processes
-from entrypoints.mpi import watch
 from tooling.paths import ROOT
 
 # A watch that says nothing would be waited for.
@@ -28,7 +28,7 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "entrypoints.mpi.watch", str(folder)],
+            [sys.executable, "-m", "entrypoints.launch.mpi.node_watch", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -46,9 +46,9 @@ class Watched:
 
     def start(self, rank: int, *command: str) -> subprocess.Popen[bytes]:
         """A rank's parent with `command` as the rank."""
-        environ = {**os.environ, watch.FOLDER: str(self.folder), "PMI_RANK": str(rank), "PMI_SIZE": "2"}
+        environ = {**os.environ, node_watch.FOLDER: str(self.folder), "PMI_RANK": str(rank), "PMI_SIZE": "2"}
         environ.update({"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"})
-        argv = [sys.executable, "-m", "entrypoints.mpi.member", *command]
+        argv = [sys.executable, "-m", "entrypoints.launch.mpi.rank_parent", *command]
         member = subprocess.Popen(argv, env=environ, cwd=ROOT, start_new_session=True)
         self.ranks.append(member)
         return member
@@ -56,10 +56,10 @@ class Watched:
     def pid_of(self, rank: int) -> int:
         """The process number of a rank, once it has left word."""
         deadline = time.monotonic() + 20
-        while rank not in watch.read(self.folder):
+        while rank not in node_watch.read(self.folder):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        return watch.read(self.folder)[rank].pid
+        return node_watch.read(self.folder)[rank].pid
 
     def close(self) -> None:
         """What the launcher does at the end of the job, and the network when the launcher is gone."""
@@ -140,4 +140,4 @@ def test_a_rank_does_not_outlive_its_parent(watched: Callable[[], Watched]) -> N
 
 def test_a_folder_that_somebody_else_has_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
-        watch.main([str(tmp_path)])
+        node_watch.main([str(tmp_path)])

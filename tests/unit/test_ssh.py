@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import ssh
 from entrypoints.cli.errors import UsageError
+from entrypoints.launch.mpi import ssh
 
 
 def keys(folder: Path, *names: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from entrypoints import ssh
+from entrypoints.launch.mpi import ssh
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
 from tooling.kubernetes.request import TMP, Request

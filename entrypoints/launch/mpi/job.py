@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 from types import FrameType
 
-from entrypoints import ssh
 from entrypoints.cli.errors import USAGE_EXIT_CODE
+from entrypoints.launch.mpi import ssh
+from entrypoints.launch.mpi.sessions import Event, Nodes
 from entrypoints.machine import processes
-from entrypoints.mpi.nodes import Event, Nodes
 from entrypoints.rank.exit import how_it_ended
 
 # After the first failure the other ranks have this long to notice it by themselves and to end with a message.

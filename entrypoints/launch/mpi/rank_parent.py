@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from entrypoints.mpi.watch import FOLDER, leave_word
+from entrypoints.launch.mpi.node_watch import FOLDER, leave_word
 from entrypoints.placement.detect import detect
 from entrypoints.rank.start import python
 

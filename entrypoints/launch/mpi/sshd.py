@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from entrypoints import ssh
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number
+from entrypoints.launch.mpi import ssh
 
 SERVER = "/usr/sbin/sshd"
 

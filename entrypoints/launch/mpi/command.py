@@ -20,12 +20,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints import ssh
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
-from entrypoints.mpi import hosts, hydra, watch
-from entrypoints.mpi.job import Job, Signals
-from entrypoints.mpi.nodes import Nodes
+from entrypoints.launch.mpi import hostfile as hosts
+from entrypoints.launch.mpi import hydra, node_watch, ssh
+from entrypoints.launch.mpi.job import Job, Signals
+from entrypoints.launch.mpi.sessions import Nodes
 from entrypoints.rank.start import python
 
 DEFAULT_START_SECONDS = 300.0
@@ -105,14 +105,14 @@ def main(argv: list[str]) -> int:
         nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)
         if signals.number:
             return 128 + signals.number
-        environ = {**hydra.environ(os.environ, options.hosts, config), watch.FOLDER: folder}
+        environ = {**hydra.environ(os.environ, options.hosts, config), node_watch.FOLDER: folder}
         return Job(_start(options, hostfile, environ), nodes, signals).until_end()
 
 
 def _start(options: Launch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ranks = len(options.hosts) * options.ranks_per_node
-    command = python("entrypoints.mpi.member", list(options.command))
-    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [watch.FOLDER, *options.names], command)
+    command = python("entrypoints.launch.mpi.rank_parent", list(options.command))
+    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [node_watch.FOLDER, *options.names], command)
     sys.stdout.flush()
     # Its own process group: ctrl-C at a terminal is handled here, once.
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)

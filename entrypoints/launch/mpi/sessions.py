@@ -1,6 +1,6 @@
 """The launcher's ssh sessions: one per node, open from before the start until after the end.
 
-An open session proves the node's name, its server and the keys. Over it, the node's watch (entrypoints.mpi.watch)
+An open session proves the node's name, its server and the keys. Over it, the node's watch (entrypoints.launch.mpi.node_watch)
 reports the state of its ranks. When a session breaks, the node is lost: mpirun detects neither a paused node nor a
 broken network.
 """
@@ -120,7 +120,7 @@ class Nodes:
             time.sleep(RETRY_SECONDS)
 
     def _start(self, index: int, complaints: Any) -> subprocess.Popen[str]:
-        remote = " ".join(python("entrypoints.mpi.watch", [self._folder]))
+        remote = " ".join(python("entrypoints.launch.mpi.node_watch", [self._folder]))
         return subprocess.Popen(
             ["ssh", "-F", str(self._config), self.hosts[index], remote],
             stdin=subprocess.PIPE,
