@@ -11,12 +11,12 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
-from entrypoints import attention, bf16_products, dropout, kernels
 from entrypoints.cli.errors import UsageError
 from entrypoints.group import banner
 from entrypoints.group.banner import Announce
 from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
 from entrypoints.machine import cpuinfo
+from entrypoints.operators import attention, bf16_products, dropout, library
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload
 from entrypoints.rank import exit as failure
@@ -73,9 +73,9 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         widened = bf16_products.needed(bf16)
         if widened:
             bf16_products.install()
-        if kernels.wanted(dropout.VARIABLE):
+        if library.wanted(dropout.VARIABLE):
             dropout.install()
-        if kernels.wanted(attention.VARIABLE):
+        if library.wanted(attention.VARIABLE):
             attention.install(bf16, widened)
         return job.run(environment, partial(banner.show, environment, preloaded))
 

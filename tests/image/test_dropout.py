@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import attention, dropout
 from entrypoints.machine import cpuinfo
 from entrypoints.machine.facts import EMULATED
+from entrypoints.operators import attention, dropout
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints import bf16_products
+from entrypoints.operators import bf16_products
 
 
 @pytest.mark.parametrize(

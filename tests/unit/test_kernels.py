@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import attention, dropout, kernels
+from entrypoints.operators import attention, dropout, library
 
 NAMES = (attention.VARIABLE, dropout.VARIABLE)
 
@@ -25,14 +25,14 @@ NAMES = (attention.VARIABLE, dropout.VARIABLE)
 def test_a_variable_leaves_to_torch_what_its_name_says(
     variables: dict[str, str], wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "LIBRARY", tmp_path)
-    for name in (kernels.VARIABLE, kernels.OLD_NAME, *NAMES):
+    monkeypatch.setattr(library, "LIBRARY", tmp_path)
+    for name in (library.VARIABLE, library.OLD_NAME, *NAMES):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert tuple(name for name in NAMES if kernels.wanted(name)) == wanted
+    assert tuple(name for name in NAMES if library.wanted(name)) == wanted
 
 
 def test_without_the_library_everything_is_left_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "libkernels.so")
-    assert not any(kernels.wanted(name) for name in NAMES)
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "libkernels.so")
+    assert not any(library.wanted(name) for name in NAMES)

@@ -20,7 +20,7 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
     tensors,
 )
 
-from entrypoints import attention
+from entrypoints.operators import attention
 
 BF = torch.bfloat16
 

@@ -27,7 +27,7 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
 )
 from torch.utils.checkpoint import checkpoint
 
-from entrypoints import attention, attention_narrow
+from entrypoints.operators import attention, attention_bf16
 
 BF = torch.bfloat16
 TORCHS = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -92,7 +92,7 @@ def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
         outer = torch.randn(2, 3, 130, 64).to(BF)
         before = torch.random.get_rng_state()
         query, key, value = given
-        ours = attention_narrow.attention(query, key, value, None, causal, 0.125, attention.NO_DROPOUT)
+        ours = attention_bf16.attention(query, key, value, None, causal, 0.125, attention.NO_DROPOUT)
         found = derived(ours, given, outer)
         assert torch.equal(before, torch.random.get_rng_state())
         repeated = [given[0], *(tensor.repeat_interleave(3 // fewer, 1) for tensor in given[1:])]

@@ -14,8 +14,9 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from entrypoints import dropout, kernels
-from entrypoints.randomness import Rule
+from entrypoints.operators import dropout
+from entrypoints.operators import library as kernels
+from entrypoints.operators.randomness import Rule
 
 SIGMAS = 6
 BF, P = torch.bfloat16, 0.1

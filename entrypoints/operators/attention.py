@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from entrypoints import attention_mask, attention_narrow, attention_wide, randomness
-from entrypoints.bf16_products import computed_in
 from entrypoints.machine.facts import EMULATED
-from entrypoints.randomness import Rule
+from entrypoints.operators import attention_bf16, attention_fp32, attention_mask, randomness
+from entrypoints.operators.bf16_products import computed_in
+from entrypoints.operators.randomness import Rule
 
 # "torch" turns off this kernel.
 VARIABLE = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
@@ -46,13 +46,13 @@ def _choice(bf16: str, widened: bool) -> Choice:
     import torch
 
     chosen: dict[Any, Kernel] = {}
-    if attention_wide.supported():
-        chosen[torch.float32] = attention_wide.attention
+    if attention_fp32.supported():
+        chosen[torch.float32] = attention_fp32.attention
         if widened:
-            chosen[torch.bfloat16] = attention_wide.attention
-    if bf16 == EMULATED or not attention_narrow.supported():
+            chosen[torch.bfloat16] = attention_fp32.attention
+    if bf16 == EMULATED or not attention_bf16.supported():
         return Choice(chosen, ())
-    chosen[torch.bfloat16] = attention_narrow.attention
+    chosen[torch.bfloat16] = attention_bf16.attention
     return Choice(chosen, (torch.bfloat16,) if bf16 == "avx512_bf16" else ())
 
 

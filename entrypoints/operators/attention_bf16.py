@@ -11,8 +11,8 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from entrypoints import attention_mask, kernels
-from entrypoints.randomness import Rule
+from entrypoints.operators import attention_mask, library
+from entrypoints.operators.randomness import Rule
 
 
 class _Tensor(ctypes.Structure):
@@ -46,7 +46,7 @@ class _Gradients(ctypes.Structure):
 
 def supported() -> bool:
     """Whether this CPU has the kernel's instructions."""
-    return bool(kernels.library().attention_bfloat16_supported())
+    return bool(library.library().attention_bfloat16_supported())
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
@@ -73,7 +73,7 @@ def _function() -> Any:
             ctx.how = causal, factor, rule
             ctx.save_for_backward(query, key, value, mask, out, logarithms)
             described = _described((query, key, value, mask, out, logarithms), *ctx.how)
-            _run(kernels.library().attention_bfloat16_forward, described)
+            _run(library.library().attention_bfloat16_forward, described)
             return out
 
         @staticmethod
@@ -86,7 +86,7 @@ def _function() -> Any:
             each = (*query.shape[:2], *key.shape[2:])
             found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
             written = _Gradients(*map(_tensor, (outer, *found)))
-            _run(kernels.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
+            _run(library.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
             summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
             return (found[0], *summed, None, None, None, None)
 

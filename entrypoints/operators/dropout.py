@@ -11,8 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from entrypoints import kernels, randomness
-from entrypoints.randomness import Rule
+from entrypoints.operators import library as kernels
+from entrypoints.operators import randomness
+from entrypoints.operators.randomness import Rule
 
 # "torch" turns off this kernel. Attention has its own dropout.
 VARIABLE = "CPU_TRAIN_STACK_DROPOUT_KERNEL"

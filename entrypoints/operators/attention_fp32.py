@@ -10,15 +10,15 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from entrypoints import attention_mask, kernels
-from entrypoints.randomness import Rule
+from entrypoints.operators import attention_mask, library
+from entrypoints.operators.randomness import Rule
 
 _Sizes = ctypes.c_size_t * 4
 
 
 def supported() -> bool:
     """Whether this CPU has the kernel's instructions."""
-    return bool(kernels.library().attention_supported())
+    return bool(library.library().attention_supported())
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
@@ -47,7 +47,7 @@ def _function() -> Any:
             marked = torch.bmm(query, key.transpose(1, 2))
             weights = torch.empty_like(marked)
             sizes = _Sizes(*ctx.shape[:2], *marked.shape[1:])
-            kernels.library().attention_forward(
+            library.library().attention_forward(
                 *(marked.data_ptr(), weights.data_ptr(), ctypes.byref(attention_mask.described(mask)), sizes),
                 *(factor, rule.seed, rule.threshold, rule.scale),
             )
@@ -61,7 +61,7 @@ def _function() -> Any:
             outer = gradients[0].flatten(0, 1)
             scores = torch.bmm(outer, value.transpose(1, 2))  # by the weights, then by the scores
             weights = torch.empty_like(scores)
-            kernels.library().attention_backward(
+            library.library().attention_backward(
                 *(marked.data_ptr(), scores.data_ptr(), weights.data_ptr()),
                 *(marked.shape[0] * marked.shape[1], marked.shape[2], ctx.factor, ctx.rule.scale),
             )
