@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from entrypoints.adapt import (
-    arguments,
+    cpu,
     cpu_device,
     loss_scale,
     offline_metrics,
-    older_data,
-    older_names,
+    old_data,
+    old_names,
     process_group,
     removed_names,
-    use_cpu,
 )
+from entrypoints.adapt import flags as arguments
 from entrypoints.adapt.adaptation import PACKAGES, Adaptation, Situation
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
@@ -26,13 +26,13 @@ EVERYTHING = "all"
 
 ALL: tuple[Adaptation, ...] = (
     *process_group.ADAPTATIONS,
-    *use_cpu.ADAPTATIONS,
+    *cpu.ADAPTATIONS,
     *cpu_device.ADAPTATIONS,
     *loss_scale.ADAPTATIONS,
     *offline_metrics.ADAPTATIONS,
     *removed_names.ADAPTATIONS,
-    *older_data.ADAPTATIONS,
-    *older_names.ADAPTATIONS,
+    *old_data.ADAPTATIONS,
+    *old_names.ADAPTATIONS,
     *arguments.ADAPTATIONS,
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import catalogue, older_names, words
+from entrypoints.adapt import catalogue, old_names, words
 from entrypoints.adapt.adaptation import IPEX, Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.adapt.scores import squad
@@ -180,7 +180,7 @@ def test_a_script_that_pushes_with_what_is_gone_is_told_what_to_do() -> None:
     module: Any = ModuleType("huggingface_hub")
     module.HfApi = object
     for name in ("Repository", "HfApi"):
-        older_names.give_back(name, module)
+        old_names.give_back(name, module)
     assert module.HfApi is object
     with pytest.raises(RuntimeError, match="leave --push_to_hub out and upload the folder"):
         module.Repository("output", clone_from="name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.adapt import arguments
+from entrypoints.adapt import flags as arguments
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import flags
 
