@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -9,8 +9,8 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import model, squad
-from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.columns import Question, Questions
+from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 
 METRIC = "f1"

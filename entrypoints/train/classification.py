@@ -8,8 +8,8 @@ from typing import Any
 import numpy
 import torch
 
-from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.columns import LabelledTexts
+from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded, padder, sequence_length
 

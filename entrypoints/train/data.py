@@ -8,7 +8,7 @@ from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.train import columns, tables
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import chat, model, packing, sharding
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Example, Padder, Sequences
 from entrypoints.train.texts import Documents, Kind

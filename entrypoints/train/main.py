@@ -12,7 +12,7 @@ from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import cpuinfo
 from entrypoints.train import checkpoints, console
-from entrypoints.train.arguments import Parsed, parse, training_arguments
+from entrypoints.train.flags.arguments import Parsed, parse, training_arguments
 
 if TYPE_CHECKING:
     from entrypoints.group.banner import Announce
@@ -48,12 +48,12 @@ def prepare(argv: list[str]) -> Prepared:
     """Parses and checks the flags. Raises UsageError; prints and exits with 0 for --help and --print-config."""
     check_release(packages.versions(["transformers"]).get("transformers"))
     if "--help" in argv or "-h" in argv:
-        from entrypoints.train import help_text
+        from entrypoints.train.flags import help as help_text
 
         print(help_text.render(everything="all" in argv))
         raise SystemExit(0)
     if PRINT_CONFIG in argv:
-        from entrypoints.train import help_text
+        from entrypoints.train.flags import help as help_text
 
         parsed = parse([word for word in argv if word != PRINT_CONFIG], check=False)
         if os.environ.get("RANK", "0") == "0":

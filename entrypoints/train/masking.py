@@ -10,7 +10,7 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import model
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Padder
 from entrypoints.train.texts import Documents

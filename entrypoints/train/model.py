@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import adapters, checkpoints, sharding
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

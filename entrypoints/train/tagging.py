@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from entrypoints.train import entities, model
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Example, Padder, Sequences
 from entrypoints.train.texts import TaggedWords

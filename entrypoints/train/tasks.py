@@ -7,8 +7,8 @@ from typing import Union
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import columns, model, texts
-from entrypoints.train.arguments import TaskArguments
 from entrypoints.train.data import Splits
+from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
 

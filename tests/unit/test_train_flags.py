@@ -6,7 +6,7 @@ import pytest
 
 from entrypoints.adapt import flags as arguments
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import flags
+from entrypoints.train.flags import old_flags
 
 # The release that the default pin has: what it knows of the old flags.
 KNOWN = frozenset({"fp16", "fp16_full_eval", "auto_find_batch_size", "local_rank", "ddp_backend", "deepspeed"})
@@ -40,7 +40,7 @@ KNOWN |= {"overwrite_output_dir"}  # this trainer's own
     ],
 )
 def test_a_flag_of_an_old_guide_is_understood_with_one_note(given: str, expected: str) -> None:
-    cleaned = flags.clean(given.split(), known=KNOWN)
+    cleaned = old_flags.clean(given.split(), known=KNOWN)
     assert cleaned.argv == expected.split()
     changed = [word for word in given.split() if word.startswith("--") and word not in expected.split()]
     assert len(cleaned.notes) == len(changed)
@@ -49,12 +49,12 @@ def test_a_flag_of_an_old_guide_is_understood_with_one_note(given: str, expected
 
 def test_every_old_flag_that_run_adapts_is_one_that_train_answers() -> None:
     adapted = {one.name for one in arguments.ADAPTATIONS}
-    assert adapted <= {name.replace("_", "-") for name in flags.ANSWERED}
+    assert adapted <= {name.replace("_", "-") for name in old_flags.ANSWERED}
     assert {"no-cuda", "ddp-backend"} <= adapted
 
 
 def test_what_is_given_by_its_own_name_wins() -> None:
-    cleaned = flags.clean(["--ddp_backend", "gloo", "--backend", "ccl", "--fp16", "--bf16", "False"])
+    cleaned = old_flags.clean(["--ddp_backend", "gloo", "--backend", "ccl", "--fp16", "--bf16", "False"])
     assert cleaned.argv == ["--backend", "ccl", "--bf16", "False"]
     assert cleaned.notes == [
         "--ddp_backend is dropped: --backend is given",
@@ -63,7 +63,7 @@ def test_what_is_given_by_its_own_name_wins() -> None:
 
 
 def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> None:
-    cleaned = flags.clean(["--logging_dir", "/logs"])
+    cleaned = old_flags.clean(["--logging_dir", "/logs"])
     assert cleaned.notes == [
         "--logging_dir has become the variable TENSORBOARD_LOGGING_DIR: it names tensorboard's folder"
     ]
@@ -82,30 +82,32 @@ def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> 
 )
 def test_what_has_no_equivalent_is_answered_with_what_to_write(argv: list[str], advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
-        flags.clean(["--bf16", *argv], known=KNOWN)
+        old_flags.clean(["--bf16", *argv], known=KNOWN)
 
 
 def test_ipex_is_a_flag_where_image_and_release_have_it() -> None:
     known = frozenset({"use_ipex"})
-    assert flags.clean(["--use_ipex"], has_ipex=True, known=known).argv == ["--use_ipex"]
-    assert flags.clean(["--use_ipex"], has_ipex=False, known=known).argv == []
-    assert flags.clean(["--use_ipex"], has_ipex=True).argv == []
+    assert old_flags.clean(["--use_ipex"], has_ipex=True, known=known).argv == ["--use_ipex"]
+    assert old_flags.clean(["--use_ipex"], has_ipex=False, known=known).argv == []
+    assert old_flags.clean(["--use_ipex"], has_ipex=True).argv == []
 
 
 def test_a_release_keeps_what_its_own_flags_mean() -> None:
     for argv in (["--warmup_ratio", "0.1"], ["--group_by_length"], ["--logging_dir", "/x"]):
-        assert flags.clean(argv, known=frozenset({"warmup_ratio", "group_by_length", "logging_dir"})).argv == argv
+        assert (
+            old_flags.clean(argv, known=frozenset({"warmup_ratio", "group_by_length", "logging_dir"})).argv == argv
+        )
 
 
 @pytest.mark.parametrize("argv", [["--use_cpu", "False"], ["--no_cuda=0"]], ids=" ".join)
 def test_asking_for_something_else_than_cpus_is_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError, match="CPUs only"):
-        flags.clean(argv)
+        old_flags.clean(argv)
 
 
 def test_other_flags_and_their_values_pass_untouched() -> None:
     argv = ["--learning_rate", "-1e-5", "--output_dir=/x", "--", "y"]
-    assert flags.clean(argv).argv == argv
+    assert old_flags.clean(argv).argv == argv
 
 
 @pytest.mark.parametrize(
@@ -118,4 +120,4 @@ def test_other_flags_and_their_values_pass_untouched() -> None:
     ],
 )
 def test_an_unknown_flag_is_answered_with_the_nearest_known_one(argument: str, expected: str) -> None:
-    assert expected in str(flags.unknown(argument, ["max_seq_length", "learning_rate", "output_dir"]))
+    assert expected in str(old_flags.unknown(argument, ["max_seq_length", "learning_rate", "output_dir"]))

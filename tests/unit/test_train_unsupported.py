@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import unsupported
+from entrypoints.train.flags import unsupported
 
 DEFAULTS: dict[str, Any] = {
     "eval_do_concat_batches": True,

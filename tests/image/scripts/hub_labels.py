@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import data, tasks
-from entrypoints.train.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TaskArguments
 
 TEXT, WORDS = Value("string"), List(Value("string"))
 CLASS = ClassLabel(names=["no", "yes"])

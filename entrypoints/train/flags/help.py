@@ -6,7 +6,7 @@ import argparse
 import textwrap
 
 from entrypoints.cli import config_files
-from entrypoints.train.arguments import Parsed, make_parser
+from entrypoints.train.flags.arguments import Parsed, make_parser
 
 _GROUPS = {
     "model and data": (

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.plan.planner import DATALOADER_WORKERS
-from entrypoints.train import compiling, flags, ipex, sharding, unsupported
+from entrypoints.train import compiling, ipex, sharding
+from entrypoints.train.flags import old_flags, unsupported
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -103,7 +104,7 @@ class Parsed:
     task: TaskArguments
     training: dict[str, Any]
     given: frozenset[str]
-    cleaned: flags.Cleaned
+    cleaned: old_flags.Cleaned
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -148,16 +149,16 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     file, words = config_files.split(argv)
     parser = make_parser()
     own = frozenset(action.dest for action in parser._actions)
-    known = own | flags.ANSWERED
+    known = own | old_flags.ANSWERED
     filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]
-    cleaned = flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
+    cleaned = old_flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
         # A value behind an unknown flag is left over too: name the flag, not its value.
         first = next((argument for argument in rest if argument.startswith("--")), rest[0])
-        raise flags.unknown(first, own)
+        raise old_flags.unknown(first, own)
     values = vars(namespace)
-    named = [name for name in map(flags.name_of, cleaned.argv) if name is not None]
+    named = [name for name in map(old_flags.name_of, cleaned.argv) if name is not None]
     given = frozenset(name if name in values else name[len("no_") :] for name in named)  # --no_bf16 gives bf16
     names = {item.name for item in fields(TaskArguments)}
     task = TaskArguments(**{name: values[name] for name in names})
@@ -172,9 +173,9 @@ def _checked(
 ) -> tuple[str, ...]:
     """The entry as flags, or a UsageError that names its line in the file. `own`: this release's flags."""
     if entry.key not in known:
-        raise UsageError(f"{entry.where}: {flags.unknown_key(entry.key, own)}")
+        raise UsageError(f"{entry.where}: {old_flags.unknown_key(entry.key, own)}")
     try:
-        _, rest = parser.parse_known_args(flags.clean(entry.argv, ipex.installed(), own).argv)
+        _, rest = parser.parse_known_args(old_flags.clean(entry.argv, ipex.installed(), own).argv)
     except UsageError as error:
         raise UsageError(f"{entry.where}: {error}") from error
     if rest:
