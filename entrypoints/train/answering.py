@@ -9,9 +9,9 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import model, squad
-from entrypoints.train.columns import Question, Questions
+from entrypoints.train.data.classification_rows import Question, Questions
+from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.job import Job, Rows
 
 METRIC = "f1"
 DEFAULT_LENGTH = 384

@@ -8,9 +8,9 @@ from typing import Any
 import numpy
 import torch
 
-from entrypoints.train.columns import LabelledTexts
+from entrypoints.train.data.classification_rows import LabelledTexts
+from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded, padder, sequence_length
 
 METRIC = "accuracy"

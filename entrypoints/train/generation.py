@@ -9,10 +9,10 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import chat, model, packing, sharding
+from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Example, Padder, Sequences
-from entrypoints.train.texts import Documents, Kind
 from entrypoints.train.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"

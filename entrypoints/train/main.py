@@ -77,7 +77,9 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     from transformers import set_seed
 
     from entrypoints.group.create import agreed
-    from entrypoints.train import adapters, data, hub, job, model, optimization, output, replicas, run, tasks
+    from entrypoints.train import adapters, hub, model, optimization, output, replicas, run, tasks
+    from entrypoints.train.data import load as data
+    from entrypoints.train.data import types
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
@@ -97,7 +99,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     if start.checkpoint is not None:
         agreed(lambda: output.check_checkpoint(start.checkpoint))
 
-    def read() -> job.Rows:
+    def read() -> types.Rows:
         model.check_folder(str(task_arguments.model_name_or_path))
         adapters.check(task_arguments)
         splits = data.load(task_arguments, arguments.do_train, arguments.do_eval)

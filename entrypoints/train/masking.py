@@ -10,10 +10,10 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import model
+from entrypoints.train.data.language_rows import Documents
+from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Padder
-from entrypoints.train.texts import Documents
 from entrypoints.train.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"

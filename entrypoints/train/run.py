@@ -18,8 +18,8 @@ from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreed
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train import adapters, ddp, hub, output, replicas, results, sharding
+from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.job import Job, Rows
 from entrypoints.train.model import Loaded
 from entrypoints.train.tokens import Count, TokenLoss
 from entrypoints.train.trainer import CpuTrainer

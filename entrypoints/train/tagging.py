@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from entrypoints.train import entities, model
+from entrypoints.train.data.language_rows import TaggedWords
+from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.job import Job, Rows
 from entrypoints.train.sequences import Example, Padder, Sequences
-from entrypoints.train.texts import TaggedWords
 from entrypoints.train.tokens import IGNORED, RowSums, check_release
 
 DEFAULT_LENGTH = 128

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.tables import Table, read
+from entrypoints.train.data.tables import Table, read
 
 ROWS = {"text": ["a, b", 'say "c"'], "label": ["1", "0"]}
 SQUAD = {

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import chat, columns, packing, texts
-from entrypoints.train.tables import Table
+from entrypoints.train import chat, packing
+from entrypoints.train.data import classification_rows, language_rows
+from entrypoints.train.data.tables import Table
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
@@ -32,12 +33,12 @@ def table(**content: list[Any]) -> Table:
 def test_the_task_is_inferred_where_the_columns_leave_no_doubt(
     content: dict[str, list[Any]], expected: str
 ) -> None:
-    assert columns.infer_task(table(**content), "label") == expected
+    assert classification_rows.infer_task(table(**content), "label") == expected
 
 
 def test_texts_alone_may_be_for_either_task_so_it_has_to_be_named() -> None:
     with pytest.raises(UsageError, match="write --task text-generation or --task fill-mask"):
-        columns.infer_task(table(text=["a"]), "label")
+        classification_rows.infer_task(table(text=["a"]), "label")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_texts_alone_may_be_for_either_task_so_it_has_to_be_named() -> None:
 )
 def test_a_bad_row_is_named(content: dict[str, list[Any]], expected: str) -> None:
     with pytest.raises(UsageError) as raised:
-        texts.documents(table(**content), None)
+        language_rows.documents(table(**content), None)
     assert expected in str(raised.value)
 
 
@@ -69,17 +70,17 @@ def test_a_bad_row_is_named(content: dict[str, list[Any]], expected: str) -> Non
 )
 def test_words_and_tags_must_go_together(content: dict[str, list[Any]], expected: str) -> None:
     with pytest.raises(UsageError) as raised:
-        texts.tagged_words(table(**content), "label")
+        language_rows.tagged_words(table(**content), "label")
     assert expected in str(raised.value)
 
 
 def test_a_text_column_can_be_named_and_empty_rows_are_left_out() -> None:
-    found = texts.documents(table(messages=[[USER], [USER]], body=["a", None]), "body")
-    assert (found.kind, found.items) == (texts.Kind.TEXT, ["a"])
+    found = language_rows.documents(table(messages=[[USER], [USER]], body=["a", None]), "body")
+    assert (found.kind, found.items) == (language_rows.Kind.TEXT, ["a"])
 
 
 def test_other_rows_have_another_digest() -> None:
-    first, second = (texts.documents(table(messages=[[USER, other]]), None) for other in (USER, ANSWER))
+    first, second = (language_rows.documents(table(messages=[[USER, other]]), None) for other in (USER, ANSWER))
     assert first.digest() != second.digest()
 
 

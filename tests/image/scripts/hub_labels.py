@@ -10,7 +10,8 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import data, tasks
+from entrypoints.train import tasks
+from entrypoints.train.data import load as data
 from entrypoints.train.flags.arguments import TaskArguments
 
 TEXT, WORDS = Value("string"), List(Value("string"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.train import columns, tables
+from entrypoints.train.data import classification_rows, tables
 from entrypoints.train.flags.arguments import TaskArguments
 
 
@@ -40,7 +40,7 @@ def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
 
 def task_of(arguments: TaskArguments, splits: Splits) -> str:
     """The task that was asked for, or the one that the columns allow."""
-    return arguments.task or columns.infer_task(splits.any, arguments.label_column_name)
+    return arguments.task or classification_rows.infer_task(splits.any, arguments.label_column_name)
 
 
 def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:

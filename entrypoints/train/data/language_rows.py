@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.tables import Table, refuse_unlabelled
+from entrypoints.train.data.tables import Table, refuse_unlabelled
 
 # Names of the column with the tags of the words, the most specific first; --label_column_name comes before them.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import texts
-from entrypoints.train.tables import Table, refuse_unlabelled
+from entrypoints.train.data import language_rows as texts
+from entrypoints.train.data.tables import Table, refuse_unlabelled
 
 _QUESTION_COLUMNS = ("question", "context", "answers")
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
