@@ -77,9 +77,10 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     from transformers import set_seed
 
     from entrypoints.group.create import agreed
-    from entrypoints.train import adapters, hub, model, optimization, output, replicas, run, tasks
+    from entrypoints.train import adapters, hub, model, optimization, output, replicas, run
     from entrypoints.train.data import load as data
     from entrypoints.train.data import types
+    from entrypoints.train.tasks import registry
 
     task_arguments, rank = parsed.task, environment.rank
     console.prepare(rank)
@@ -103,7 +104,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         model.check_folder(str(task_arguments.model_name_or_path))
         adapters.check(task_arguments)
         splits = data.load(task_arguments, arguments.do_train, arguments.do_eval)
-        return tasks.check_rows(data.task_of(task_arguments, splits), task_arguments, splits)
+        return registry.check_rows(data.task_of(task_arguments, splits), task_arguments, splits)
 
     rows = agreed(read)
     fingerprints = replicas.gather(rows.fingerprint())
@@ -111,7 +112,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     set_seed(arguments.seed)  # before the model is made: its head is random, and evaluation alone never syncs it
     shards = environment.world_size if parsed.fsdp else 1
     loaded = agreed(lambda: model.load(rows.task, task_arguments, rows.labels, shards, start.checkpoint))
-    made = agreed(lambda: tasks.make_job(task_arguments, rows, loaded))
+    made = agreed(lambda: registry.make_job(task_arguments, rows, loaded))
     if made.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
         # A score for every word of the vocabulary at every token is more than what training keeps of a row.
         arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size

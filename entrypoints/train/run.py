@@ -21,7 +21,7 @@ from entrypoints.train import adapters, ddp, hub, output, replicas, results, sha
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import Loaded
-from entrypoints.train.tokens import Count, TokenLoss
+from entrypoints.train.tasks.tokens import Count, TokenLoss
 from entrypoints.train.trainer import CpuTrainer
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from entrypoints.train.grouping import GroupedByLength
 from entrypoints.train.losses import Losses
 from entrypoints.train.progress import Progress
 from entrypoints.train.speed import Speed
-from entrypoints.train.tokens import Count, count
+from entrypoints.train.tasks.tokens import Count, count
 
 
 class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import chat, packing
 from entrypoints.train.data import classification_rows, language_rows
 from entrypoints.train.data.tables import Table
+from entrypoints.train.tasks import chat, packing
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 

@@ -10,9 +10,9 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import tasks
 from entrypoints.train.data import load as data
 from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.tasks import registry
 
 TEXT, WORDS = Value("string"), List(Value("string"))
 CLASS = ClassLabel(names=["no", "yes"])
@@ -24,7 +24,7 @@ def read(rows: dict[str, list[Any]], **features: Any) -> str:
         arguments = TaskArguments(dataset_name=folder)
         splits = data.load(arguments, do_train=True, do_eval=False)
         try:
-            found = tasks.check_rows(data.task_of(arguments, splits), arguments, splits).train
+            found = registry.check_rows(data.task_of(arguments, splits), arguments, splits).train
         except UsageError as error:
             return str(error).replace(folder, "DATA")
     return str(getattr(found, "tags", found.labels))

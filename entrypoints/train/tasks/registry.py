@@ -97,21 +97,21 @@ def _tagged(arguments: TaskArguments, splits: Splits) -> Rows:
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenizes. Raises UsageError if max_seq_length does not fit the model."""
     if rows.task == "question-answering":
-        from entrypoints.train import answering
+        from entrypoints.train.tasks import answering
 
         return answering.make_job(arguments, rows, loaded)
     if rows.task == "text-generation":
-        from entrypoints.train import generation
+        from entrypoints.train.tasks import generation
 
         return generation.make_job(arguments, rows, loaded)
     if rows.task == "fill-mask":
-        from entrypoints.train import masking
+        from entrypoints.train.tasks import masking
 
         return masking.make_job(arguments, rows, loaded)
     if rows.task == "token-classification":
-        from entrypoints.train import tagging
+        from entrypoints.train.tasks import tagging
 
         return tagging.make_job(arguments, rows, loaded)
-    from entrypoints.train import classification
+    from entrypoints.train.tasks import classification
 
     return classification.make_job(arguments, rows, loaded)

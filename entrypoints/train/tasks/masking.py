@@ -13,8 +13,8 @@ from entrypoints.train import model
 from entrypoints.train.data.language_rows import Documents
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.sequences import Padder
-from entrypoints.train.tokens import IGNORED, Perplexity, RowSums, check_release
+from entrypoints.train.tasks.sequences import Padder
+from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
 DEFAULT_LENGTH = 512

@@ -11,8 +11,8 @@ from entrypoints.train import entities, model
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.sequences import Example, Padder, Sequences
-from entrypoints.train.tokens import IGNORED, RowSums, check_release
+from entrypoints.train.tasks.sequences import Example, Padder, Sequences
+from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_release
 
 DEFAULT_LENGTH = 128
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import torch
 
-from entrypoints.train.tokens import IGNORED
+from entrypoints.train.tasks.tokens import IGNORED
 
 # Shapes in steps of eight: fewer of them for oneDNN to make kernels for.
 _STEP = 8
