@@ -77,9 +77,11 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     from transformers import set_seed
 
     from entrypoints.group.create import agreed
-    from entrypoints.train import adapters, hub, model, optimization, output, replicas, run
+    from entrypoints.train import hub, optimization, output, replicas, run
     from entrypoints.train.data import load as data
     from entrypoints.train.data import types
+    from entrypoints.train.model import adapters
+    from entrypoints.train.model import load as model
     from entrypoints.train.tasks import registry
 
     task_arguments, rank = parsed.task, environment.rank

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from entrypoints.train.sharding import whole
+from entrypoints.train.model.sharding import whole
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreed
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.train import adapters, ddp, hub, output, replicas, results, sharding
+from entrypoints.train import ddp, hub, output, replicas, results
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import Loaded
+from entrypoints.train.model import adapters, sharding
+from entrypoints.train.model.load import Loaded
 from entrypoints.train.tasks.tokens import Count, TokenLoss
 from entrypoints.train.trainer import CpuTrainer
 

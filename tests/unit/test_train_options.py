@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import adapters, checkpoints, compiling, main, output, sharding
+from entrypoints.train import checkpoints, main, output
+from entrypoints.train.model import adapters, compiling, sharding
 
 
 @pytest.mark.parametrize(

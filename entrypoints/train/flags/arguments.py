@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.plan.planner import DATALOADER_WORKERS
-from entrypoints.train import compiling, ipex, sharding
 from entrypoints.train.flags import old_flags, unsupported
+from entrypoints.train.model import compiling, ipex, sharding
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -11,7 +11,7 @@ import torch
 from entrypoints.train.data.classification_rows import LabelledTexts
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import Loaded, padder, sequence_length
+from entrypoints.train.model.load import Loaded, padder, sequence_length
 
 METRIC = "accuracy"
 DEFAULT_LENGTH = 128

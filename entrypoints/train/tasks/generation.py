@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import model, sharding
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.model import load as model
+from entrypoints.train.model import sharding
 from entrypoints.train.tasks import chat, packing
 from entrypoints.train.tasks.sequences import Example, Padder, Sequences
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import model
 from entrypoints.train.data.language_rows import Documents
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.model import load as model
 from entrypoints.train.tasks.sequences import Padder
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 

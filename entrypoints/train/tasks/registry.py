@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Union
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import model
 from entrypoints.train.data import classification_rows, language_rows
 from entrypoints.train.data.load import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import Loaded
+from entrypoints.train.model import load as model
+from entrypoints.train.model.load import Loaded
 
 Labelled = Union[classification_rows.LabelledTexts, language_rows.TaggedWords]
 

@@ -22,7 +22,8 @@ from transformers import (
     set_seed,
 )
 
-from entrypoints.train import replicas, sharding
+from entrypoints.train import replicas
+from entrypoints.train.model import sharding
 from entrypoints.train.trainer import CpuTrainer
 
 RANK = dist.get_rank()

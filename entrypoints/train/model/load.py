@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import adapters, checkpoints, sharding
+from entrypoints.train import checkpoints
 from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.model import adapters, sharding
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
