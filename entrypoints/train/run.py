@@ -17,13 +17,14 @@ from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreed
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.train import ddp, hub, output, replicas, results
+from entrypoints.train import hub, output, replicas, results
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.loop import ddp
+from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, sharding
 from entrypoints.train.model.load import Loaded
 from entrypoints.train.tasks.tokens import Count, TokenLoss
-from entrypoints.train.trainer import CpuTrainer
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from entrypoints.train.grouping import GroupedByLength, order
+from entrypoints.train.loop.grouping import GroupedByLength, order
 
 CHANCE = random.Random(5)  # noqa: S311 - lengths, not secrets
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]

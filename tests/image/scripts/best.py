@@ -23,8 +23,8 @@ from transformers import (
 )
 
 from entrypoints.train import replicas
+from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import sharding
-from entrypoints.train.trainer import CpuTrainer
 
 RANK = dist.get_rank()
 ROWS = [{"input_ids": [row + 5, 7, row % 3 + 30], "labels": row % 2} for row in range(16)]

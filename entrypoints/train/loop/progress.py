@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from entrypoints.train.speed import Speed, progress_line
+from entrypoints.train.loop.speed import Speed, progress_line
 
 
 def _say(line: str) -> None:

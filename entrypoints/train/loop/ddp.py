@@ -8,7 +8,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from transformers import PreTrainedModel, TrainingArguments
 
-from entrypoints.train import word_rows
+from entrypoints.train.loop import word_rows
 
 
 def tune(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
