@@ -11,9 +11,9 @@ from entrypoints.adapt.adaptation import release
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import cpuinfo
-from entrypoints.train import checkpoints
 from entrypoints.train.flags.arguments import Parsed, parse, training_arguments
 from entrypoints.train.loop import console
+from entrypoints.train.output import checkpoints
 
 if TYPE_CHECKING:
     from entrypoints.group.banner import Announce
@@ -78,12 +78,14 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     from transformers import set_seed
 
     from entrypoints.group.create import agreed
-    from entrypoints.train import hub, output, replicas, run
+    from entrypoints.train import run
     from entrypoints.train.data import load as data
     from entrypoints.train.data import types
     from entrypoints.train.loop import optimization
     from entrypoints.train.model import adapters
     from entrypoints.train.model import load as model
+    from entrypoints.train.output import folder as output
+    from entrypoints.train.output import hub, replicas
     from entrypoints.train.tasks import registry
 
     task_arguments, rank = parsed.task, environment.rank

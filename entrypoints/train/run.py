@@ -17,13 +17,13 @@ from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreed
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.train import hub, output, replicas, results
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, sharding
 from entrypoints.train.model.load import Loaded
+from entrypoints.train.output import folder, hub, replicas, result
 from entrypoints.train.tasks.tokens import Count, TokenLoss
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
         if arguments.push_to_hub:
             code = hub.push(trainer)
         if environment.rank == 0:
-            output.share_weights(Path(arguments.output_dir))
+            folder.share_weights(Path(arguments.output_dir))
     trained = time.time()
     after = _evaluate(trainer, arguments) if job.validation is not None else {}
 
@@ -89,9 +89,9 @@ def run(plan: Plan, environment: DistributedEnvironment) -> int:
         }
         if plan.task.merge_adapter:
             merged = adapters.save_merged(trainer.model, plan.loaded.tokenizer, Path(arguments.output_dir))
-            output.share_weights(merged)
+            folder.share_weights(merged)
             document["merged"] = str(merged)
-        path = results.write(Path(arguments.output_dir), document)
+        path = result.write(Path(arguments.output_dir), document)
         print(f"done: {_summary(document)}; {path}", file=sys.stderr, flush=True)
     return code
 
@@ -145,7 +145,7 @@ def _document(
     untrained = [entry for entry in trainer.state.log_history if "eval_loss" in entry and entry["step"] == 0]
     before: dict[str, Any] = untrained[0] if trained and untrained else {}
     window = int(arguments.logging_steps) if arguments.logging_steps >= 1 else 10
-    first, last = results.window_means(losses, window)
+    first, last = result.window_means(losses, window)
     return {
         "pin": os.environ.get("CPU_TRAIN_STACK_PIN"),
         "image": os.environ.get("CPU_TRAIN_STACK_IMAGE"),
@@ -161,7 +161,7 @@ def _document(
         "train_loss_first": first,
         "train_loss_last": last,
         "train_loss_window": min(window, max(1, len(losses) // 2)),
-        "train_loss_first_50": results.mean(losses[:_FIRST_STEPS]),
+        "train_loss_first_50": result.mean(losses[:_FIRST_STEPS]),
         "losses": losses[:_LISTED_LOSSES],
         "metric_name": name,
         "metric_before": before.get(f"eval_{name}"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.train import checkpoints
+from entrypoints.train.output import checkpoints
 
 
 def safetensors(path: Path, size: int = 16) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import checkpoints, main, output
+from entrypoints.train import main
 from entrypoints.train.model import adapters, compiling, sharding
+from entrypoints.train.output import checkpoints
+from entrypoints.train.output import folder as output
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import output, results
+from entrypoints.train.output import folder as output
+from entrypoints.train.output import result
 from tests.unit.test_train_checkpoints import cut, whole
 
 
@@ -30,7 +31,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed_or_overwritte
     assert output.choose_start(tmp_path, None, overwrite=True).checkpoint is None
     assert output.choose_start(tmp_path, "True", overwrite=False).checkpoint == checkpoint
     (tmp_path / "finished").mkdir()
-    (tmp_path / "finished" / results.NAME).write_text("{}")
+    (tmp_path / "finished" / result.NAME).write_text("{}")
     with pytest.raises(UsageError, match="holds an earlier run"):
         output.choose_start(tmp_path / "finished", None, overwrite=False)
 
@@ -53,7 +54,7 @@ def test_an_explicit_checkpoint_must_be_complete(tmp_path: Path) -> None:
 
 def test_overwriting_takes_away_checkpoints_and_result_and_nothing_else(tmp_path: Path) -> None:
     whole(tmp_path, 3)
-    (tmp_path / results.NAME).write_text("{}")
+    (tmp_path / result.NAME).write_text("{}")
     (tmp_path / "mine.txt").write_text("keep")
     output.prepare(tmp_path, output.choose_start(tmp_path, None, overwrite=True))
     assert names(tmp_path) == ["mine.txt"]
@@ -70,7 +71,7 @@ def test_overwriting_leaves_the_checkpoint_that_the_run_begins_with(tmp_path: Pa
 
 def test_a_resumed_run_loses_its_old_result_but_not_its_checkpoints(tmp_path: Path) -> None:
     whole(tmp_path, 3)
-    (tmp_path / results.NAME).write_text("{}")
+    (tmp_path / result.NAME).write_text("{}")
     output.prepare(tmp_path, output.choose_start(tmp_path, "true", overwrite=False))
     assert names(tmp_path) == ["checkpoint-3"]
 

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.train import results
 from entrypoints.train.loop import console
 from entrypoints.train.loop.speed import Speed, progress_line
+from entrypoints.train.output import result
 
 
 def test_the_result_is_whole_json_without_a_second_file(tmp_path: Path) -> None:
-    path = results.write(tmp_path, {"loss": float("nan"), "rows": [1.5, float("inf")], "map": {1: (2,)}})
+    path = result.write(tmp_path, {"loss": float("nan"), "rows": [1.5, float("inf")], "map": {1: (2,)}})
     assert json.loads(path.read_text()) == {"loss": None, "rows": [1.5, None], "map": {"1": [2]}}
     assert [item.name for item in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    results.write(tmp_path, {"a": 1})
+    result.write(tmp_path, {"a": 1})
     with pytest.raises(TypeError):
-        results.write(tmp_path, {"a": 2, "b": object()})
+        result.write(tmp_path, {"a": 2, "b": object()})
     assert json.loads((tmp_path / "result.json").read_text()) == {"a": 1}
 
 
@@ -34,7 +34,7 @@ def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> N
 def test_first_and_last_loss_are_means_that_do_not_overlap(
     losses: list[float], expected: tuple[float | None, float | None]
 ) -> None:
-    assert results.window_means(losses, 10) == expected
+    assert result.window_means(losses, 10) == expected
 
 
 def clocked(durations: list[float], rows: int, world_size: int) -> Speed:

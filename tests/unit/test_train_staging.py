@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import checkpoints, output, staging
+from entrypoints.train.output import checkpoints, staging
+from entrypoints.train.output import folder as output
 
 
 def write_checkpoint(path: Path, whole: bool = True) -> Path:

@@ -16,13 +16,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreed
-from entrypoints.train import checkpoints, replicas, staging
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
 from entrypoints.train.model import ipex, sharding
+from entrypoints.train.output import checkpoints, replicas, staging
 from entrypoints.train.tasks.tokens import Count, count
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import checkpoints
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import adapters, sharding
+from entrypoints.train.output import checkpoints
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -22,9 +22,9 @@ from transformers import (
     set_seed,
 )
 
-from entrypoints.train import replicas
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import sharding
+from entrypoints.train.output import replicas
 
 RANK = dist.get_rank()
 ROWS = [{"input_ids": [row + 5, 7, row % 3 + 30], "labels": row % 2} for row in range(16)]

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from entrypoints.train import replicas
 from entrypoints.train.loop import ddp, word_rows
 from entrypoints.train.loop.trainer import CpuTrainer
+from entrypoints.train.output import replicas
 
 RANK = dist.get_rank()
 STEPS = 4

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import checkpoints, results, staging
+from entrypoints.train.output import checkpoints, result, staging
 
 # A name that identifies the job across its restarts.
 JOB = "CPU_TRAIN_STACK_JOB"
@@ -97,7 +97,7 @@ def _refuse_another_run(folder: Path, resume: str | None) -> None:
         return
     present = checkpoints.all_in(folder)
     if _is_no(resume) or Path(str(resume)).resolve().parent != folder.resolve():
-        if present or (folder / results.NAME).exists():
+        if present or (folder / result.NAME).exists():
             raise UsageError(
                 f"--output_dir '{folder}' holds an earlier run: write another folder, "
                 "--resume_from_checkpoint true to go on with it, or --overwrite_output_dir to replace it"
@@ -168,7 +168,7 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        (folder / results.NAME).unlink(missing_ok=True)
+        (folder / result.NAME).unlink(missing_ok=True)
         staging.clear(folder)
         if start is not None:
             kept = start.checkpoint.resolve() if start.checkpoint else None

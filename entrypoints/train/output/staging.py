@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import checkpoints
+from entrypoints.train.output import checkpoints
 
 # Beside the checkpoints, so that the rename stays within one file system.
 NAME = ".unfinished"
