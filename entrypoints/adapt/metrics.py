@@ -10,7 +10,7 @@ from typing import Any
 import evaluate
 from datasets import Features, Sequence, Value
 
-from entrypoints.adapt import scores
+from entrypoints.train.scores import adapted
 
 
 def _info(description: str, features: Any) -> Any:
@@ -33,29 +33,29 @@ class Accuracy(_Labels):
     description = "The share of predictions that equal the reference."
 
     def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-        return {"accuracy": scores.accuracy(predictions, references, **options)}
+        return {"accuracy": adapted.accuracy(predictions, references, **options)}
 
 
 class F1(_Labels):
     description = "The harmonic mean of precision and recall."
 
     def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        return {"f1": scores.f1(predictions, references, **options)}
+        return {"f1": adapted.f1(predictions, references, **options)}
 
 
 class Glue(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
     """The configuration is the task's name."""
 
     def _info(self) -> Any:
-        if self.config_name not in scores.GLUE:
+        if self.config_name not in adapted.GLUE:
             raise KeyError(
-                f"evaluate.load('glue', {self.config_name!r}), expected one of: {', '.join(scores.GLUE)}"
+                f"evaluate.load('glue', {self.config_name!r}), expected one of: {', '.join(adapted.GLUE)}"
             )
         kind = Value("float32") if self.config_name == "stsb" else Value("int64")
         return _info("The scores of a task of GLUE.", Features({"predictions": kind, "references": kind}))
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return scores.glue(self.config_name, predictions, references)
+        return adapted.glue(self.config_name, predictions, references)
 
 
 class Squad(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
@@ -76,7 +76,7 @@ class Squad(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on th
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
         texts = {one["id"]: one["prediction_text"] for one in predictions}
         found = [texts.get(one["id"], "") for one in references]
-        return scores.squad(found, [list(one["answers"]["text"]) for one in references])
+        return adapted.squad(found, [list(one["answers"]["text"]) for one in references])
 
 
 METRICS = {"accuracy": Accuracy, "f1": F1, "glue": Glue, "squad": Squad}

@@ -14,9 +14,9 @@ import pytest
 from entrypoints.adapt import catalogue, old_names, words
 from entrypoints.adapt.adaptation import IPEX, Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
-from entrypoints.adapt.scores import squad
 from entrypoints.cli import import_hooks
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.scores.adapted import squad
 from tests.unit.test_dispatch import entrypoint, one_error_line
 
 WORDS = {word.name: word for word in words.WORDS}

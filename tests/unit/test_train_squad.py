@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.train.squad import SpanOptions, Window, best_answer, exact_match, f1, normalize, scores
+from entrypoints.train.scores.squad import SpanOptions, Window, best_answer, exact_match, f1, normalize, scores
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train import squad
 from entrypoints.train.data.classification_rows import Question, Questions
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import load as model
+from entrypoints.train.scores import squad
 
 METRIC = "f1"
 DEFAULT_LENGTH = 384

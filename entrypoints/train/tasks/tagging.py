@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from entrypoints.train import entities
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import load as model
+from entrypoints.train.scores import entities
 from entrypoints.train.tasks.sequences import Example, Padder, Sequences
 from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_release
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from entrypoints.train.squad import exact_match, normalize
+from entrypoints.train.scores.squad import exact_match, normalize
 
 GLUE = {
     "cola": ("matthews_correlation",),
