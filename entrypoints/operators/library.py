@@ -10,7 +10,7 @@ from pathlib import Path
 # "torch" turns off every kernel of the library. OLD_NAME is an alias.
 VARIABLE = "CPU_TRAIN_STACK_KERNELS"
 OLD_NAME = "CPU_TRAIN_STACK_DROPOUT"
-LIBRARY = Path(__file__).resolve().parent.parent / "kernels" / "libkernels.so"
+LIBRARY = Path(__file__).resolve().parents[2] / "kernels" / "libkernels.so"
 
 
 def wanted(variable: str) -> bool:

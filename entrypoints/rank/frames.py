@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from types import FrameType, TracebackType
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 - compared with a frame's text
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120 - compared with a frame's text
 
 
 def strip(error: BaseException, is_script: bool) -> None:

@@ -227,7 +227,7 @@ def test_bytecode_exists_is_used_and_is_never_written(run_in_image: RunInImage) 
     assert [line for line in loaded if ".pyc" not in line] == []
     assert "# wrote" not in result.stderr
     assert any("/torch/__pycache__/__init__.cpython-311.pyc" in line for line in loaded)
-    assert any("/opt/cpu-train-stack/entrypoints/__pycache__/errors." in line for line in loaded)
+    assert any("/opt/cpu-train-stack/entrypoints/cli/__pycache__/errors." in line for line in loaded)
 
 
 def test_bytecode_does_not_depend_on_time_stamps(run_in_image: RunInImage) -> None:

@@ -102,5 +102,5 @@ def test_data_is_loaded_on_the_cpus_that_compute_threads_keep_off(run_in_image: 
 def test_the_memory_policy_needs_a_capability(
     run_in_image: RunInImage, docker_args: list[str], policy: str
 ) -> None:
-    code = "from entrypoints import memory_policy; print(memory_policy.current())"
+    code = "from entrypoints.machine import numa; print(numa.current())"
     assert run_in_image("python", "-c", code, docker_args=docker_args).stdout.strip() == policy

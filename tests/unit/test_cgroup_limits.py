@@ -135,6 +135,6 @@ def test_a_file_that_may_not_be_read_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_read_without_a_warning() -> None:
-    code = "from entrypoints import cgroup_limits; print(*cgroup_limits.read().warnings)"
+    code = "from entrypoints.machine import cgroup_limits; print(*cgroup_limits.read().warnings)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"

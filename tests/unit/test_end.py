@@ -11,7 +11,7 @@ POOL = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from entrypoints import failure
+from entrypoints.rank import exit as failure
 
 sys.pool = ThreadPoolExecutor(1)  # kept by a module, as torch.compile's is
 print(sys.pool.submit(int, "3").result())

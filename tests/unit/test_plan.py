@@ -72,7 +72,10 @@ def test_the_document_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node() -> None:
-    code = "import sys; from entrypoints import plan; plan.main(['--json']); print(*sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from entrypoints.plan import command; "
+        "command.main(['--json']); print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -114,9 +117,9 @@ def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | 
 def policy_of_a_child(policy: MemoryPolicy) -> str:
     """What a program sees that a process with this policy starts."""
     code = (
-        "import os, sys; from entrypoints import memory_policy, rank_plan\n"
-        f"memory_policy.apply(rank_plan.{policy!r})\n"
-        "code = 'from entrypoints import memory_policy; print(memory_policy.current())'\n"
+        "import os, sys; from entrypoints.machine import numa; from entrypoints.plan import rank_plan\n"
+        f"numa.apply(rank_plan.{policy!r})\n"
+        "code = 'from entrypoints.machine import numa; print(numa.current())'\n"
         "os.execv(sys.executable, [sys.executable, '-c', code])"
     )
     done = subprocess.run(

@@ -51,7 +51,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> 
 # Publishes a checkpoint, and is killed before its Nth change of a folder. Ends by itself where there are fewer.
 KILLED = """
 import os, pathlib, signal, sys
-from entrypoints.train import staging
+from entrypoints.train.output import staging
 output, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 def kill(event, _):
     global left

@@ -1,7 +1,7 @@
 """The launcher's ssh sessions: one per node, open from before the start until after the end.
 
-An open session proves the node's name, its server and the keys. Over it, the node's watch (entrypoints.launch.mpi.node_watch)
-reports the state of its ranks. When a session breaks, the node is lost: mpirun detects neither a paused node nor a
+An open session proves the node's name, its server and the keys. Over it, `node_watch` reports
+the state of the node's ranks. When a session breaks, the node is lost: mpirun detects neither a paused node nor a
 broken network.
 """
 
