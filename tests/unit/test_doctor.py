@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints import shared_memory
+from entrypoints import environment, shared_memory
 from entrypoints.doctor import checks, limits, machine, main, shm, versions
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.errors import UsageError
@@ -194,3 +194,11 @@ def test_versions_are_compared_with_the_lock(found: dict[str, str], status: Stat
 
 def test_this_interpreters_own_packages_are_found() -> None:
     assert versions.installed()["pytest"] == pytest.__version__
+
+
+def test_the_fix_of_an_incomplete_placement_is_complete() -> None:
+    with pytest.raises(UsageError) as caught:
+        environment.detect({"RANK": "0", "WORLD_SIZE": "2"})
+    check = checks.refusal("launcher", caught.value)
+    assert check.detail.startswith("found RANK=0 WORLD_SIZE=2, but not LOCAL_RANK LOCAL_WORLD_SIZE")
+    assert check.fix.startswith("unset these variables to run a single rank, or set the missing ones")
