@@ -37,7 +37,7 @@ if torch.__version__.split("+")[0] != TORCH_VERSION:
 _libraries.preload()
 # Loaded after the checks above, whose errors are clearer than those of the loader.
 _backend = import_module("oneccl_bindings_for_pytorch._backend")
-create = _backend.create
+create, ProcessGroupCCL = _backend.create, _backend.ProcessGroupCCL
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:

@@ -143,12 +143,15 @@ int Group::open_lane() {
   const TimeLimit limit(timeout());
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), reports_->store());
-  const auto check = [&] {
+  join(options, *store, limit, [&] {
     require_usable("a callback's call");
-    require_peers(limit.began);
-  };
-  join(options, *store, limit, check);
-  auto created = connect(options, store, limit, check);
+    const auto reason = why_never(limit.began, UINT64_MAX);
+    if (!reason.empty()) {
+      C10_THROW_ERROR(
+          DistBackendError, c10::str("ccl: a callback's call cannot start on ", options.where(), ": ", reason));
+    }
+  });
+  auto created = connect(options, store, limit, [&] { require_peers(limit.began); });
   std::vector<OperationPtr> released; // destroyed after the lock is released
   const auto guard = Engine::instance().lock();
   if (closed_) { // during the call: `close` did not see this communicator

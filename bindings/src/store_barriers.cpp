@@ -1,7 +1,5 @@
 #include "store_barriers.hpp"
 
-#include "errors.hpp"
-
 #include <thread>
 
 namespace ccl_backend {
@@ -35,12 +33,7 @@ void join(
     store.set(kAllJoined, "");
   }
   while (check && !limit.is_over() && !store.check({kAllJoined})) {
-    try {
-      check();
-    } catch (const std::exception& error) {
-      C10_THROW_ERROR(
-          DistBackendError, c10::str("ccl: the ranks could not join, ", group.where(), ": ", message_of(error)));
-    }
+    check();
     std::this_thread::sleep_for(Milliseconds(10));
   }
   try {

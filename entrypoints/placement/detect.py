@@ -178,7 +178,8 @@ def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
         if not node_rank < nodes <= world_size:
             raise UsageError(
                 f"{launcher.node_rank}={node_rank} with {launcher.nodes}={nodes} and {launcher.world_size}="
-                f"{world_size} is impossible, expected node rank < nodes <= ranks: unset its variables"
+                f"{world_size} is impossible, expected node rank < nodes <= ranks: unset the variables of "
+                f"{launcher.name}"
             )
         return _Placement(rank, world_size, local_rank, local_world_size, node_rank, nodes)
     # Ranges first: they are the clearer message, and a size of 0 must not divide.

@@ -144,7 +144,7 @@ SLURM = Launcher(
     also=("SLURM_STEP_NODELIST",),
 )
 PLAIN = Launcher(
-    "environment", _PLAIN_NAMES, *_PLAIN_NAMES, fix="one rank per node: LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
+    "environment", _PLAIN_NAMES, *_PLAIN_NAMES, fix="LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 for one rank per node"
 )
 LAUNCHERS = (TORCHRUN, OPEN_MPI, MVAPICH2, HYDRA, PALS, FLUX, JSM, SLURM, PLAIN)
 

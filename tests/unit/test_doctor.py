@@ -13,6 +13,7 @@ from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
 from entrypoints.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology
 from entrypoints.machine.shared_memory import Space
+from entrypoints.placement import detect
 
 MEBIBYTE, GIBIBYTE = 1 << 20, 1 << 30
 HOST = Topology(
@@ -194,3 +195,11 @@ def test_versions_are_compared_with_the_lock(found: dict[str, str], status: Stat
 
 def test_this_interpreters_own_packages_are_found() -> None:
     assert versions.installed()["pytest"] == pytest.__version__
+
+
+def test_the_fix_of_an_incomplete_placement_is_complete() -> None:
+    with pytest.raises(UsageError) as caught:
+        detect.detect({"RANK": "0", "WORLD_SIZE": "2"})
+    check = checks.refusal("launcher", caught.value)
+    assert check.detail.startswith("found RANK=0 WORLD_SIZE=2, but not LOCAL_RANK LOCAL_WORLD_SIZE")
+    assert check.fix.startswith("unset these variables to run a single rank, or set the missing ones")

@@ -99,6 +99,7 @@ def test_an_install_that_fails_leaves_no_environment_that_seems_finished(ready: 
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     checkout = Checkout(tmp_path / "project")
     good = checkout.lock.read_text()
+    assert checkout.run(environ=environ)[0] == 0
     checkout.lock.write_text("./no-such-package\n")
     code, out, err = checkout.run(environ=environ)
     assert code not in (0, 2)

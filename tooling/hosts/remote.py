@@ -7,7 +7,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,7 +133,8 @@ def _closing_after(seconds: float, channel: Channel) -> Iterator[None]:
 
     def close() -> None:
         late.set()
-        channel.close()
+        with suppress(OSError, SSHException, EOFError):  # the connection has ended
+            channel.close()
 
     timer = threading.Timer(seconds, close)
     timer.daemon = True
