@@ -9,7 +9,7 @@ import pytest
 
 from tests import containers
 from tooling import engine, images, pins, pretrained
-from tooling.say import say
+from tooling.basis.say import say
 
 
 @pytest.fixture(scope="session")

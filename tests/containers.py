@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tooling.identity import IDENTITY
+from tooling.basis.identity import IDENTITY
 
 # Prefix of this test session's containers, networks and tags, unique to the checkout and the process.
 PREFIX = f"cpu-train-stack-test-{IDENTITY}-{os.getpid()}-"

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from tests import containers
 from tooling import base, pins
-from tooling.identity import IDENTITY
-from tooling.say import say
+from tooling.basis.identity import IDENTITY
+from tooling.basis.say import say
 
 IMAGE = f"cpu-train-stack-test-registry:{IDENTITY}"
 # apache2-utils has htpasswd, without which a registry knows nobody.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tooling import engine
-from tooling.errors import UsageError
-from tooling.paths import CACHE
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.pin import Pin
 
 # A registry that sends nothing for this long counts as unreachable.

@@ -14,10 +14,10 @@ from invoke.exceptions import Exit
 from rich.console import Console
 
 from tooling import bench_report, cluster, engine, images, pins, plots
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.compose import ClusterSpec, Mount
 from tooling.engine import Engine
-from tooling.errors import UsageError
-from tooling.paths import CACHE
 
 FOLDER = CACHE / "bench"
 CLUSTER = "bench"

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from entrypoints.machine import topology
 from tooling import bench, bench_scaling_report, engine, images, pins, plots_scaling
+from tooling.basis.errors import UsageError
 from tooling.compose import CPU_PERIOD_US, ClusterSpec
-from tooling.errors import UsageError
 from tooling.scaling import published, step
 
 CLUSTER = "scaling"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from invoke.exceptions import Exit
 
 from tooling import engine, images, locks, pins, variants
+from tooling.basis.errors import UsageError
 from tooling.choice import Choice, image
-from tooling.errors import UsageError
 from tooling.images import Image
 from tooling.pin import Pin
 

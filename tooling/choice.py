@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tooling import image_lock, images, variants
+from tooling.basis.errors import UsageError
 from tooling.engine import Engine
-from tooling.errors import UsageError
 from tooling.images import Image
 from tooling.pin import Ccl, Pin, TorchSource
 

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from entrypoints.machine import topology
-from tooling import compose, nodes, ssh_keys, waiting, yaml_text
+from tooling import compose, nodes, ssh_keys, waiting
+from tooling.basis import yaml
+from tooling.basis.errors import EngineLostError, UsageError
+from tooling.basis.locking import TakenError, alone
+from tooling.basis.paths import CACHE
 from tooling.compose import ClusterSpec
 from tooling.engine import Engine
-from tooling.errors import EngineLostError, UsageError
 from tooling.follow import following
-from tooling.locking import TakenError, alone
-from tooling.paths import CACHE
 
 CLUSTERS = CACHE / "clusters"
 
@@ -129,7 +130,7 @@ def write(spec: ClusterSpec) -> Path:
     if spec.launcher == "mpirun":
         ssh_keys.make(spec, folder / "ssh")
     document = compose.document(spec, topology.read().cores, folder / "ssh")
-    file.write_text(yaml_text.render([document]), encoding="utf-8")
+    file.write_text(yaml.render([document]), encoding="utf-8")
     return file
 
 

@@ -14,7 +14,7 @@ from invoke.completion.complete import complete, print_completion_script
 from invoke.parser import Parser, ParseResult
 from invoke.parser.context import ParserContext
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 NAME = "inv"  # shells look a path such as ./inv up by its last part
 SHELLS = ("bash", "zsh", "fish")

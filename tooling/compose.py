@@ -13,9 +13,10 @@ from typing import Any
 from entrypoints.machine import shared_memory
 from entrypoints.machine.facts import Core
 from entrypoints.plan import division
-from tooling import engine_find, identity
-from tooling.errors import EngineLostError, UsageError
-from tooling.paths import COMPOSE
+from tooling import engine_find
+from tooling.basis import identity
+from tooling.basis.errors import EngineLostError, UsageError
+from tooling.basis.paths import COMPOSE
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}

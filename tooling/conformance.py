@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling import container, engine, images, pins
-from tooling.errors import UsageError
-from tooling.paths import CACHE, ROOT
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE, ROOT
 
 BACKENDS = ("ccl", "gloo")
 CHECKS = ROOT / "bindings" / "tests"

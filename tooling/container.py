@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import IO
 
-from tooling import identity
+from tooling.basis import identity
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"

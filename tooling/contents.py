@@ -12,9 +12,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from tooling import container
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.images import BACKEND
-from tooling.paths import ROOT
 from tooling.pin import Ccl, Pin
 
 INVENTORY = ROOT / "tooling" / "inventory.py"

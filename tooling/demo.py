@@ -15,10 +15,10 @@ from rich.table import Table
 
 from tooling import choice as chosen
 from tooling import cluster, contents, demo_data, engine, pretrained, proofs
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
-from tooling.errors import UsageError
-from tooling.paths import CACHE
 from tooling.proofs import Status
 
 FOLDER = CACHE / "demo"

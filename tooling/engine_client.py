@@ -18,7 +18,7 @@ from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
 from requests.utils import get_environ_proxies
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 TIMEOUT_SECONDS = 60
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.engine_cgroup import make_room
 from tooling.engine_find import Findings, find, find_dockerd
-from tooling.errors import UsageError
 from tooling.host import Host
-from tooling.paths import CACHE
 
 START_SECONDS = 30.0
 LOG = CACHE / "dockerd.log"

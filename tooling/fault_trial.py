@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tooling import cluster, leftovers
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.faults import Fault, Running
-from tooling.paths import ROOT
 
 START_SECONDS = 600.0
 _POLL_SECONDS = 0.1

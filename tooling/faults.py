@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tooling.basis.errors import UsageError
 from tooling.compose import LAUNCHER, PROJECT_PREFIX
-from tooling.errors import UsageError
 
 # The node that has the fault. Rank 0, which serves the meeting and writes checkpoints, is on another one.
 NODE = "node-1"

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tooling import images, registry
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
 from tooling.engine import Engine
-from tooling.errors import UsageError
-from tooling.files import write_whole
 from tooling.images import Image
 from tooling.registry import Registry, Target
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from tooling import advisories, base, locks, wheels
 from tooling.base import Base
-from tooling.errors import UsageError
-from tooling.locking import alone
-from tooling.paths import CACHE, IMAGES, ROOT
+from tooling.basis.errors import UsageError
+from tooling.basis.locking import alone
+from tooling.basis.paths import CACHE, IMAGES, ROOT
 from tooling.pin import INTEL_BINDINGS, Ccl, Pin
 
 ENTRYPOINTS = ROOT / "entrypoints"

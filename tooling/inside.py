@@ -19,9 +19,10 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling import choice as chosen
-from tooling import container, engine, locking, pip
+from tooling import container, engine, pip
+from tooling.basis import locking
+from tooling.basis.paths import CACHE, ROOT
 from tooling.choice import Choice
-from tooling.paths import CACHE, ROOT
 
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"
 PYTEST = CACHE / "inside"

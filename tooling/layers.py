@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
 from tooling import contents
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from tooling import resolve
-from tooling.errors import UsageError
-from tooling.files import write_whole
-from tooling.paths import CACHE, IMAGES
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
+from tooling.basis.paths import CACHE, IMAGES
 from tooling.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
 from tooling.resolve import LockedWheel
 

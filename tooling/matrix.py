@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling import proofs, resolve, rules
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.pin import INTEL_BINDINGS, Ccl, Pin, TorchSource
 from tooling.pins import IPEX, Matrix
 from tooling.proofs import Status

@@ -10,8 +10,8 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
+from tooling.basis.errors import EngineLostError
 from tooling.engine_client import connect
-from tooling.errors import EngineLostError
 
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from tooling.advisories import Advisory
-from tooling.identity import IDENTITY
+from tooling.basis.identity import IDENTITY
 
 INTEL_BINDINGS = "oneccl-bind-pt"
 PYTORCH_CPU = "+cpu"

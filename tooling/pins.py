@@ -17,8 +17,8 @@ from typing import Any
 
 from tooling import toml_checks as check
 from tooling.advisories import Advisory, Range
-from tooling.errors import UsageError
-from tooling.paths import IMAGES
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import IMAGES
 from tooling.pin import DEBIAN_RELEASES, INTEL_BINDINGS, Ccl, Pin, Source
 
 VERSIONS_FILE = IMAGES / "versions.toml"

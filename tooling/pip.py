@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tooling.errors import UsageError
-from tooling.paths import ROOT
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.pin import Pin
 
 TARGET_PIP = ROOT / "tooling" / "target_pip.py"

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.scaling import cluster_plan, published
 from tooling.scaling.cluster_plan import Plan, Request
 from tooling.scaling.estimate import Estimate

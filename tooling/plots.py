@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tooling.basis.paths import CACHE
 from tooling.bench_report import SHORT, Document, lines, places, readable, title
-from tooling.paths import CACHE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

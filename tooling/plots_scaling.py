@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tooling.basis.paths import CACHE
 from tooling.bench_scaling_report import APART, Document, title
-from tooling.paths import CACHE
 from tooling.plots import COLOURS, GREY, OTHER_COLOUR
 
 

@@ -14,8 +14,8 @@ from invoke.exceptions import Exit, ParseError
 from invoke.program import Program
 
 from tooling import completion
-from tooling.errors import UsageError
-from tooling.paths import ROOT
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 
 INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 

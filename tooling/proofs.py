@@ -15,9 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tooling.errors import UsageError
-from tooling.files import write_whole
-from tooling.paths import CACHE, IMAGES
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
+from tooling.basis.paths import CACHE, IMAGES
 from tooling.pin import Ccl, Pin, TorchSource
 
 STATUS_FILE = IMAGES / "status.json"

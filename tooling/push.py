@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tooling import contents, engine, image_lock, images, proofs, variants
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
 from tooling.choice import Choice
-from tooling.errors import UsageError
-from tooling.files import write_whole
 from tooling.image_lock import ImageLock
 from tooling.registry import Registry, Target
 

@@ -17,8 +17,8 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
+from tooling.basis.errors import UsageError
 from tooling.engine_client import connect
-from tooling.errors import UsageError
 
 # The engine tries each layer five times, with pauses of 5 to 20 seconds, and reports progress every second.
 SILENCE_SECONDS = 120

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling import demo_data, fault_trial, pretrained
+from tooling.basis.errors import UsageError
+from tooling.basis.locking import alone
+from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import writable_folder
 from tooling.compose import LAUNCHERS
-from tooling.errors import UsageError
 from tooling.faults import FAULTS, Fault
-from tooling.locking import alone
-from tooling.paths import CACHE, ROOT
 
 FOLDER = CACHE / "faults"
 # Of a collective; the job has to end within this and 30 s.

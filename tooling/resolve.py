@@ -12,9 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from tooling import files, pip
-from tooling.errors import UsageError
-from tooling.paths import CACHE
+from tooling import pip
+from tooling.basis import files
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.pin import Pin, Source, TorchSource
 
 Say = Callable[[str], None]

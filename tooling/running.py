@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling import cluster, engine, nodes, up
+from tooling.basis.errors import UsageError
 from tooling.compose import PROJECT_PREFIX
-from tooling.errors import UsageError
 from tooling.hosts import record
 from tooling.hosts import running as jobs
 from tooling.hosts.record import Record

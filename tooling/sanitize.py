@@ -9,8 +9,8 @@ from collections.abc import Callable
 from invoke.exceptions import Exit
 
 from tooling import base, container, engine, images, pins, wheels
-from tooling.errors import UsageError
-from tooling.paths import CACHE
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.pin import Pin
 
 # The stage of images/Dockerfile that compiles the backend, and where it unpacks oneCCL.

@@ -30,11 +30,11 @@ from spdx_tools.spdx.model import (
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from tooling import contents, engine, images, variants
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
+from tooling.basis.paths import CACHE
 from tooling.choice import Choice
 from tooling.contents import Inventory
-from tooling.errors import UsageError
-from tooling.files import write_whole
-from tooling.paths import CACHE
 
 NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
 CREATED_LABEL = "org.opencontainers.image.created"

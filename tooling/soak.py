@@ -14,10 +14,10 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling import cluster, engine, images, leftovers, pins
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE, ROOT
 from tooling.compose import ClusterSpec, Mount
 from tooling.conformance import CHECKS
-from tooling.errors import UsageError
-from tooling.paths import CACHE, ROOT
 
 FOLDER = CACHE / "soak"
 NAME = "soak"

@@ -11,8 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tooling.basis.errors import UsageError
 from tooling.compose import LABELS, LAUNCHER, ClusterSpec, container_user
-from tooling.errors import UsageError
 
 SSH_PORT = 2222
 # One private key a word: its path below the folder.

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import engine, images, locking, pins
-from tooling.paths import CACHE, ROOT
-from tooling.say import say
+from tooling import engine, images, pins
+from tooling.basis import locking
+from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.say import say
 
 CHECKS = (
     ("ruff", "check", "--quiet", "."),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 
 def table(where: str, key: str, value: Any) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling import choice, cluster, compose, engine, nodes
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.cluster import Outcome
 from tooling.compose import ClusterSpec, Mount
-from tooling.errors import USAGE_EXIT_CODE, UsageError
-from tooling.say import say
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from packaging.utils import canonicalize_name
 
 from tooling import pins, rules
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.pin import PYTORCH_CPU, Pin, TorchSource
 from tooling.pins import Matrix
 

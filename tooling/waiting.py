@@ -13,8 +13,8 @@ from contextlib import suppress
 from invoke.exceptions import Exit
 
 from tooling import compose, engine, nodes
+from tooling.basis.errors import EngineLostError, UsageError
 from tooling.compose import LAUNCHER, ClusterSpec
-from tooling.errors import EngineLostError, UsageError
 from tooling.nodes import Node
 
 # After the first failure, the other nodes have this long to notice the failure and to end with a message.

@@ -15,10 +15,11 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from tooling import files, locks, pip
-from tooling.errors import UsageError
-from tooling.locking import alone
-from tooling.paths import CACHE
+from tooling import locks, pip
+from tooling.basis import files
+from tooling.basis.errors import UsageError
+from tooling.basis.locking import alone
+from tooling.basis.paths import CACHE
 from tooling.pin import Pin
 from tooling.resolve import LockedWheel
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from tests import containers, signals
 from tests.second_engine import SecondEngine
 from tooling import base, compose, pins
+from tooling.basis.identity import IDENTITY
+from tooling.basis.paths import ROOT
+from tooling.basis.say import say
 from tooling.hosts import keys
-from tooling.identity import IDENTITY
-from tooling.paths import ROOT
-from tooling.say import say
 
 IMAGE = f"cpu-train-stack-test-host:{IDENTITY}"
 DOCKERFILE = """\

@@ -14,8 +14,8 @@ import pytest
 
 from tests.signals import as_at_a_terminal
 from tooling import bench, bench_scaling, soak
+from tooling.basis.paths import ROOT
 from tooling.compose import PROJECT_PREFIX
-from tooling.paths import ROOT
 
 INV = str(ROOT / "inv")
 

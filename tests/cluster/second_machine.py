@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tooling.basis.paths import ROOT
 from tooling.engine_plan import may_act
 from tooling.host import read_host
-from tooling.paths import ROOT
 
 NAMESPACES = ("--mount", "--net", "--pid")
 PREPARE = """

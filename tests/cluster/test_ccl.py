@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 CHECKS = ROOT / "bindings" / "tests"
 

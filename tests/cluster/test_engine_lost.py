@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.second_machine import SecondMachine
 from tooling import base, pins
-from tooling.say import say
+from tooling.basis.say import say
 
 # What ./inv up does, with an image that is quick to copy to another engine. Without an image: starts the engine.
 UP = """
@@ -20,7 +20,7 @@ from pathlib import Path
 from invoke.exceptions import Exit
 from tooling import cluster, engine, engine_start, up, waiting
 from tooling.compose import ClusterSpec, Mount
-from tooling.say import say
+from tooling.basis.say import say
 
 folder, image, restarts, patience = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 engine_start.LOG, engine_start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
@@ -44,7 +44,7 @@ START = """
 import sys
 from pathlib import Path
 from tooling import engine, engine_start
-from tooling.say import say
+from tooling.basis.say import say
 
 folder = Path(sys.argv[1])
 folder.mkdir()

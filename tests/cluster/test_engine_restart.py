@@ -15,8 +15,8 @@ from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tests.second_engine import SecondEngine
 from tooling import base, pins
+from tooling.basis.say import say
 from tooling.hosts import record
-from tooling.say import say
 
 # Replaces the stack's image, which is too large to copy to other engines: prints until /output/end exists.
 DOCKERFILE = """\

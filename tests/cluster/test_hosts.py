@@ -17,13 +17,13 @@ from tests import containers, registry, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tooling import engine, image_lock
-from tooling.errors import USAGE_EXIT_CODE
+from tooling.basis.errors import USAGE_EXIT_CODE
+from tooling.basis.identity import IDENTITY
+from tooling.basis.say import say
 from tooling.hosts import record
 from tooling.hosts.commands import labels
-from tooling.identity import IDENTITY
 from tooling.image_lock import ImageLock
 from tooling.registry import Registry, Target
-from tooling.say import say
 
 ROWS = "text,label\n" + "".join(f"{word} film,{number % 2}\n" for number, word in enumerate("abcdefghijkl"))
 SHOW = """

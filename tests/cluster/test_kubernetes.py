@@ -21,10 +21,10 @@ from tests import containers
 from tests.cluster import pods
 from tests.cluster.pods import Document, Pod
 from tests.image.train_runs import reviews
+from tooling.basis.paths import ROOT
 from tooling.kubernetes import manifest
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.request import Options
-from tooling.paths import ROOT
 
 NAMESPACE = "ml"
 REFERENCE = "registry.example/team/cpu-train-stack@sha256:" + "1" * 64

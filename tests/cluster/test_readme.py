@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.conftest import inv
 from tooling import demo, images, pins
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 PIN = pins.load().pin()
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.conftest import Running, containers, inv
 from tooling import demo_data
-from tooling.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT
 
 SHARED = ROOT.parent / "shared" / "data"
 TRAIN = ("train", "--model_name_or_path=/data/model", "--output_dir=/output", "--bf16", "--seed=42")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import INV, Running, containers, inv, no_cluster_left
-from tooling import identity, images, pins
-from tooling.paths import CACHE, ROOT
+from tooling import images, pins
+from tooling.basis import identity
+from tooling.basis.paths import CACHE, ROOT
 
 NAME = "same"
 # Takes steps until /data/end exists, so that a disturbance would have the time to show.

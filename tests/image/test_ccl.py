@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 CHECKS = ("--volume", f"{ROOT / 'bindings' / 'tests'}:/checks:ro", "--shm-size", "1g")
 

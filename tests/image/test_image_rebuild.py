@@ -13,7 +13,7 @@ import pytest
 from tests import containers
 from tests.containers import works
 from tooling import base, images, pins, wheels
-from tooling.say import say
+from tooling.basis.say import say
 
 PIN = pins.load().pin()
 

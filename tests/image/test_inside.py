@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tooling import inside
-from tooling.say import say
+from tooling.basis.say import say
 
 
 @pytest.mark.timeout(600)

@@ -25,12 +25,12 @@ import pytest
 
 from tests import containers, registry, second_engine
 from tooling import base, contents, engine, images, pins, proofs, push, sbom
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.contents import Inventory
 from tooling.engine import Engine
-from tooling.errors import USAGE_EXIT_CODE, UsageError
 from tooling.registry import Registry, Target
-from tooling.say import say
 
 MEGABYTE = 1_000_000
 

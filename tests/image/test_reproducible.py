@@ -12,8 +12,8 @@ import pytest
 
 from tests import containers
 from tooling import base, contents, engine, layers, pins
-from tooling.paths import IMAGES
-from tooling.say import say
+from tooling.basis.paths import IMAGES
+from tooling.basis.say import say
 
 DOCKERFILE = """\
 FROM {base}

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tooling import bench_launch
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 
 def reports(*speeds: float) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tooling import bench, bench_report, plots
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 MIB = 1 << 20
 

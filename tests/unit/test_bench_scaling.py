@@ -12,8 +12,8 @@ from rich.console import Console
 
 from entrypoints.machine.facts import Core
 from tooling import bench_scaling, bench_scaling_report, compose, plots_scaling
+from tooling.basis.errors import UsageError
 from tooling.compose import ClusterSpec
-from tooling.errors import UsageError
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.step import Inputs, Job, step
 

@@ -16,10 +16,11 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES
-from tooling import cluster, compose, engine, nodes, up, yaml_text
+from tooling import cluster, compose, engine, nodes, up
+from tooling.basis import yaml as yaml_text
+from tooling.basis.errors import UsageError
 from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
-from tooling.errors import UsageError
 from tooling.follow import lines
 from tooling.nodes import Node
 

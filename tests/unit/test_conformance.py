@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tooling import conformance
+from tooling.basis.paths import ROOT
 from tooling.conformance import Comparison, Row
-from tooling.paths import ROOT
 
 
 def comparison(*rows: Row) -> Comparison:

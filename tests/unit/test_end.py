@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 POOL = """
 import sys

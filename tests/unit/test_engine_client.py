@@ -16,7 +16,7 @@ import pytest
 
 from tests import certificates
 from tooling import engine_find, follow, nodes, registry
-from tooling.errors import EngineLostError, UsageError
+from tooling.basis.errors import EngineLostError, UsageError
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.45"},

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.findings import BOOKWORM
 from tooling.apt_sources import APT, Source
+from tooling.basis.errors import UsageError
 from tooling.engine_install import UPDATE, apt_cause, apt_files, install_argv, parse_candidate
-from tooling.errors import UsageError
 from tooling.host import Host
 
 POLICY = "docker.io:\n  Installed: (none)\n  Candidate: {}\n  Version table:\n"

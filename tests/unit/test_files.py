@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 WRITE = """
 import sys
 from pathlib import Path
-from tooling.files import write_whole
+from tooling.basis.files import write_whole
 for _ in range(500):
     write_whole(Path(sys.argv[1]), sys.argv[2] * 10_000)
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.host_jobs import HOSTS, job
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.hosts import facts, hostfile, keys, remote
 from tooling.hosts.facts import Facts
 from tooling.hosts.hostfile import Host

@@ -13,12 +13,12 @@ import pytest
 
 from tests.unit.host_jobs import job
 from tooling import cluster, running
+from tooling.basis.identity import IDENTITY
+from tooling.basis.locking import alone
 from tooling.hosts import commands, keys, launch, record
 from tooling.hosts.job import Place, unknown
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Done
-from tooling.identity import IDENTITY
-from tooling.locking import alone
 
 PLACES = [
     Place("1001", "100", "/out", "1073741824", "sha256:0", f"10.0.0.{number}", f"eth{number}")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from entrypoints.machine.facts import Core
 from tests.unit.host_jobs import job
-from tooling import compose, container, identity, pins
+from tooling import compose, container, pins
+from tooling.basis import identity
+from tooling.basis.paths import ROOT
 from tooling.compose import ClusterSpec
 from tooling.hosts import commands
 from tooling.hosts.job import unknown
-from tooling.paths import ROOT
 
 SPEC = ClusterSpec("test", "image", nodes=2, ranks_per_node=1, command=("train",), launcher="mpirun")
 

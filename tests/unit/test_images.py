@@ -15,9 +15,9 @@ import pytest
 
 from tooling import base, images, locks, pins, wheels
 from tooling.base import Base
-from tooling.identity import IDENTITY
+from tooling.basis.identity import IDENTITY
+from tooling.basis.paths import ROOT
 from tooling.images import Say
-from tooling.paths import ROOT
 from tooling.pin import Ccl, Pin
 
 PIN = pins.load().pin()

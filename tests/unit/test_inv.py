@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 PRINTER = """
 import json, os, sys

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tooling.locking import TakenError, alone
-from tooling.paths import ROOT
+from tooling.basis.locking import TakenError, alone
+from tooling.basis.paths import ROOT
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tooling.locking import alone
+from tooling.basis.locking import alone
 with alone(Path(sys.argv[1]), waiting=None):
     print("held", flush=True)
     time.sleep(60)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
 from tooling import locks, pins, proofs, resolve
-from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
 from tooling.proofs import Status
 from tooling.resolve import LockedWheel

@@ -23,7 +23,7 @@ from entrypoints.launch import options
 from entrypoints.launch.mpi import command as image_mpi_launch
 from tests.unit.test_push import LOCK
 from tooling import image_lock
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.kubernetes import manifest
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.request import CLAIM, Options

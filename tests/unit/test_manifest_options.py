@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_manifest import OPTIONS
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.request import Options
 

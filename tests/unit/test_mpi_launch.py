@@ -17,7 +17,7 @@ from entrypoints.launch.mpi import hostfile as hosts
 from entrypoints.launch.mpi.job import Failure
 from entrypoints.machine import processes
 from tests.signals import as_at_a_terminal
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 
 def test_the_options_of_a_job() -> None:

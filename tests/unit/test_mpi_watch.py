@@ -16,7 +16,7 @@ import pytest
 
 from entrypoints.launch.mpi import node_watch
 from entrypoints.machine import processes
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 # A watch that says nothing would be waited for.
 pytestmark = pytest.mark.timeout(60)

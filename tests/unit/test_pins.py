@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tooling import matrix, pins
-from tooling.errors import USAGE_EXIT_CODE, UsageError
-from tooling.identity import IDENTITY
-from tooling.paths import ROOT
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.identity import IDENTITY
+from tooling.basis.paths import ROOT
 
 CHOICES = ", ".join(pins.load().pins)
 VERSIONS = pins.VERSIONS_FILE.read_text(encoding="utf-8")

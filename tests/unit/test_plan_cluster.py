@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tooling import plan_cluster
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.scaling import cluster_plan, models
 from tooling.scaling.cluster_plan import Request
 

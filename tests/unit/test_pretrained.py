@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.tiny import silent
 from tooling import pretrained
-from tooling.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
 

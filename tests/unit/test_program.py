@@ -14,8 +14,8 @@ from invoke.context import Context
 from invoke.tasks import task
 
 from tests.signals import as_at_a_terminal
-from tooling.errors import UsageError
-from tooling.paths import ROOT
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.program import TaskProgram, join_names, remainder_argv
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.tiny import make_pin
 from tooling import pins, proofs
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.pin import TorchSource
 from tooling.proofs import Status
 

@@ -12,9 +12,9 @@ from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from tooling import contents, image_lock, images, pins, push, sbom
+from tooling.basis.errors import UsageError
 from tooling.choice import Choice
 from tooling.contents import Inventory
-from tooling.errors import UsageError
 from tooling.image_lock import ImageLock
 from tooling.registry import Target
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.paths import IMAGES
+from tooling.basis.paths import IMAGES
 
 TRIM = IMAGES / "scripts" / "trim.py"
 SP = "lib/python3.11/site-packages"

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from tooling import pins, variants
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.paths import ROOT
 from tooling.choice import Choice
-from tooling.errors import USAGE_EXIT_CODE, UsageError
-from tooling.paths import ROOT
 from tooling.pin import Ccl, TorchSource
 
 DEFAULT = pins.load().pin()

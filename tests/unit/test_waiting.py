@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tooling import fault_trial, nodes, reliability, up
+from tooling.basis.errors import EngineLostError
 from tooling.cluster import Outcome
 from tooling.compose import JOB, ClusterSpec
-from tooling.errors import EngineLostError
 from tooling.faults import FAULTS
 from tooling.nodes import Node
 from tooling.reliability import Recovery

@@ -19,8 +19,8 @@ import pytest
 
 from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
 from tooling import locks, pip, wheels
-from tooling.errors import USAGE_EXIT_CODE, UsageError
-from tooling.paths import ROOT
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.paths import ROOT
 from tooling.pin import Pin
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tooling import container
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE, ROOT
 from tooling.bench_train.recipes import FOLDER
-from tooling.errors import UsageError
-from tooling.paths import CACHE, ROOT
 
 LOGS = CACHE / "logs"
 LIMIT_SECONDS = 1800.0

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.split import CLASSES
+from tooling.basis.paths import CACHE
 from tooling.bench_train.tables import Document, Row, places, title
-from tooling.paths import CACHE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from entrypoints.operators import library
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 FOLDER = "/bench"
 SCRIPT = f"{FOLDER}/benchmarks/finetune.py"

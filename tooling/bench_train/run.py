@@ -17,12 +17,12 @@ from rich.console import Console
 
 from benchmarks import jobs
 from tooling import engine, images, pins, pretrained, variants
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
 from tooling.bench_train import measure, pairs, picture, recipes, results, tables
 from tooling.bench_train.measure import RunError
 from tooling.bench_train.recipes import Recipe
 from tooling.bench_train.results import Report, Runs
-from tooling.errors import UsageError
-from tooling.paths import CACHE
 from tooling.pin import Pin, TorchSource
 
 FOLDER = CACHE / "bench"

@@ -7,10 +7,10 @@ from invoke.context import Context
 from tooling import builds, locks, matrix, pins, variants
 from tooling import push as pushing
 from tooling import reproduce as reproducing
+from tooling.basis.errors import UsageError
+from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
-from tooling.errors import UsageError
-from tooling.say import say
 
 
 @task(name="matrix")

@@ -6,10 +6,10 @@ from invoke.context import Context
 
 from tooling import host_doctor, suite
 from tooling import inside as in_image
+from tooling.basis.errors import UsageError
+from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.command_line.options import TORCH_SOURCE_HELP, task
-from tooling.errors import UsageError
-from tooling.say import say
 
 
 @task()

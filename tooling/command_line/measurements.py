@@ -11,9 +11,9 @@ from tooling import conformance as torchs_suite
 from tooling import plan_cluster as cluster_planning
 from tooling import sanitize as sanitizing
 from tooling import soak as soaking
+from tooling.basis.say import say
 from tooling.bench_train import run as training
 from tooling.command_line.options import PIN_HELP, task
-from tooling.say import say
 from tooling.scaling.cluster_plan import Request as PlanRequest
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tooling import compose
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
+from tooling.basis.identity import IDENTITY
 from tooling.hosts import commands, facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job, Place
 from tooling.hosts.remote import Done, Remote, RemoteError
-from tooling.identity import IDENTITY
 
 PULL_SECONDS = 1800.0
 _FIXES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from tooling import identity
+from tooling.basis import identity
 from tooling.compose import START_SECONDS
 from tooling.hosts.job import Job, Place
 

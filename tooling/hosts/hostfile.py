@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 _LINE = re.compile(r"(?P<target>[^\s:]+)(?::(?P<short>[^\s:]*))?(?:\s+slots\s*=\s*(?P<long>\S*))?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

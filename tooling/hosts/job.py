@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from tooling.basis.errors import UsageError
+from tooling.basis.identity import IDENTITY
 from tooling.compose import check_launcher_and_memory
-from tooling.errors import UsageError
 from tooling.hosts.hostfile import Host
-from tooling.identity import IDENTITY
 
 # Ports from the meeting port on: that one, hydra's and libfabric's, and the last for the containers' sshd.
 PORTS = 500

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.hosts import checks, commands, keys, record, state
 from tooling.hosts.job import Job, Place
 from tooling.hosts.keeper import Keeper

@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tooling.errors import UsageError
-from tooling.files import write_whole
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
+from tooling.basis.locking import TakenError, alone
+from tooling.basis.paths import CACHE
 from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job
-from tooling.locking import TakenError, alone
-from tooling.paths import CACHE
 
 JOBS = CACHE / "jobs"
 

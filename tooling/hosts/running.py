@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
+from tooling.basis.say import say
 from tooling.follow import lines
 from tooling.hosts import checks, commands, launch, record
 from tooling.hosts.record import Record
 from tooling.hosts.remote import Remote
-from tooling.say import say
 
 STOPPED_EXIT_CODE = 143  # 128 + SIGTERM
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tooling import yaml_text
-from tooling.errors import UsageError
-from tooling.files import write_whole
+from tooling.basis import yaml
+from tooling.basis.errors import UsageError
+from tooling.basis.files import write_whole
 from tooling.kubernetes import mpijob, pytorchjob, trainjob
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.pods import Document
@@ -23,7 +23,7 @@ KINDS: Mapping[str, Callable[[Request], list[Document]]] = {
 def render(request: Request) -> str:
     """The manifest: a YAML document an object, in the order in which they are to be made."""
     documents = KINDS[request.kind](request)
-    return yaml_text.render(documents)
+    return yaml.render(documents)
 
 
 def run(kind: str, options: Options, output: str, say: Callable[[str], None]) -> None:

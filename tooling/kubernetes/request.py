@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tooling import compose, image_lock
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.kubernetes import syntax
 
 # Where the claim is mounted. Jobs create the folders that they write to: a subPath would belong to root.

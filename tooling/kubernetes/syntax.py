@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.registry import Target
 
 LABEL_LENGTH, SUBDOMAIN_LENGTH = 63, 253

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 from tooling.scaling import assumptions, models, network, processors
 from tooling.scaling.assumptions import OVERLAP, link_inputs
 from tooling.scaling.estimate import Estimate

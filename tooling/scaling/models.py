@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmb]?)", re.I)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}

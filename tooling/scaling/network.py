@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from tooling.errors import UsageError
+from tooling.basis.errors import UsageError
 
 # From one process to another over TCP on a switched network. An all_reduce of 4 KiB between two containers took
 # 32 us (docs/bench.md); a switch and two network cards come on top.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from tooling.paths import ROOT
+from tooling.basis.paths import ROOT
 
 # On containers and networks.
 LABEL = "cpu-train-stack.checkout"
