@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests import containers
-from tooling import base, pins
+from tooling import base
 from tooling.basis.identity import IDENTITY
 from tooling.basis.say import say
+from tooling.pins import parse
 
 IMAGE = f"cpu-train-stack-test-registry:{IDENTITY}"
 # apache2-utils has htpasswd, without which a registry knows nobody.
@@ -39,7 +40,7 @@ exec docker-registry serve /tmp/c
 
 def make_image() -> str:
     """The tag of an image with the registry in it: built once, on the base image of the pins."""
-    ground = base.ensure(pins.load().pin(), say)
+    ground = base.ensure(parse.load().pin(), say)
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
     text = DOCKERFILE.format(base=ground.reference)
     subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tooling import engine
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.pin import Pin
+from tooling.pins.pin import Pin
 
 # A registry that sends nothing for this long counts as unreachable.
 SILENCE_SECONDS = 20.0

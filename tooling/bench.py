@@ -13,11 +13,12 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling import bench_report, cluster, engine, images, pins, plots
+from tooling import bench_report, cluster, engine, images, plots
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.compose import ClusterSpec, Mount
 from tooling.engine import Engine
+from tooling.pins import parse
 
 FOLDER = CACHE / "bench"
 CLUSTER = "bench"
@@ -46,7 +47,7 @@ def collectives(
     if ranks < 2:
         raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: a single rank has no peer")
     folder = output_folder(output)
-    pin = pins.load().pin(pin_name)
+    pin = parse.load().pin(pin_name)
     docker = engine.ensure(say)
     image = images.build(pin, say)
     documents = []

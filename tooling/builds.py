@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from invoke.exceptions import Exit
 
-from tooling import engine, images, locks, pins, variants
+from tooling import engine, images, locks
 from tooling.basis.errors import UsageError
 from tooling.choice import Choice, image
 from tooling.images import Image
-from tooling.pin import Pin
+from tooling.pins import choose, parse
+from tooling.pins.pin import Pin
 
 Say = Callable[[str], None]
 
@@ -18,7 +19,7 @@ Say = Callable[[str], None]
 def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Say) -> None:
     """Builds one pin; a user's own combination is resolved first, once."""
     choice = Choice(name, tuple(assignments), torch_source)
-    pin = variants.choose(name, assignments, torch_source)  # bad options are reported before an engine starts
+    pin = choose.choose(name, assignments, torch_source)  # bad options are reported before an engine starts
     _tell(pin, image(choice, engine.ensure(say), say), say)
 
 
@@ -28,8 +29,8 @@ def every(torch_source: str, say: Say) -> None:
     A row without a lock is not built: what is in an image is decided by ./inv lock, which is committed.
     """
     chosen, failed = [], []
-    for row in pins.load().pins.values():
-        pin = variants.choose(row.name, (), torch_source)
+    for row in parse.load().pins.values():
+        pin = choose.choose(row.name, (), torch_source)
         try:
             locks.read(pin)
             chosen.append(pin)
@@ -44,7 +45,7 @@ def every(torch_source: str, say: Say) -> None:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
     if failed:
-        raise Exit(f"{len(failed)} of {len(pins.load().pins)} rows were not built: {', '.join(failed)}", code=1)
+        raise Exit(f"{len(failed)} of {len(parse.load().pins)} rows were not built: {', '.join(failed)}", code=1)
 
 
 def _tell(pin: Pin, made: Image, say: Say) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import image_lock, images, variants
+from tooling import image_lock, images
 from tooling.basis.errors import UsageError
 from tooling.engine import Engine
 from tooling.images import Image
-from tooling.pin import Ccl, Pin, TorchSource
+from tooling.pins import choose
+from tooling.pins.pin import Ccl, Pin, TorchSource
 
 Say = Callable[[str], None]
 
@@ -31,7 +32,7 @@ class Choice:
     @property
     def row(self) -> Pin | None:
         """The pin; None if an image lock names the image."""
-        return None if self.image_lock else variants.choose(self.pin, self.assignments, self.torch_source)
+        return None if self.image_lock else choose.choose(self.pin, self.assignments, self.torch_source)
 
     @property
     def reference(self) -> str:

@@ -15,9 +15,10 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import container, engine, images, pins
+from tooling import container, engine, images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.pins import parse
 
 BACKENDS = ("ccl", "gloo")
 CHECKS = ROOT / "bindings" / "tests"
@@ -126,7 +127,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
     """Compares, writes .cache/conformance/RANKS.json, prints. Raises Exit 1 for a difference without a reason."""
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
-    pin = pins.load().pin(pin_name)
+    pin = parse.load().pin(pin_name)
     engine.ensure(say)
     image = images.build(pin, say)
     say(f"running torch's suite with {ranks} ranks and each of {', '.join(BACKENDS)}: some minutes")

@@ -15,7 +15,7 @@ from tooling import container
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.images import BACKEND
-from tooling.pin import Ccl, Pin
+from tooling.pins.pin import Ccl, Pin
 
 INVENTORY = ROOT / "tooling" / "inventory.py"
 PYTHON = "/opt/venv/bin/python"

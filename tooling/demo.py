@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling import choice as chosen
-from tooling import cluster, contents, demo_data, engine, pretrained, proofs
+from tooling import cluster, contents, demo_data, engine, pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
-from tooling.proofs import Status
+from tooling.pins import status
+from tooling.pins.status import Status
 
 FOLDER = CACHE / "demo"
 RESULT = FOLDER / "result.json"
@@ -103,9 +104,9 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
     summarize(result, verdict)
     if not verdict.passed:
         raise Exit("the demo failed: " + "; ".join(verdict.problems), code=1)
-    proofs.record_image(contents.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
-    if row and proofs.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
-        say(f"pin {row.name} is now tested, as recorded in {_relative(proofs.STATUS_FILE)}")
+    status.record_image(contents.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
+    if row and status.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
+        say(f"pin {row.name} is now tested, as recorded in {_relative(status.STATUS_FILE)}")
 
 
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:

@@ -19,12 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import advisories, base, locks, wheels
+from tooling import base, locks, wheels
 from tooling.base import Base
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE, IMAGES, ROOT
-from tooling.pin import INTEL_BINDINGS, Ccl, Pin
+from tooling.pins import advisories
+from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin
 
 ENTRYPOINTS = ROOT / "entrypoints"
 BINDINGS = ROOT / "bindings"

@@ -17,7 +17,7 @@ from tooling import resolve
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.basis.paths import CACHE, IMAGES
-from tooling.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
+from tooling.pins.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
 from tooling.resolve import LockedWheel
 
 LOCKS = IMAGES / "locks"

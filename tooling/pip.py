@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
-from tooling.pin import Pin
+from tooling.pins.pin import Pin
 
 TARGET_PIP = ROOT / "tooling" / "target_pip.py"
 # One try more than none, and a bounded wait: an index that does not answer ends in a message, not in a hang.

@@ -9,11 +9,12 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling import contents, engine, image_lock, images, proofs, variants
+from tooling import contents, engine, image_lock, images
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.choice import Choice
 from tooling.image_lock import ImageLock
+from tooling.pins import choose, status
 from tooling.registry import Registry, Target
 
 LOCK_FILE = "image.lock.json"
@@ -31,7 +32,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     folder = Path(output)
     if not folder.is_dir():
         raise UsageError(f"--output is {output!r}, expected an existing folder")
-    pin = variants.choose(choice.pin, (), choice.torch_source)
+    pin = choose.choose(choice.pin, (), choice.torch_source)
     revision = clean_revision()
     docker = engine.ensure(say)
     repository = Registry(docker.endpoint, where)
@@ -39,7 +40,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     repository.refuse_taken(tag)  # before the long checks, and again by the push itself
     image = images.build(pin, say, of_this_commit=True)
     content = contents.content_sha256(image.id)
-    if not proofs.is_tested(content):
+    if not status.is_tested(content):
         raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo{choice.typed} first")
     say(f"inspecting {image.tag} while it runs")
     found = contents.inventory(image.id)

@@ -12,15 +12,16 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import contents, engine, images, layers, registry, variants
+from tooling import contents, engine, images, layers, registry
 from tooling.choice import Choice
+from tooling.pins import choose
 
 Say = Callable[[str], None]
 
 
 def run(choice: Choice, as_json: bool, say: Say) -> None:
     """Builds twice and compares. Raises Exit with 1 and the first difference if the layers are not the same."""
-    pin = variants.choose(choice.pin, (), choice.torch_source)
+    pin = choose.choose(choice.pin, (), choice.torch_source)
     engine.ensure(say)
     tags = [f"{pin.image}-{number}" for number in ("first", "second")]
     try:

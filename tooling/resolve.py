@@ -16,7 +16,7 @@ from tooling import pip
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.pin import Pin, Source, TorchSource
+from tooling.pins.pin import Pin, Source, TorchSource
 
 Say = Callable[[str], None]
 

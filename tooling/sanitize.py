@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from invoke.exceptions import Exit
 
-from tooling import base, container, engine, images, pins, wheels
+from tooling import base, container, engine, images, wheels
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.pin import Pin
+from tooling.pins import parse
+from tooling.pins.pin import Pin
 
 # The stage of images/Dockerfile that compiles the backend, and where it unpacks oneCCL.
 STAGE = "backend"
@@ -27,7 +28,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     The script runs in the build stage that has the compiler. Raises Exit with its exit code if it fails.
     """
     name = "ThreadSanitizer" if thread else "AddressSanitizer"
-    pin = pins.load().pin(pin_name)
+    pin = parse.load().pin(pin_name)
     engine.ensure(say)
     tag = f"{pin.image}-{STAGE}"
     say(f"building {tag}, which has the compiler")

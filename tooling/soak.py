@@ -13,11 +13,12 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, engine, images, leftovers, pins
+from tooling import cluster, engine, images, leftovers
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.compose import ClusterSpec, Mount
 from tooling.conformance import CHECKS
+from tooling.pins import parse
 
 FOLDER = CACHE / "soak"
 NAME = "soak"
@@ -58,7 +59,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
     """Runs `jobs` jobs and writes .cache/soak/result.json. Raises Exit 1 if one failed; its log is beside that."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
-    pin = pins.load().pin(pin_name)
+    pin = parse.load().pin(pin_name)
     spec = ClusterSpec(
         name=NAME,
         image=pin.image,

@@ -20,7 +20,7 @@ from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE
-from tooling.pin import Pin
+from tooling.pins.pin import Pin
 from tooling.resolve import LockedWheel
 
 WHEELS = CACHE / "wheels"

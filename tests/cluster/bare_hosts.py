@@ -17,11 +17,12 @@ from pathlib import Path
 
 from tests import containers, signals
 from tests.second_engine import SecondEngine
-from tooling import base, compose, pins
+from tooling import base, compose
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.hosts import keys
+from tooling.pins import parse
 
 IMAGE = f"cpu-train-stack-test-host:{IDENTITY}"
 DOCKERFILE = """\
@@ -76,7 +77,7 @@ def docker(*arguments: str, stdin: bytes = b"") -> str:
 
 
 def make_image() -> None:
-    ground = base.ensure(pins.load().pin(), say)
+    ground = base.ensure(parse.load().pin(), say)
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
     text = DOCKERFILE.format(base=ground.reference)
     subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.second_machine import SecondMachine
-from tooling import base, pins
+from tooling import base
 from tooling.basis.say import say
+from tooling.pins import parse
 
 # What ./inv up does, with an image that is quick to copy to another engine. Without an image: starts the engine.
 UP = """
@@ -116,7 +117,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     """A job on a second machine, with an engine that this checkout has started."""
-    image = base.ensure(pins.load().pin(), say).reference
+    image = base.ensure(parse.load().pin(), say).reference
     machine = SecondMachine(tmp_path)
     try:
         made = Job(machine, image, tmp_path)

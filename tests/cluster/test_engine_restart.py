@@ -14,9 +14,10 @@ from tests import containers, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tests.second_engine import SecondEngine
-from tooling import base, pins
+from tooling import base
 from tooling.basis.say import say
 from tooling.hosts import record
+from tooling.pins import parse
 
 # Replaces the stack's image, which is too large to copy to other engines: prints until /output/end exists.
 DOCKERFILE = """\
@@ -52,7 +53,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine
 
 
 def _copy_image(tag: str, *engines: SecondEngine) -> None:
-    pin = pins.load().pin()
+    pin = parse.load().pin()
     text = DOCKERFILE.format(base=base.ensure(pin, say).reference, script=SCRIPT)
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", tag, "-"]
     subprocess.run(argv, input=text.encode(), capture_output=True, check=True, timeout=120)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import demo, images, pins
+from tooling import demo, images
 from tooling.basis.paths import ROOT
+from tooling.pins import parse
 
-PIN = pins.load().pin()
+PIN = parse.load().pin()
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
     line

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import INV, Running, containers, inv, no_cluster_left
-from tooling import images, pins
+from tooling import images
 from tooling.basis import identity
 from tooling.basis.paths import CACHE, ROOT
+from tooling.pins import parse
 
 NAME = "same"
 # Takes steps until /data/end exists, so that a disturbance would have the time to show.
@@ -85,7 +86,7 @@ def other(tmp_path: Path) -> Iterator[Checkout]:
         stream.write("# another checkout's\n")
     (folder / "inv").write_text(STUB.format(python=sys.executable))
     own = identity.of(folder, identity.machine_id())
-    made = Checkout(folder, own, f"{pins.load().pin().shared_tag}-{own}")
+    made = Checkout(folder, own, f"{parse.load().pin().shared_tag}-{own}")
     yield made
     label = f"label={identity.LABEL}={own}"
     for container in docker("ps", "--all", "--quiet", "--filter", label).split():
@@ -111,7 +112,7 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     theirs = json.loads(docker("inspect", other.container(NAME)))[0]
     assert theirs["Image"] != before[0]
     assert theirs["Config"]["Labels"][identity.LABEL] == other.identity
-    shared = images.inspect(pins.load().pin().shared_tag)
+    shared = images.inspect(parse.load().pin().shared_tag)
     assert shared is not None
     assert shared[0] != theirs["Image"], "the tag that users type was taken without ./inv build"
 

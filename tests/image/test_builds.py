@@ -14,13 +14,14 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
-from tooling import builds, images, locks, pins, wheels
-from tooling import pin as pin_module
+from tooling import builds, images, locks, wheels
 from tooling.images import Image, Say
-from tooling.pin import Pin
-from tooling.pins import Matrix
+from tooling.pins import parse
+from tooling.pins import pin as pin_module
+from tooling.pins.parse import Matrix
+from tooling.pins.pin import Pin
 
-ROW = pins.load().pin()
+ROW = parse.load().pin()
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     dead = replace(ROW, name=name, own=True, packages=packages, build_packages={}, sources={})
     unlocked = replace(ROW, name="unlocked")
     matrix = Matrix(ROW.name, {pin.name: pin for pin in (unlocked, dead, ROW)})
-    monkeypatch.setattr(pins, "load", lambda: matrix)
+    monkeypatch.setattr(parse, "load", lambda: matrix)
     monkeypatch.setattr(wheels, "WHEELS", tmp_path)
     monkeypatch.setattr(images, "take_shared_tag", lambda _pin: None)  # it is the user's
     with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -12,7 +12,7 @@ import pytest
 
 from tests import containers
 from tests.containers import RunInImage
-from tooling import advisories, variants
+from tooling.pins import advisories, choose
 
 # What the machine that runs the tests may lack.
 OF_THE_MACHINE = {"plan", "memory", "open files", "NUMA", "bf16"}
@@ -53,7 +53,7 @@ def test_a_sound_container_has_nothing_broken(run_in_image: RunInImage) -> None:
 
 def test_what_was_known_against_the_versions_is_a_warning_each(run_in_image: RunInImage, tmp_path: Path) -> None:
     """The file of an old row's build in the image of today's, which is there already."""
-    known = variants.choose("2.8", torch_source="default").advisories
+    known = choose.choose("2.8", torch_source="default").advisories
     file = tmp_path / "advisories.json"
     file.write_text(advisories.document(known), encoding="utf-8")
     mount = ("--volume", f"{file}:/opt/cpu-train-stack/advisories.json:ro")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage, works
-from tooling import images, locks, pins
+from tooling import images, locks
+from tooling.pins import parse
 
-PIN = pins.load().pin()
+PIN = parse.load().pin()
 SIZE_LIMIT_BYTES = 1.9e9
 
 # Libraries of network hardware and of accelerators: they come with the cluster's drivers, if at all, and only a

@@ -12,10 +12,11 @@ import pytest
 
 from tests import containers
 from tests.containers import works
-from tooling import base, images, pins, wheels
+from tooling import base, images, wheels
 from tooling.basis.say import say
+from tooling.pins import parse
 
-PIN = pins.load().pin()
+PIN = parse.load().pin()
 
 
 def layers(reference: str) -> list[str]:

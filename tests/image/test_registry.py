@@ -24,12 +24,13 @@ from pathlib import Path
 import pytest
 
 from tests import containers, registry, second_engine
-from tooling import base, contents, engine, images, pins, proofs, push, sbom
+from tooling import base, contents, engine, images, push, sbom
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.contents import Inventory
 from tooling.engine import Engine
+from tooling.pins import parse, status
 from tooling.registry import Registry, Target
 
 MEGABYTE = 1_000_000
@@ -194,12 +195,12 @@ def test_a_push_during_the_checks_is_not_overwritten(
 ) -> None:
     """The checks of an image take a minute and more; of them only the time is real here."""
     revision = "0123456789abcdef"
-    tag = push.tag_of(pins.load().pin().name, revision)
+    tag = push.tag_of(parse.load().pin().name, revision)
     others: list[str] = []
 
     def inventory(_image: str) -> Inventory:
         others.append(opened(docker, server).push(small, tag, say))
-        return Inventory(pins.load().pin().name, "", "", (), ())
+        return Inventory(parse.load().pin().name, "", "", (), ())
 
     for module, name, value in (
         (push, "clean_revision", revision),
@@ -207,7 +208,7 @@ def test_a_push_during_the_checks_is_not_overwritten(
         (contents, "content_sha256", "0" * 64),
         (contents, "doctor", []),
         (contents, "mismatch", None),
-        (proofs, "is_tested", True),
+        (status, "is_tested", True),
         (sbom, "labels_of", {images.REVISION_LABEL: revision}),
         (sbom, "document", "{}"),
     ):

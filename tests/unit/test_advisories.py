@@ -10,13 +10,14 @@ import pytest
 
 from entrypoints.doctor import advisories as in_the_image
 from entrypoints.doctor.checks import Status
-from tooling import advisories, base, builds, engine, images, locks, matrix, pins, variants
-from tooling.advisories import Advisory, Range
+from tooling import base, builds, engine, images, locks
 from tooling.base import Base
-from tooling.pin import Pin
+from tooling.pins import advisories, choose, parse, table
+from tooling.pins.advisories import Advisory, Range
+from tooling.pins.pin import Pin
 
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
-OLD = variants.choose("2.8", torch_source="default")  # a row that has a lock
+OLD = choose.choose("2.8", torch_source="default")  # a row that has a lock
 
 
 @pytest.mark.parametrize(
@@ -63,14 +64,14 @@ def test_what_is_not_fixed_is_left_out() -> None:
 def rows_of(identifier: str) -> list[str]:
     return [
         name
-        for name, pin in pins.load().pins.items()
+        for name, pin in parse.load().pins.items()
         if identifier in [advisory.id for advisory in pin.advisories]
     ]
 
 
 def test_the_rows_derive_their_advisories_from_their_versions() -> None:
     """Sources: the CVE records; torch-ccl's issue 80 and IPEX's 867."""
-    assert pins.load().pin().advisories == pins.load().pin("2.15").advisories == ()
+    assert parse.load().pin().advisories == parse.load().pin("2.15").advisories == ()
     old = ["2.4", "2.1", "2.0", "1.13", "1.12", "1.10"]
     assert rows_of("CVE-2026-24747") == ["2.8", "2.7", *old]
     assert rows_of("CVE-2026-1839") == rows_of("CVE-2025-32434") == rows_of("CVE-2024-11393") == old
@@ -82,7 +83,7 @@ def test_the_rows_derive_their_advisories_from_their_versions() -> None:
 
 
 def own(assignment: str) -> set[str]:
-    return {advisory.id for advisory in variants.choose(assignments=[assignment]).advisories}
+    return {advisory.id for advisory in choose.choose(assignments=[assignment]).advisories}
 
 
 @pytest.mark.parametrize(
@@ -101,23 +102,23 @@ def test_a_users_own_versions_have_their_own_advisories(assignment: str, expecte
 
 
 def test_versions_that_are_fixed_take_a_rows_advisories_away() -> None:
-    row = pins.load().pin("2.8")
+    row = parse.load().pin("2.8")
     fixed = row.with_versions({"torch": "2.13.0+cpu", "transformers": "5.23.0"})
     assert [advisory.id for advisory in fixed.advisories] == ["intel/intel-extension-for-pytorch#867"]
 
 
 def test_without_intels_bindings_their_end_is_no_matter() -> None:
-    ids = [advisory.id for advisory in pins.load().pin("2.7").with_default_torch().advisories]
+    ids = [advisory.id for advisory in parse.load().pin("2.7").with_default_torch().advisories]
     assert "intel/torch-ccl#80" not in ids
     assert "CVE-2026-24747" in ids
 
 
 def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    matrix.show(pins.load(), as_json=False)
+    table.show(parse.load(), as_json=False)
     [line] = [line for line in capsys.readouterr().out.splitlines() if "CVE-2026-24747" in line]
     assert line.startswith("2.8, 2.7, 2.4, 2.1, 2.0, 1.13, 1.12, 1.10: CVE-2026-24747: ")
     assert line.endswith("(torch below 2.10.0)")
-    assert matrix.row(pins.load().pin("2.4"))["advisories"][1:3] == ["intel/torch-ccl#80", "CVE-2026-24747"]
+    assert table.row(parse.load().pin("2.4"))["advisories"][1:3] == ["intel/torch-ccl#80", "CVE-2026-24747"]
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_the_line_is_printed_before_versions_are_resolved_that_may_not_be_found(
 def test_the_image_is_labelled_with_its_advisories() -> None:
     made = images.labels(OLD, GROUND, {}, "sum")
     assert made["cpu-train-stack.advisories"].split() == [advisory.id for advisory in OLD.advisories]
-    assert "cpu-train-stack.advisories" not in images.labels(pins.load().pin(), GROUND, {}, "sum")
+    assert "cpu-train-stack.advisories" not in images.labels(parse.load().pin(), GROUND, {}, "sum")
 
 
 def test_a_new_advisory_is_another_image_and_one_of_other_versions_is_not() -> None:

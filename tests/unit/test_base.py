@@ -9,7 +9,7 @@ import pytest
 from tests.unit.tiny import make_pin, silent
 from tooling import base, engine
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
-from tooling.pin import DEBIAN_RELEASES, Pin
+from tooling.pins.pin import DEBIAN_RELEASES, Pin
 
 BOOTSTRAPPED = "cpu-train-stack-base:bookworm"
 PIN = make_pin({})

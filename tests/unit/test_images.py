@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tooling import base, images, locks, pins, wheels
+from tooling import base, images, locks, wheels
 from tooling.base import Base
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.images import Say
-from tooling.pin import Ccl, Pin
+from tooling.pins import parse
+from tooling.pins.pin import Ccl, Pin
 
-PIN = pins.load().pin()
+PIN = parse.load().pin()
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
-from tooling import locks, pins, proofs, resolve
+from tooling import locks, resolve
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
-from tooling.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
-from tooling.proofs import Status
+from tooling.pins import parse, status
+from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
+from tooling.pins.status import Status
 from tooling.resolve import LockedWheel
 
 SHA256 = "a" * 64
@@ -26,11 +27,11 @@ def lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-PROVED = [row for row in pins.load().pins.values() if proofs.of(row).torch_source is TorchSource.ROW]
+PROVED = [row for row in parse.load().pins.values() if status.of(row).torch_source is TorchSource.ROW]
 
 
 @pytest.mark.parametrize(
-    "pin", [row for row in PROVED if proofs.of(row).status is not Status.LISTED], ids=lambda pin: pin.name
+    "pin", [row for row in PROVED if status.of(row).status is not Status.LISTED], ids=lambda pin: pin.name
 )
 def test_the_lock_of_every_proved_pin_is_there_and_holds_the_pins_packages(
     pin: Pin, monkeypatch: pytest.MonkeyPatch

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tooling import matrix, pins
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
+from tooling.pins import parse, table
 
-CHOICES = ", ".join(pins.load().pins)
-VERSIONS = pins.VERSIONS_FILE.read_text(encoding="utf-8")
+CHOICES = ", ".join(parse.load().pins)
+VERSIONS = parse.VERSIONS_FILE.read_text(encoding="utf-8")
 
 
 def changed(tmp_path: Path, old: str, new: str) -> Path:
@@ -34,13 +34,13 @@ def run_tooling(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_default_pin_is_the_one_that_is_built_when_none_is_named() -> None:
-    loaded = pins.load()
+    loaded = parse.load()
     assert loaded.pin() is loaded.pins[loaded.default]
     assert loaded.pin(loaded.default) is loaded.pin()
 
 
 def test_a_pin_names_its_image_and_its_requirements() -> None:
-    pin = pins.load().pin("2.13")
+    pin = parse.load().pin("2.13")
     assert pin.image == f"cpu-train-stack:2.13-{IDENTITY}"
     assert f"torch=={pin.packages['torch']}" in pin.requirements
     assert list(pin.requirements) == sorted(pin.requirements)
@@ -48,7 +48,7 @@ def test_a_pin_names_its_image_and_its_requirements() -> None:
 
 
 def test_a_pin_cannot_be_changed() -> None:
-    pin = pins.load().pin()
+    pin = parse.load().pin()
     with pytest.raises(TypeError):
         pin.packages["torch"] = "1.0"  # type: ignore[index] # the point of the test
     with pytest.raises(AttributeError):
@@ -57,7 +57,7 @@ def test_a_pin_cannot_be_changed() -> None:
 
 def test_an_unknown_pin_lists_the_choices() -> None:
     with pytest.raises(UsageError) as caught:
-        pins.load().pin("2.12")
+        parse.load().pin("2.12")
     assert str(caught.value) == f"unknown pin '2.12': choose one of {CHOICES}"
     assert caught.value.code == USAGE_EXIT_CODE
 
@@ -134,7 +134,7 @@ def test_a_wrong_row_is_one_line_with_what_was_found_and_expected(
     tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        pins.load(changed(tmp_path, old, new))
+        parse.load(changed(tmp_path, old, new))
     message = str(caught.value)
     assert expected in message
     assert message.startswith("versions.toml")
@@ -146,19 +146,19 @@ def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "versions.toml"
     path.write_bytes(b"default = '\xff'")
     with pytest.raises(UsageError, match=r"versions\.toml is not valid TOML: .*"):
-        pins.load(path)
+        parse.load(path)
 
 
 def test_the_error_for_a_missing_file_names_its_expected_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"expected {tmp_path}/versions.toml"):
-        pins.load(tmp_path / "versions.toml")
+        parse.load(tmp_path / "versions.toml")
 
 
 def test_matrix_as_json_is_one_document_on_standard_output() -> None:
     result = run_tooling("matrix", "--json")
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)
-    assert [row["pin"] for row in rows] == list(pins.load().pins)
+    assert [row["pin"] for row in rows] == list(parse.load().pins)
     first = rows[0]
     assert {"pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "eol"} <= first.keys()
     assert (first["torch"], first["python"], first["debian"]) == ("2.13.0+cpu", "3.11", "12")
@@ -166,9 +166,9 @@ def test_matrix_as_json_is_one_document_on_standard_output() -> None:
 
 
 def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixture[str]) -> None:
-    matrix.show(pins.load(), as_json=False)
+    table.show(parse.load(), as_json=False)
     shown = capsys.readouterr().out
-    assert all(word in shown for word in (*matrix.COLUMNS[:8], *pins.load().pins, "2.13.0+cpu"))
+    assert all(word in shown for word in (*table.COLUMNS[:8], *parse.load().pins, "2.13.0+cpu"))
 
 
 def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2() -> None:
@@ -185,5 +185,5 @@ def test_the_readmes_table_is_the_matrix() -> None:
         if re.match(r"\| [0-9]+\.[0-9]+ ", line)
     ]
     columns = ("pin", "torch", "transformers", "accelerate", "ipex", "python", "debian")
-    rows = [matrix.row(pin) for pin in pins.load().pins.values()]
+    rows = [table.row(pin) for pin in parse.load().pins.values()]
     assert shown == [[row[column] or "-" for column in columns] for row in rows]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import make_pin
-from tooling import pins, proofs
 from tooling.basis.errors import UsageError
-from tooling.pin import TorchSource
-from tooling.proofs import Status
+from tooling.pins import parse, status
+from tooling.pins.pin import TorchSource
+from tooling.pins.status import Status
 
 ROW = make_pin({"torch": "2.13.0+cpu"})
 
@@ -22,48 +22,48 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_row_without_a_proof_is_listed(path: Path) -> None:
-    assert proofs.of(ROW, path) == proofs.NOTHING
+    assert status.of(ROW, path) == status.NOTHING
 
 
 def test_a_proof_says_what_proved_it_and_a_weaker_one_does_not_replace_it(path: Path) -> None:
-    assert proofs.record(ROW, Status.TESTED, "./inv demo", path)
+    assert status.record(ROW, Status.TESTED, "./inv demo", path)
     before = path.read_bytes()
-    assert not proofs.record(ROW, Status.TESTED, "./inv demo", path)
-    assert not proofs.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    assert not status.record(ROW, Status.TESTED, "./inv demo", path)
+    assert not status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
     assert path.read_bytes() == before, "a demo of a clean checkout leaves it clean"
-    proof = proofs.of(ROW, path)
+    proof = status.of(ROW, path)
     assert (proof.status, proof.command) == (Status.TESTED, "./inv demo")
 
 
 def test_a_stronger_proof_replaces_a_weaker_one(path: Path) -> None:
-    proofs.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
-    assert proofs.record(ROW, Status.TESTED, "./inv demo", path)
-    assert proofs.of(ROW, path).status is Status.TESTED
+    status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    assert status.record(ROW, Status.TESTED, "./inv demo", path)
+    assert status.of(ROW, path).status is Status.TESTED
 
 
 def test_a_row_that_was_changed_afterwards_is_only_listed(path: Path) -> None:
-    proofs.record(ROW, Status.TESTED, "./inv demo", path)
+    status.record(ROW, Status.TESTED, "./inv demo", path)
     changed = replace(ROW, packages={"torch": "2.14.0+cpu"})
-    assert proofs.of(changed, path).status is Status.LISTED
-    assert proofs.record(changed, Status.RESOLVED, "./inv check-matrix", path)
+    assert status.of(changed, path).status is Status.LISTED
+    assert status.record(changed, Status.RESOLVED, "./inv check-matrix", path)
 
 
 def test_a_proof_with_the_default_indexs_torch_is_one_of_the_row_and_says_so(path: Path) -> None:
-    proofs.record(ROW.with_default_torch(), Status.TESTED, "./inv demo --torch-source default", path)
-    proof = proofs.of(ROW, path)
+    status.record(ROW.with_default_torch(), Status.TESTED, "./inv demo --torch-source default", path)
+    proof = status.of(ROW, path)
     assert (proof.status, proof.torch_source) == (Status.TESTED, TorchSource.DEFAULT)
 
 
 def test_a_proof_without_intels_bindings_is_none_of_the_row(path: Path) -> None:
-    row = pins.load().pin("2.7")
-    proofs.record(row.with_default_torch(), Status.TESTED, "./inv demo --pin 2.7 --torch-source default", path)
-    assert proofs.of(row, path) == proofs.NOTHING
-    assert proofs.without_intel(row, path).status is Status.TESTED
-    assert proofs.without_intel(ROW, path) == proofs.NOTHING
+    row = parse.load().pin("2.7")
+    status.record(row.with_default_torch(), Status.TESTED, "./inv demo --pin 2.7 --torch-source default", path)
+    assert status.of(row, path) == status.NOTHING
+    assert status.without_intel(row, path).status is Status.TESTED
+    assert status.without_intel(ROW, path) == status.NOTHING
 
 
 def test_a_users_own_combination_is_no_row(path: Path) -> None:
-    assert not proofs.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
+    assert not status.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
     assert not path.exists()
 
 
@@ -71,18 +71,18 @@ def test_a_users_own_combination_is_no_row(path: Path) -> None:
 def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError, match=r"status\.json is not what \./inv check-matrix writes") as caught:
-        proofs.of(ROW, path)
+        status.of(ROW, path)
     assert "\n" not in str(caught.value)
 
 
 def test_the_projects_proofs_are_of_rows_that_there_are() -> None:
-    rows = pins.load().pins.values()
+    rows = parse.load().pins.values()
     names = {pin.name for row in rows for pin in (row, row.with_default_torch())}
-    assert set(proofs.recorded()) <= names
+    assert set(status.recorded()) <= names
 
 
 def test_an_image_is_tested_once_a_demo_has_passed_on_its_content(tmp_path: Path) -> None:
-    assert not proofs.is_tested("abc", tmp_path)
-    proofs.record_image("abc", {"pin": "tiny"}, tmp_path)
-    assert proofs.is_tested("abc", tmp_path)
-    assert not proofs.is_tested("abd", tmp_path)
+    assert not status.is_tested("abc", tmp_path)
+    status.record_image("abc", {"pin": "tiny"}, tmp_path)
+    assert status.is_tested("abc", tmp_path)
+    assert not status.is_tested("abd", tmp_path)

@@ -11,14 +11,15 @@ import pytest
 from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from tooling import contents, image_lock, images, pins, push, sbom
+from tooling import contents, image_lock, images, push, sbom
 from tooling.basis.errors import UsageError
 from tooling.choice import Choice
 from tooling.contents import Inventory
 from tooling.image_lock import ImageLock
+from tooling.pins import parse
 from tooling.registry import Target
 
-PIN = pins.load().pin()
+PIN = parse.load().pin()
 LOCK = ImageLock(
     image="registry.example:5000/team/stack@sha256:" + "1" * 64,
     tag="registry.example:5000/team/stack:0.1.0-2.13-0123456789ab",

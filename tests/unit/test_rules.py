@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tooling import pins, rules
-from tooling.pin import Ccl, Pin
+from tooling.pins import parse, rules
+from tooling.pins.pin import Ccl, Pin
 
 FITS_2_4 = {
     "torch": "2.4.0+cpu",
@@ -21,7 +21,7 @@ def broken(packages: dict[str, str], python: str = "3.11", ccl: Ccl = Ccl.BINDIN
     return rules.broken(rules.Row(python, packages, ccl))
 
 
-@pytest.mark.parametrize("pin", pins.load().pins.values(), ids=lambda pin: pin.name)
+@pytest.mark.parametrize("pin", parse.load().pins.values(), ids=lambda pin: pin.name)
 def test_every_row_of_the_matrix_keeps_every_rule(pin: Pin) -> None:
     assert rules.broken(rules.row_of(pin)) is None
     if pin.ccl is Ccl.BINDINGS:

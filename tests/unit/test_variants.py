@@ -7,42 +7,42 @@ import sys
 
 import pytest
 
-from tooling import pins, variants
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.paths import ROOT
 from tooling.choice import Choice
-from tooling.pin import Ccl, TorchSource
+from tooling.pins import choose, parse
+from tooling.pins.pin import Ccl, TorchSource
 
-DEFAULT = pins.load().pin()
+DEFAULT = parse.load().pin()
 
 
 def test_without_options_it_is_the_row() -> None:
-    assert variants.choose() == DEFAULT
-    assert variants.choose("2.8") == pins.load().pin("2.8")
+    assert choose.choose() == DEFAULT
+    assert choose.choose("2.8") == parse.load().pin("2.8")
 
 
 def test_the_default_indexs_torch_has_a_name_a_lock_and_a_sum_of_its_own() -> None:
-    pin = variants.choose("2.15", torch_source="default")
+    pin = choose.choose("2.15", torch_source="default")
     assert (pin.name, pin.packages["torch"]) == ("2.15-default-torch", "2.15.0")
     assert pin.torch_source is TorchSource.DEFAULT
     assert "torch" not in pin.sources
-    assert pin.facts_sha256 != pins.load().pin("2.15").facts_sha256
+    assert pin.facts_sha256 != parse.load().pin("2.15").facts_sha256
 
 
 def test_an_own_combination_has_a_tag_of_its_own_and_nothing_of_the_row_is_lost() -> None:
-    pin = variants.choose(assignments=["torch=2.14.1", "Accelerate=1.14.0"])
+    pin = choose.choose(assignments=["torch=2.14.1", "Accelerate=1.14.0"])
     assert pin.own
     assert pin.image.startswith("cpu-train-stack:2.13-own-")
     assert (pin.packages["torch"], pin.packages["accelerate"]) == ("2.14.1+cpu", "1.14.0")
     assert set(pin.packages) == set(DEFAULT.packages)
-    assert pin == variants.choose(assignments=["accelerate=1.14.0", "torch=2.14.1+cpu"])
-    other = variants.choose(assignments=["torch=2.14.1", "accelerate=1.14.1"])
+    assert pin == choose.choose(assignments=["accelerate=1.14.0", "torch=2.14.1+cpu"])
+    other = choose.choose(assignments=["torch=2.14.1", "accelerate=1.14.1"])
     assert other.image != pin.image
 
 
 @pytest.mark.parametrize("row", ["2.7", "2.4", "2.0"])
 def test_the_default_indexs_torch_does_without_intels_bindings(row: str) -> None:
-    pin = variants.choose(row, torch_source="default")
+    pin = choose.choose(row, torch_source="default")
     assert (pin.ccl, pin.oneccl, dict(pin.build_packages)) == (Ccl.NONE, "", {})
     assert "oneccl-bind-pt" not in {*pin.packages, *pin.sources}
     assert "intel-extension-for-pytorch" in pin.packages
@@ -51,7 +51,7 @@ def test_the_default_indexs_torch_does_without_intels_bindings(row: str) -> None
 
 
 def test_what_is_compiled_in_can_be_chosen_too() -> None:
-    assert variants.choose(assignments=["oneccl-devel=2022.1.0"]).build_packages == {"oneccl-devel": "2022.1.0"}
+    assert choose.choose(assignments=["oneccl-devel=2022.1.0"]).build_packages == {"oneccl-devel": "2022.1.0"}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_compiled_in_can_be_chosen_too() -> None:
 )
 def test_what_cannot_be_is_one_line(name: str | None, assignments: list[str], source: str, expected: str) -> None:
     with pytest.raises(UsageError) as caught:
-        variants.choose(name, assignments, source)
+        choose.choose(name, assignments, source)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -21,7 +21,7 @@ from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, wri
 from tooling import locks, pip, wheels
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.paths import ROOT
-from tooling.pin import Pin
+from tooling.pins.pin import Pin
 
 
 @dataclass(frozen=True)

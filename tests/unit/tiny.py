@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tooling.pin import DEBIAN_RELEASES, Ccl, Pin, Source
+from tooling.pins.pin import DEBIAN_RELEASES, Ccl, Pin, Source
 
 
 def make_wheel(folder: Path, name: str, version: str, payload: bytes = b"", requires: Iterable[str] = ()) -> Path:

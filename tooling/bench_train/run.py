@@ -16,14 +16,15 @@ from invoke.exceptions import Exit
 from rich.console import Console
 
 from benchmarks import jobs
-from tooling import engine, images, pins, pretrained, variants
+from tooling import engine, images, pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.bench_train import measure, pairs, picture, recipes, results, tables
 from tooling.bench_train.measure import RunError
 from tooling.bench_train.recipes import Recipe
 from tooling.bench_train.results import Report, Runs
-from tooling.pin import Pin, TorchSource
+from tooling.pins import choose, parse
+from tooling.pins.pin import Pin, TorchSource
 
 FOLDER = CACHE / "bench"
 # Of the CPUs: more than that before the start is somebody else.
@@ -87,7 +88,7 @@ def run(options: Options, say: Say) -> None:
     Raises Exit with 1 where a recipe failed: its row says why, and the others are measured.
     """
     chosen = plan(options)
-    pin = pins.load().pin(options.pin)
+    pin = parse.load().pin(options.pin)
     docker = engine.ensure(say)
     image = images.build(pin, say)
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
@@ -183,8 +184,8 @@ def _ceiling(
 
 def _present(row: str) -> str | None:
     """The image of a row, or of the row with the default index's torch, if there is one."""
-    pin: Pin = pins.load().pin(row)
-    candidates = (pin, variants.choose(row, torch_source=TorchSource.DEFAULT))
+    pin: Pin = parse.load().pin(row)
+    candidates = (pin, choose.choose(row, torch_source=TorchSource.DEFAULT))
     return next((one.image for one in candidates if images.inspect(one.image)), None)
 
 

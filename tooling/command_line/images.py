@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import builds, locks, matrix, pins, variants
+from tooling import builds, locks
 from tooling import push as pushing
 from tooling import reproduce as reproducing
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
+from tooling.pins import choose, parse, table
 
 
 @task(name="matrix")
 def show_matrix(_c: Context, json: bool = False) -> None:
     """Show the pins: each row is a set of versions that fit together."""
-    matrix.show(pins.load(), as_json=json)
+    table.show(parse.load(), as_json=json)
 
 
 @task(name="check-matrix", help={"pin": "only this row"})
 def check_matrix(_c: Context, pin: str | None = None) -> None:
     """Check every row: versions that fit together, and wheels that pip finds for it."""
-    loaded = pins.load()
-    matrix.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
+    loaded = parse.load()
+    table.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
 
 
 @task(
@@ -55,7 +56,7 @@ def build(
 )
 def lock(_c: Context, pin: str | None = None, torch_source: str = "row") -> None:
     """Re-create a pin's lock: images/locks/PIN.txt, every wheel with its sha256."""
-    say(f"wrote {locks.write(variants.choose(pin, (), torch_source), say)}")
+    say(f"wrote {locks.write(choose.choose(pin, (), torch_source), say)}")
 
 
 @task(

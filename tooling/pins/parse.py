@@ -2,7 +2,7 @@
 
 A pin is one row: a Debian release, its Python and the exact versions of the packages that were chosen to fit
 together. What those packages pull in is in the pin's lock (tooling.locks), not here; whether they fit together is
-decided by tooling.rules.
+decided by tooling.pins.rules.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tooling import toml_checks as check
-from tooling.advisories import Advisory, Range
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import IMAGES
-from tooling.pin import DEBIAN_RELEASES, INTEL_BINDINGS, Ccl, Pin, Source
+from tooling.pins import toml_checks as check
+from tooling.pins.advisories import Advisory, Range
+from tooling.pins.pin import DEBIAN_RELEASES, INTEL_BINDINGS, Ccl, Pin, Source
 
 VERSIONS_FILE = IMAGES / "versions.toml"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from tooling.pin import INTEL_BINDINGS, PYTORCH_CPU, Ccl, Pin
+from tooling.pins.pin import INTEL_BINDINGS, PYTORCH_CPU, Ccl, Pin
 
 IPEX = "intel-extension-for-pytorch"
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from packaging.utils import canonicalize_name
 
-from tooling import pins, rules
 from tooling.basis.errors import UsageError
-from tooling.pin import PYTORCH_CPU, Pin, TorchSource
-from tooling.pins import Matrix
+from tooling.pins import parse as pins
+from tooling.pins import rules
+from tooling.pins.parse import Matrix
+from tooling.pins.pin import PYTORCH_CPU, Pin, TorchSource
 
 
 def choose(
@@ -20,7 +21,7 @@ def choose(
 ) -> Pin:
     """The pin of `--pin NAME --set PACKAGE=VERSION … --torch-source row|default`.
 
-    Raises UsageError with the rule that the combination breaks (tooling.rules).
+    Raises UsageError with the rule that the combination breaks (tooling.pins.rules).
     """
     if torch_source not in tuple(TorchSource):
         choices = " or ".join(TorchSource)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from tooling.advisories import Advisory
 from tooling.basis.identity import IDENTITY
+from tooling.pins.advisories import Advisory
 
 INTEL_BINDINGS = "oneccl-bind-pt"
 PYTORCH_CPU = "+cpu"

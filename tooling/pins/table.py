@@ -10,11 +10,12 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import proofs, resolve, rules
+from tooling import resolve
 from tooling.basis.errors import UsageError
-from tooling.pin import INTEL_BINDINGS, Ccl, Pin, TorchSource
-from tooling.pins import IPEX, Matrix
-from tooling.proofs import Status
+from tooling.pins import rules, status
+from tooling.pins.parse import IPEX, Matrix
+from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin, TorchSource
+from tooling.pins.status import Status
 from tooling.resolve import UnavailableError
 
 COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
@@ -27,7 +28,7 @@ Say = Callable[[str], None]
 
 def row(pin: Pin) -> dict[str, Any]:
     """One pin as the machine-readable row; None where the pin has no such part."""
-    proof = proofs.of(pin)
+    proof = status.of(pin)
     return {
         "pin": pin.name,
         "torch": pin.packages["torch"],
@@ -52,7 +53,7 @@ def row(pin: Pin) -> dict[str, Any]:
 
 def _without_intel(pin: Pin) -> dict[str, str] | None:
     """What is proved of the row where Intel's bindings are left out and the group is gloo."""
-    proof = proofs.without_intel(pin)
+    proof = status.without_intel(pin)
     if not proof.command:
         return None
     return {"status": str(proof.status), "proved_by": proof.command, "proved_on": proof.date}
@@ -95,7 +96,7 @@ def check(chosen: Iterable[Pin], say: Say) -> None:
         problem = rules.broken(rules.row_of(pin))
         verdict = f"wrong: {problem}" if problem else _resolve(pin)
         wrong += verdict.startswith("wrong")
-        say(f"{pin.name}: {verdict}; status {proofs.of(pin).status}")
+        say(f"{pin.name}: {verdict}; status {status.of(pin).status}")
     if wrong:
         raise Exit(f"{wrong} row(s) of the matrix are wrong: see the lines above", code=1)
 
@@ -111,7 +112,7 @@ def _resolve(pin: Pin) -> str:
             continue
         except UsageError as error:
             return f"wrong: {error}"
-        proofs.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
+        status.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
         wheels = len(found.packages) + len(found.build_packages)
         default = variant.torch_source is TorchSource.DEFAULT
         place = f" and {GLOO}" if variant.ccl is not pin.ccl else ""

@@ -18,7 +18,7 @@ from typing import Any
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.basis.paths import CACHE, IMAGES
-from tooling.pin import Ccl, Pin, TorchSource
+from tooling.pins.pin import Ccl, Pin, TorchSource
 
 STATUS_FILE = IMAGES / "status.json"
 TESTED = CACHE / "tested"
