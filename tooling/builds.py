@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from invoke.exceptions import Exit
 
-from tooling import engine, images, locks
+from tooling import engine, images
 from tooling.basis.errors import UsageError
 from tooling.choice import Choice, image
 from tooling.images import Image
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
+from tooling.wheels import locks
 
 Say = Callable[[str], None]
 

@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import base, locks, wheels
+from tooling import base
 from tooling.base import Base
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE, IMAGES, ROOT
 from tooling.pins import advisories
 from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin
+from tooling.wheels import fetch, locks
 
 ENTRYPOINTS = ROOT / "entrypoints"
 BINDINGS = ROOT / "bindings"
@@ -82,7 +83,7 @@ def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     current = not of_this_commit or (present and present[1].get(REVISION_LABEL) == revision()[0])
     if present and current and present[1].get(INPUTS_LABEL) == inputs:
         return Image(pin.image, present[0], present[2], built=False, seconds=0.0)
-    folder = wheels.fetch(pin, say)
+    folder = fetch.fetch(pin, say)
     versions = {name: wheel.version for name, wheel in lock.items()}
     if pin.ccl is Ccl.BINDINGS:
         versions[BACKEND] = pin.packages["torch"].partition("+")[0]  # it has the version of its torch
@@ -105,7 +106,7 @@ def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
 def build_uncached(pin: Pin, tag: str, say: Say) -> None:
     """Builds the pin's image again under another tag, without labels and without the build cache."""
     with building(pin, say):
-        ground, folder = base.ensure(pin, say), wheels.fetch(pin, say)
+        ground, folder = base.ensure(pin, say), fetch.fetch(pin, say)
         argv = build_argv(pin, ground, folder, stage_locks(pin, CACHE / "build" / pin.name), {})
         argv[argv.index("--tag") + 1] = tag
         _buildx(pin, [*argv[:3], "--no-cache", *argv[3:]], say)

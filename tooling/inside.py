@@ -19,10 +19,11 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling import choice as chosen
-from tooling import container, engine, pip
+from tooling import container, engine
 from tooling.basis import locking
 from tooling.basis.paths import CACHE, ROOT
 from tooling.choice import Choice
+from tooling.wheels import pip
 
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"
 PYTEST = CACHE / "inside"

@@ -12,10 +12,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling import pip
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.wheels import pip
 
 MODELS = CACHE / "models"
 

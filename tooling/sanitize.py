@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from invoke.exceptions import Exit
 
-from tooling import base, container, engine, images, wheels
+from tooling import base, container, engine, images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.pins import parse
 from tooling.pins.pin import Pin
+from tooling.wheels import fetch
 
 # The stage of images/Dockerfile that compiles the backend, and where it unpacks oneCCL.
 STAGE = "backend"
@@ -62,6 +63,6 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
 def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:
     """The buildx command of ./inv build, stopped at the stage."""
     staged = images.stage_locks(pin, CACHE / "build" / pin.name)
-    argv = images.build_argv(pin, base.ensure(pin, say), wheels.fetch(pin, say), staged, {})
+    argv = images.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), staged, {})
     argv[argv.index("--tag") + 1] = tag
     return [*argv[:-1], f"--target={STAGE}", argv[-1]]

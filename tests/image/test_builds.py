@@ -14,12 +14,13 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
-from tooling import builds, images, locks, wheels
+from tooling import builds, images
 from tooling.images import Image, Say
 from tooling.pins import parse
 from tooling.pins import pin as pin_module
 from tooling.pins.parse import Matrix
 from tooling.pins.pin import Pin
+from tooling.wheels import fetch, locks
 
 ROW = parse.load().pin()
 
@@ -45,7 +46,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(images, "CACHE", tmp_path)
     monkeypatch.setattr(images, "_buildx", buildx)
     monkeypatch.setattr(images, "inputs_sha256", lambda *_: wanted)
-    monkeypatch.setattr(wheels, "fetch", lambda *_: tmp_path)
+    monkeypatch.setattr(fetch, "fetch", lambda *_: tmp_path)
     monkeypatch.setattr(locks, "path_of", lambda _pin: locks.LOCKS / "2.13.txt")
     monkeypatch.setattr(locks, "build_path_of", lambda _pin: locks.LOCKS / "2.13-build.txt")
     yield build
@@ -103,7 +104,7 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     unlocked = replace(ROW, name="unlocked")
     matrix = Matrix(ROW.name, {pin.name: pin for pin in (unlocked, dead, ROW)})
     monkeypatch.setattr(parse, "load", lambda: matrix)
-    monkeypatch.setattr(wheels, "WHEELS", tmp_path)
+    monkeypatch.setattr(fetch, "WHEELS", tmp_path)
     monkeypatch.setattr(images, "take_shared_tag", lambda _pin: None)  # it is the user's
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

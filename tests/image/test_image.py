@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage, works
-from tooling import images, locks
+from tooling import images
 from tooling.pins import parse
+from tooling.wheels import locks
 
 PIN = parse.load().pin()
 SIZE_LIMIT_BYTES = 1.9e9

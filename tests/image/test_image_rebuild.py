@@ -12,9 +12,10 @@ import pytest
 
 from tests import containers
 from tests.containers import works
-from tooling import base, images, wheels
+from tooling import base, images
 from tooling.basis.say import say
 from tooling.pins import parse
+from tooling.wheels import fetch
 
 PIN = parse.load().pin()
 
@@ -48,7 +49,7 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(images, "ENTRYPOINTS", copy)
         staged = images.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
-        argv = images.build_argv(PIN, ground, wheels.fetch(PIN, say), staged, {})
+        argv = images.build_argv(PIN, ground, fetch.fetch(PIN, say), staged, {})
     argv[argv.index("--tag") + 1] = tag
     try:
         subprocess.run(argv, capture_output=True, check=True, timeout=600)

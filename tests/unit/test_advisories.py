@@ -10,11 +10,12 @@ import pytest
 
 from entrypoints.doctor import advisories as in_the_image
 from entrypoints.doctor.checks import Status
-from tooling import base, builds, engine, images, locks
+from tooling import base, builds, engine, images
 from tooling.base import Base
 from tooling.pins import advisories, choose, parse, table
 from tooling.pins.advisories import Advisory, Range
 from tooling.pins.pin import Pin
+from tooling.wheels import locks
 
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 OLD = choose.choose("2.8", torch_source="default")  # a row that has a lock

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tooling import base, images, locks, wheels
+from tooling import base, images
 from tooling.base import Base
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.images import Say
 from tooling.pins import parse
 from tooling.pins.pin import Ccl, Pin
+from tooling.wheels import fetch, locks
 
 PIN = parse.load().pin()
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
@@ -211,7 +212,7 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     monkeypatch.setattr(images, "inspect", engine.get)
     monkeypatch.setattr(images, "take_shared_tag", lambda _pin: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
-    monkeypatch.setattr(wheels, "fetch", lambda *_: checkout)
+    monkeypatch.setattr(fetch, "fetch", lambda *_: checkout)
     with ThreadPoolExecutor() as pool:
         made = list(pool.map(lambda _: images.build(PIN, said.append), range(2)))
     assert most == 1

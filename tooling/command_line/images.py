@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import builds, locks
+from tooling import builds
 from tooling import push as pushing
 from tooling import reproduce as reproducing
 from tooling.basis.errors import UsageError
@@ -12,6 +12,7 @@ from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
 from tooling.pins import choose, parse, table
+from tooling.wheels import locks
 
 
 @task(name="matrix")

@@ -1,7 +1,7 @@
 """The version matrix: images/versions.toml parsed into frozen, validated pins.
 
 A pin is one row: a Debian release, its Python and the exact versions of the packages that were chosen to fit
-together. What those packages pull in is in the pin's lock (tooling.locks), not here; whether they fit together is
+together. What those packages pull in is in the pin's lock (tooling.wheels.locks), not here; whether they fit together is
 decided by tooling.pins.rules.
 """
 

@@ -10,13 +10,13 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import resolve
 from tooling.basis.errors import UsageError
 from tooling.pins import rules, status
 from tooling.pins.parse import IPEX, Matrix
 from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin, TorchSource
 from tooling.pins.status import Status
-from tooling.resolve import UnavailableError
+from tooling.wheels import resolve
+from tooling.wheels.resolve import UnavailableError
 
 COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
 WIDTH = 150

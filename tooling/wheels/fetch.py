@@ -15,13 +15,13 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from tooling import locks, pip
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE
 from tooling.pins.pin import Pin
-from tooling.resolve import LockedWheel
+from tooling.wheels import locks, pip
+from tooling.wheels.resolve import LockedWheel
 
 WHEELS = CACHE / "wheels"
 

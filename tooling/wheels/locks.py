@@ -13,12 +13,12 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from tooling import resolve
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.pins.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
-from tooling.resolve import LockedWheel
+from tooling.wheels import resolve
+from tooling.wheels.resolve import LockedWheel
 
 LOCKS = IMAGES / "locks"
 OWN_LOCKS = CACHE / "locks"

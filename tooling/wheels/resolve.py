@@ -12,11 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from tooling import pip
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.pins.pin import Pin, Source, TorchSource
+from tooling.wheels import pip
 
 Say = Callable[[str], None]
 
