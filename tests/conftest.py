@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tooling import engine, images, pretrained
+from tooling import images, pretrained
 from tooling.basis.say import say
+from tooling.engine import api
 from tooling.pins import parse
 
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
     """The tag of the default pin's image, built if it is not up to date."""
-    engine.ensure(say)
+    api.ensure(say)
     yield images.build(parse.load().pin(), say).tag
     left = containers.left_behind()
     assert not left, f"the tests left containers or networks behind: {', '.join(left)}"

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import engine
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.engine import api
 from tooling.pins.pin import Pin
 
 # A registry that sends nothing for this long counts as unreachable.
@@ -84,7 +84,7 @@ def ensure(pin: Pin, say: Say) -> Base:
         else:
             return official
     say(f"{why}: building Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
-    engine.ensure_mmdebstrap(say)
+    api.ensure_mmdebstrap(say)
     bootstrap(pin, bootstrapped)
     return Base(bootstrapped, image_id(bootstrapped), "mmdebstrap")
 

@@ -13,11 +13,12 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling import bench_report, cluster, engine, images, plots
+from tooling import bench_report, cluster, images, plots
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.compose import ClusterSpec, Mount
-from tooling.engine import Engine
+from tooling.engine import api
+from tooling.engine.api import Engine
 from tooling.pins import parse
 
 FOLDER = CACHE / "bench"
@@ -48,7 +49,7 @@ def collectives(
         raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: a single rank has no peer")
     folder = output_folder(output)
     pin = parse.load().pin(pin_name)
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     image = images.build(pin, say)
     documents = []
     for node_count, ranks_per_node in ((1, ranks), *([(nodes, 1)] if nodes > 1 else [])):

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from entrypoints.machine import topology
-from tooling import bench, bench_scaling_report, engine, images, plots_scaling
+from tooling import bench, bench_scaling_report, images, plots_scaling
 from tooling.basis.errors import UsageError
 from tooling.compose import CPU_PERIOD_US, ClusterSpec
+from tooling.engine import api
 from tooling.pins import parse
 from tooling.scaling import published, step
 
@@ -54,7 +55,7 @@ def run(
         raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")
     folder = bench.output_folder(output)
     pin = parse.load().pin(pin_name)
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     image = images.build(pin, say)
     each = cores or cores_of_each(own, max(nodes))
     turns = ", ".join(map(str, nodes))

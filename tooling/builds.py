@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from invoke.exceptions import Exit
 
-from tooling import engine, images
+from tooling import images
 from tooling.basis.errors import UsageError
 from tooling.choice import Choice, image
+from tooling.engine import api
 from tooling.images import Image
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
@@ -21,7 +22,7 @@ def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Sa
     """Builds one pin; a user's own combination is resolved first, once."""
     choice = Choice(name, tuple(assignments), torch_source)
     pin = choose.choose(name, assignments, torch_source)  # bad options are reported before an engine starts
-    _tell(pin, image(choice, engine.ensure(say), say), say)
+    _tell(pin, image(choice, api.ensure(say), say), say)
 
 
 def every(torch_source: str, say: Say) -> None:
@@ -38,7 +39,7 @@ def every(torch_source: str, say: Say) -> None:
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
-    engine.ensure(say)
+    api.ensure(say)
     for pin in chosen:
         try:
             _tell(pin, images.build(pin, say), say)

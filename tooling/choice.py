@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tooling import image_lock, images
 from tooling.basis.errors import UsageError
-from tooling.engine import Engine
+from tooling.engine.api import Engine
 from tooling.images import Image
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource

@@ -24,7 +24,7 @@ from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.locking import TakenError, alone
 from tooling.basis.paths import CACHE
 from tooling.compose import ClusterSpec
-from tooling.engine import Engine
+from tooling.engine.api import Engine
 from tooling.follow import following
 
 CLUSTERS = CACHE / "clusters"

@@ -13,10 +13,10 @@ from typing import Any
 from entrypoints.machine import shared_memory
 from entrypoints.machine.facts import Core
 from entrypoints.plan import division
-from tooling import engine_find
 from tooling.basis import identity
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
+from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
@@ -209,7 +209,7 @@ def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -
     )
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        error = EngineLostError if engine_find.find().engine is None else UsageError
+        error = EngineLostError if find.find().engine is None else UsageError
         raise error(f"{' '.join(command[:4])} … failed: {last}")
     return result.stdout
 

@@ -15,9 +15,10 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import container, engine, images
+from tooling import images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.engine import api, docker
 from tooling.pins import parse
 
 BACKENDS = ("ccl", "gloo")
@@ -106,7 +107,7 @@ def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str,
     FOLDER.mkdir(parents=True, exist_ok=True)
     log = FOLDER / f"{backend}-{ranks}.log"
     with log.open("wb") as stream:
-        done = container.run(
+        done = docker.run(
             image,
             ["python", "/checks/conformance.py", f"--backend={backend}", f"--ranks={ranks}", f"--only={only}"],
             [f"--volume={CHECKS}:/checks:ro"],
@@ -128,7 +129,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
     pin = parse.load().pin(pin_name)
-    engine.ensure(say)
+    api.ensure(say)
     image = images.build(pin, say)
     say(f"running torch's suite with {ranks} ranks and each of {', '.join(BACKENDS)}: some minutes")
     comparison = compare(image.tag, ranks, only, say)

@@ -11,9 +11,9 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from tooling import container
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.engine import docker
 from tooling.images import BACKEND
 from tooling.pins.pin import Ccl, Pin
 
@@ -60,7 +60,7 @@ def inventory(reference: str) -> Inventory:
     arguments = ["--network=none", "--interactive", "--entrypoint", PYTHON]
     with INVENTORY.open("rb") as script:
         argv = ["-I", "-"]
-        result = container.run(
+        result = docker.run(
             reference, argv, arguments, subprocess.PIPE, subprocess.PIPE, INVENTORY_SECONDS, stdin=script
         )
     if result.returncode != 0:
@@ -77,7 +77,7 @@ def inventory(reference: str) -> Inventory:
 
 def doctor(reference: str) -> list[Mapping[str, str]]:
     """The checks of the image's own `doctor --json`."""
-    result = container.run(
+    result = docker.run(
         reference, ["doctor", "--json"], ["--network=none"], subprocess.PIPE, subprocess.PIPE, DOCTOR_SECONDS
     )
     try:

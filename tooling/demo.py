@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling import choice as chosen
-from tooling import cluster, contents, demo_data, engine, pretrained
+from tooling import cluster, contents, demo_data, pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
+from tooling.engine import api
 from tooling.pins import status
 from tooling.pins.status import Status
 
@@ -65,7 +66,7 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
         )
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     image = chosen.image(choice, docker, say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")

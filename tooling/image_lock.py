@@ -11,7 +11,7 @@ from pathlib import Path
 from tooling import images, registry
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
-from tooling.engine import Engine
+from tooling.engine.api import Engine
 from tooling.images import Image
 from tooling.registry import Registry, Target
 

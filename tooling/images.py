@@ -59,7 +59,7 @@ class Image:
 
 
 def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
-    """Builds the pin's image unless it is up to date. The engine must run (tooling.engine.ensure).
+    """Builds the pin's image unless it is up to date. The engine must run (tooling.engine.api.ensure).
 
     The pin's shared tag moves to the image if the tag is unused or names this checkout's previous image.
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling import choice as chosen
-from tooling import container, engine
 from tooling.basis import locking
 from tooling.basis.paths import CACHE, ROOT
 from tooling.choice import Choice
+from tooling.engine import api, docker
 from tooling.wheels import pip
 
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"
@@ -65,7 +65,7 @@ class Outcome:
 
 def run(choice: Choice, say: Say) -> None:
     """Runs the tests in the chosen image, shows pytest's output. Raises Exit with pytest's exit code."""
-    image = chosen.image(choice, engine.ensure(say), say)
+    image = chosen.image(choice, api.ensure(say), say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
     say(f"{image.tag}: {len(run_side_tests())} files of unit tests in {outcome.seconds:.0f} s")
@@ -87,7 +87,7 @@ def tests(image: str, say: Say) -> Outcome:
         mounts = [f"--volume={package}:{IMAGE_ROOT}/tests:ro", f"--volume={site}:{IMAGE_PYTEST}:ro"]
         started = time.monotonic()
         with tempfile.TemporaryFile() as output:
-            done = container.run(
+            done = docker.run(
                 image,
                 ["python", "-c", PROGRAM, *options, *files],
                 [*ARGUMENTS, *mounts],

@@ -11,7 +11,7 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 
 from tooling.basis.errors import EngineLostError
-from tooling.engine_client import connect
+from tooling.engine.client import connect
 
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"

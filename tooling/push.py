@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling import contents, engine, image_lock, images
+from tooling import contents, image_lock, images
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.choice import Choice
+from tooling.engine import api
 from tooling.image_lock import ImageLock
 from tooling.pins import choose, status
 from tooling.registry import Registry, Target
@@ -34,7 +35,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
         raise UsageError(f"--output is {output!r}, expected an existing folder")
     pin = choose.choose(choice.pin, (), choice.torch_source)
     revision = clean_revision()
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     repository = Registry(docker.endpoint, where)
     tag = tag_of(pin.name, revision)
     repository.refuse_taken(tag)  # before the long checks, and again by the push itself

@@ -18,7 +18,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from tooling.basis.errors import UsageError
-from tooling.engine_client import connect
+from tooling.engine.client import connect
 
 # The engine tries each layer five times, with pauses of 5 to 20 seconds, and reports progress every second.
 SILENCE_SECONDS = 120

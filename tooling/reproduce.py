@@ -12,8 +12,9 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import contents, engine, images, layers, registry
+from tooling import contents, images, layers, registry
 from tooling.choice import Choice
+from tooling.engine import api
 from tooling.pins import choose
 
 Say = Callable[[str], None]
@@ -22,7 +23,7 @@ Say = Callable[[str], None]
 def run(choice: Choice, as_json: bool, say: Say) -> None:
     """Builds twice and compares. Raises Exit with 1 and the first difference if the layers are not the same."""
     pin = choose.choose(choice.pin, (), choice.torch_source)
-    engine.ensure(say)
+    api.ensure(say)
     tags = [f"{pin.image}-{number}" for number in ("first", "second")]
     try:
         for tag in tags:

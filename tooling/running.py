@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from tooling import cluster, engine, nodes, up
+from tooling import cluster, nodes, up
 from tooling.basis.errors import UsageError
 from tooling.compose import PROJECT_PREFIX
+from tooling.engine import api
 from tooling.hosts import record
 from tooling.hosts import running as jobs
 from tooling.hosts.record import Record
@@ -67,7 +68,7 @@ def find(name: str | None) -> Record | None:
 
 
 def _nodes(name: str | None) -> list[nodes.Node]:
-    found = engine.find()
+    found = api.find()
     if found.engine is None:
         raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
     project = PROJECT_PREFIX + cluster.check_name(name) if name else None

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from invoke.exceptions import Exit
 
-from tooling import base, container, engine, images
+from tooling import base, images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.engine import api, docker
 from tooling.pins import parse
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch
@@ -30,7 +31,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     """
     name = "ThreadSanitizer" if thread else "AddressSanitizer"
     pin = parse.load().pin(pin_name)
-    engine.ensure(say)
+    api.ensure(say)
     tag = f"{pin.image}-{STAGE}"
     say(f"building {tag}, which has the compiler")
     with images.building(pin, say):
@@ -39,7 +40,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     if built.returncode != 0:
         raise UsageError(f"building {tag} failed: see the step above")
     try:
-        done = container.run(
+        done = docker.run(
             tag,
             [
                 *("/opt/venv/bin/python", "/bindings/tests/sanitize.py", "/bindings/build.py", ONECCL),

@@ -29,12 +29,13 @@ from spdx_tools.spdx.model import (
 )
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from tooling import contents, engine, images
+from tooling import contents, images
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.basis.paths import CACHE
 from tooling.choice import Choice
 from tooling.contents import Inventory
+from tooling.engine import api
 from tooling.pins import choose
 
 NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
@@ -48,7 +49,7 @@ Say = Callable[[str], None]
 def run(choice: Choice, output: str | None, say: Say) -> None:
     """Writes the bill of materials of a pin's image, which is built if it is not up to date."""
     pin = choose.choose(choice.pin, (), choice.torch_source)
-    engine.ensure(say)
+    api.ensure(say)
     image = images.build(pin, say)
     path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"
     if path.is_dir():

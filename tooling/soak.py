@@ -13,11 +13,12 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, engine, images, leftovers
+from tooling import cluster, images, leftovers
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.compose import ClusterSpec, Mount
 from tooling.conformance import CHECKS
+from tooling.engine import api
 from tooling.pins import parse
 
 FOLDER = CACHE / "soak"
@@ -70,7 +71,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
         offline=True,
         launcher=shape.launcher,
     )
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     image = images.build(pin, say)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
@@ -102,7 +103,7 @@ def describe(job: Job) -> str:
     return ", ".join(problems) or "right, left nothing"
 
 
-def run_one(spec: ClusterSpec, docker: engine.Engine, number: int, say: Say) -> Job:
+def run_one(spec: ClusterSpec, docker: api.Engine, number: int, say: Say) -> Job:
     """One cluster from its start to its end. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import engine, images
+from tooling import images
 from tooling.basis import locking
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import say
+from tooling.engine import api
 from tooling.pins import parse
 
 CHECKS = (
@@ -34,7 +35,7 @@ def run(unit_only: bool) -> None:
         say("$ " + " ".join(check))
         _call("-m", *check)
     if not unit_only:
-        engine.ensure(say)
+        api.ensure(say)
         images.build(parse.load().pin(), say)
     # One process more than cores, because some unit tests wait. Containers need all cores for one test.
     processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)

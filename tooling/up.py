@@ -11,12 +11,13 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import choice, cluster, compose, engine, nodes
+from tooling import choice, cluster, compose, nodes
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.cluster import Outcome
 from tooling.compose import ClusterSpec, Mount
+from tooling.engine import api
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def up(request: Request) -> None:
         launcher=request.launcher,
         memory=request.memory,
     )
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=choice.image(request.choice, docker, say).id)
     if request.detach:
         cluster.start(spec, docker, say)
@@ -126,7 +127,7 @@ def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def _names() -> list[str]:
-    found = engine.find()
+    found = api.find()
     if found.engine is None:
         raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
     prefix = compose.PROJECT_PREFIX

@@ -12,9 +12,10 @@ from contextlib import suppress
 
 from invoke.exceptions import Exit
 
-from tooling import compose, engine, nodes
+from tooling import compose, nodes
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.compose import LAUNCHER, ClusterSpec
+from tooling.engine import api
 from tooling.nodes import Node
 
 # After the first failure, the other nodes have this long to notice the failure and to end with a message.
@@ -71,7 +72,7 @@ def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
     """Waits for a lost engine; restarts an engine that this checkout had started. Raises EngineGoneError."""
     deadline = time.monotonic() + RETURN_SECONDS
     try:
-        engine.start_again(say)
+        api.start_again(say)
     except UsageError as error:
         say(str(error))
     while True:

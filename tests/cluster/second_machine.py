@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tooling.basis.paths import ROOT
-from tooling.engine_plan import may_act
-from tooling.host import read_host
+from tooling.engine.decide import may_act
+from tooling.engine.host import read_host
 
 NAMESPACES = ("--mount", "--net", "--pid")
 PREPARE = """

@@ -16,10 +16,11 @@ import pytest
 from tests import containers, registry, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
-from tooling import engine, image_lock
+from tooling import image_lock
 from tooling.basis.errors import USAGE_EXIT_CODE
 from tooling.basis.identity import IDENTITY
 from tooling.basis.say import say
+from tooling.engine import api
 from tooling.hosts import record
 from tooling.hosts.commands import labels
 from tooling.image_lock import ImageLock
@@ -233,7 +234,7 @@ def test_each_unfit_host_is_one_line_and_nothing_starts(machines: Machines, unfi
     made = bare_hosts.docker("import", "-", f"{tag}:made", stdin=bytes(10240))
     try:
         with registry.running() as (address, _):
-            opened = Registry(engine.ensure(say).endpoint, Target.parse(f"{address}/stack"))
+            opened = Registry(api.ensure(say).endpoint, Target.parse(f"{address}/stack"))
             reference = f"{address}/stack@{opened.push(made, '1', say)}"
             image_lock.write(ImageLock(reference, f"{address}/stack:1", "2.13", "", {}, "0" * 64), lock)
             bare_hosts.docker("image", "rm", "--force", made)

@@ -24,12 +24,13 @@ from pathlib import Path
 import pytest
 
 from tests import containers, registry, second_engine
-from tooling import base, contents, engine, images, push, sbom
+from tooling import base, contents, images, push, sbom
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.contents import Inventory
-from tooling.engine import Engine
+from tooling.engine import api
+from tooling.engine.api import Engine
 from tooling.pins import parse, status
 from tooling.registry import Registry, Target
 
@@ -38,7 +39,7 @@ MEGABYTE = 1_000_000
 
 @pytest.fixture(scope="module")
 def docker() -> Engine:
-    return engine.ensure(say)
+    return api.ensure(say)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tooling import base, contents, engine, layers
+from tooling import base, contents, layers
 from tooling.basis.paths import IMAGES
 from tooling.basis.say import say
+from tooling.engine import api
 from tooling.pins import parse
 
 DOCKERFILE = """\
@@ -27,7 +28,7 @@ RUN --network=none --mount=type=bind,source=scripts,target=/run/scripts {prefix}
 @pytest.fixture
 def build(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Builds the step with a command before it, without the build cache; gives the image's tag."""
-    engine.ensure(say)
+    api.ensure(say)
     ground = base.ensure(parse.load().pin(), say)
     shutil.copytree(IMAGES / "scripts", tmp_path / "scripts")
     tags: list[str] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tooling.engine_find import EngineFacts, Findings
-from tooling.host import Host
+from tooling.engine.find import EngineFacts, Findings
+from tooling.engine.host import Host
 
 BOOKWORM = Host("debian", 12, "Debian GNU/Linux 12 (bookworm)", root=True, systemd=False)
 FACTS = EngineFacts("26.1.5+dfsg1", "1.45", "/var/lib/docker", 2, "overlay2", 2, 8_000_000_000)

@@ -10,8 +10,9 @@ import pytest
 
 from entrypoints.doctor import advisories as in_the_image
 from entrypoints.doctor.checks import Status
-from tooling import base, builds, engine, images
+from tooling import base, builds, images
 from tooling.base import Base
+from tooling.engine import api
 from tooling.pins import advisories, choose, parse, table
 from tooling.pins.advisories import Advisory, Range
 from tooling.pins.pin import Pin
@@ -125,7 +126,7 @@ def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytes
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every image is up to date."""
-    monkeypatch.setattr(engine, "ensure", lambda _: None)
+    monkeypatch.setattr(api, "ensure", lambda _: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(images, "inputs_sha256", lambda *_: "sum")
     monkeypatch.setattr(images, "take_shared_tag", lambda _: None)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tooling.apt_sources import Source, newer_release, parse_deb822, parse_one_line, preferences, read_sources
+from tooling.engine.apt_sources import (
+    Source,
+    newer_release,
+    parse_deb822,
+    parse_one_line,
+    preferences,
+    read_sources,
+)
 
 MIRROR = "http://mirror.example/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import make_pin, silent
-from tooling import base, engine
+from tooling import base
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.engine import api
 from tooling.pins.pin import DEBIAN_RELEASES, Pin
 
 BOOTSTRAPPED = "cpu-train-stack-base:bookworm"
@@ -60,7 +61,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("IMAGES", str(made.images))
     monkeypatch.setattr(base, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(engine, "ensure_mmdebstrap", lambda say: say("mmdebstrap is there"))
+    monkeypatch.setattr(api, "ensure_mmdebstrap", lambda say: say("mmdebstrap is there"))
     return made
 
 

@@ -16,11 +16,12 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES
-from tooling import cluster, compose, engine, nodes, up
+from tooling import cluster, compose, nodes, up
 from tooling.basis import yaml as yaml_text
 from tooling.basis.errors import UsageError
 from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
+from tooling.engine import api
 from tooling.follow import lines
 from tooling.nodes import Node
 
@@ -162,7 +163,7 @@ def test_variables_to_hand_on_that_are_not_set_are_refused_before_anything_is_do
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
-    monkeypatch.setattr(engine, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
     monkeypatch.setenv("SET", "1")
     request = up.Request(
         command=("true",),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.engine_cgroup import lacking_controllers, make_room
+from tooling.engine.cgroup import lacking_controllers, make_room
 
 
 def nested(tmp_path: Path, *, given: str = "") -> Path:

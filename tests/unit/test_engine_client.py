@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests import certificates
-from tooling import engine_find, follow, nodes, registry
+from tooling import follow, nodes, registry
 from tooling.basis.errors import EngineLostError, UsageError
+from tooling.engine import find
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.45"},
@@ -75,7 +76,7 @@ def test_whatever_asks_the_engine_shows_the_users_certificate(endpoint: str, tmp
 
 def test_an_engine_is_found_without_dockers_client_too(endpoint: str, folder: Path) -> None:
     environ = {"DOCKER_HOST": endpoint, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
-    found = engine_find.find({"PATH": "/nonexistent", **environ})
+    found = find.find({"PATH": "/nonexistent", **environ})
     assert found.engine is not None, found.problem
     assert found.engine.version == "26.1.5"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.findings import FACTS
-from tooling.engine_find import find, parse_buildkit, parse_engine, parse_plugins, version_tuple
+from tooling.engine.find import find, parse_buildkit, parse_engine, parse_plugins, version_tuple
 
 
 @pytest.mark.parametrize(

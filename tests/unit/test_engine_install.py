@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.findings import BOOKWORM
-from tooling.apt_sources import APT, Source
 from tooling.basis.errors import UsageError
-from tooling.engine_install import UPDATE, apt_cause, apt_files, install_argv, parse_candidate
-from tooling.host import Host
+from tooling.engine.apt_sources import APT, Source
+from tooling.engine.host import Host
+from tooling.engine.install import UPDATE, apt_cause, apt_files, install_argv, parse_candidate
 
 POLICY = "docker.io:\n  Installed: (none)\n  Candidate: {}\n  Version table:\n"
 MIRROR = Source(("deb",), ("http://mirror.example/debian",), ("bookworm",), ("main",))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
-from tooling.engine_find import Findings
-from tooling.engine_plan import Plan, buildkit_is_enough, debian_packages, decide, install_command
-from tooling.host import Host
+from tooling.engine.decide import Plan, buildkit_is_enough, debian_packages, decide, install_command
+from tooling.engine.find import Findings
+from tooling.engine.host import Host
 
 USER = replace(BOOKWORM, root=False)
 

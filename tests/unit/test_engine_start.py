@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling import engine_start
-from tooling.engine_start import is_stale, last_cause
+from tooling.engine import start
+from tooling.engine.start import is_stale, last_cause
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_only_an_engine_of_this_checkout_that_did_not_end_in_good_order_was_kill
     for name, text in found.items():
         if text is not None:
             (tmp_path / name).write_text(text)
-    monkeypatch.setattr(engine_start, "STARTED", tmp_path / "own")
-    monkeypatch.setattr(engine_start, "PID_FILES", {tmp_path / "docker.pid": "dockerd"})
-    assert engine_start.was_killed() is killed
+    monkeypatch.setattr(start, "STARTED", tmp_path / "own")
+    monkeypatch.setattr(start, "PID_FILES", {tmp_path / "docker.pid": "dockerd"})
+    assert start.was_killed() is killed

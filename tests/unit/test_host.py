@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.host import host_from, parse_os_release, read_host
+from tooling.engine.host import host_from, parse_os_release, read_host
 
 
 def test_os_release_is_read_with_quotes_comments_and_blank_lines() -> None:

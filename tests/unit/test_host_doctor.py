@@ -11,9 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
-from tooling.engine_find import Findings
-from tooling.host import Host
-from tooling.host_doctor import (
+from tooling.engine.doctor import (
     GIGABYTE,
     Check,
     Status,
@@ -28,6 +26,8 @@ from tooling.host_doctor import (
     examine,
     table,
 )
+from tooling.engine.find import Findings
+from tooling.engine.host import Host
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from entrypoints.machine.facts import Core
 from tests.unit.host_jobs import job
-from tooling import compose, container
+from tooling import compose
 from tooling.basis import identity
 from tooling.basis.paths import ROOT
 from tooling.compose import ClusterSpec
+from tooling.engine import docker
 from tooling.hosts import commands
 from tooling.hosts.job import unknown
 from tooling.pins import parse
@@ -37,7 +38,7 @@ def test_a_machine_without_an_id_has_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_images_clusters_and_containers_have_names_of_this_checkout_alone() -> None:
-    for name in (parse.load().pin().image, SPEC.project, container.PREFIX, job().container(0)):
+    for name in (parse.load().pin().image, SPEC.project, docker.PREFIX, job().container(0)):
         assert identity.IDENTITY in name
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tooling import container
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.bench_train.recipes import FOLDER
+from tooling.engine import docker
 
 LOGS = CACHE / "logs"
 LIMIT_SECONDS = 1800.0
@@ -27,7 +27,7 @@ def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log
     """The one line of JSON that the command prints. Raises UsageError where docker refuses, otherwise RunError:
     the command's output is then in .cache/logs/."""
     try:
-        done = container.run(
+        done = docker.run(
             image, command, docker_arguments, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
         )
     except subprocess.TimeoutExpired:

@@ -16,13 +16,14 @@ from invoke.exceptions import Exit
 from rich.console import Console
 
 from benchmarks import jobs
-from tooling import engine, images, pretrained
+from tooling import images, pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.bench_train import measure, pairs, picture, recipes, results, tables
 from tooling.bench_train.measure import RunError
 from tooling.bench_train.recipes import Recipe
 from tooling.bench_train.results import Report, Runs
+from tooling.engine import api
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin, TorchSource
 
@@ -89,7 +90,7 @@ def run(options: Options, say: Say) -> None:
     """
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     image = images.build(pin, say)
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
     cpus = options.cpus or f"0-{docker.cpus - 1}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import host_doctor, suite
 from tooling import inside as in_image
+from tooling import suite
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.choice import Choice
 from tooling.command_line.options import TORCH_SOURCE_HELP, task
+from tooling.engine import doctor as host_doctor
 
 
 @task()

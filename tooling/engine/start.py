@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.engine_cgroup import make_room
-from tooling.engine_find import Findings, find, find_dockerd
-from tooling.host import Host
+from tooling.engine.cgroup import make_room
+from tooling.engine.find import Findings, find, find_dockerd
+from tooling.engine.host import Host
 
 START_SECONDS = 30.0
 LOG = CACHE / "dockerd.log"

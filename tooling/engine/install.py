@@ -8,12 +8,12 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tooling.apt_sources import APT, NEWER_PACKAGES, Source, newer_release, preferences, read_sources
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.engine_find import version_tuple
-from tooling.engine_plan import MINIMUM_ENGINE
-from tooling.host import Host
+from tooling.engine.apt_sources import APT, NEWER_PACKAGES, Source, newer_release, preferences, read_sources
+from tooling.engine.decide import MINIMUM_ENGINE
+from tooling.engine.find import version_tuple
+from tooling.engine.host import Host
 
 OWN_SUITE, NEWER_SUITE = "bookworm", "trixie"
 NAME = "cpu-train-stack-trixie"

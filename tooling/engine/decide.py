@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tooling.engine_find import Findings, version_tuple
-from tooling.host import Host
+from tooling.engine.find import Findings, version_tuple
+from tooling.engine.host import Host
 
 MINIMUM_ENGINE = (25,)  # the first whose BuildKit is >= 0.12
 MINIMUM_BUILDKIT = (0, 12)

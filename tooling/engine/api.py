@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
-from tooling.engine_find import Findings, find
-from tooling.engine_install import install
-from tooling.engine_plan import Plan, any_known, decide, may_act
-from tooling.engine_start import start, was_killed
-from tooling.host import Host, read_host
+from tooling.engine.decide import Plan, any_known, decide, may_act
+from tooling.engine.find import Findings, find
+from tooling.engine.host import Host, read_host
+from tooling.engine.install import install
+from tooling.engine.start import start, was_killed
 
 # Shared by all checkouts: a machine has one engine, and only root sets it up.
 LOCK = Path("/run/lock/cpu-train-stack-engine.lock")

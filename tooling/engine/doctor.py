@@ -22,9 +22,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from tooling.basis.paths import CACHE
-from tooling.engine_find import Findings, find
-from tooling.engine_plan import Plan, any_known, buildkit_is_enough, decide, lacking
-from tooling.host import Host, read_host
+from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
+from tooling.engine.find import Findings, find
+from tooling.engine.host import Host, read_host
 
 GIGABYTE = 1_000_000_000
 DEMO_DISK = 6 * GIGABYTE  # image, build cache, wheels, containers and a model, of the default pin

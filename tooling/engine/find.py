@@ -14,7 +14,7 @@ from typing import Any
 from docker.errors import DockerException
 
 from tooling.basis.errors import UsageError
-from tooling.engine_client import connect, wants_tls
+from tooling.engine.client import connect, wants_tls
 
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 ANSWER_SECONDS = 15.0
