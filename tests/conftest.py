@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tooling import images, pretrained
+from tooling import pretrained
 from tooling.basis.say import say
 from tooling.engine import api
+from tooling.image import build
 from tooling.pins import parse
 
 
@@ -18,7 +19,7 @@ from tooling.pins import parse
 def image() -> Iterator[str]:
     """The tag of the default pin's image, built if it is not up to date."""
     api.ensure(say)
-    yield images.build(parse.load().pin(), say).tag
+    yield build.build(parse.load().pin(), say).tag
     left = containers.left_behind()
     assert not left, f"the tests left containers or networks behind: {', '.join(left)}"
 

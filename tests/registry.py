@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests import containers
-from tooling import base
 from tooling.basis.identity import IDENTITY
 from tooling.basis.say import say
+from tooling.image import base
 from tooling.pins import parse
 
 IMAGE = f"cpu-train-stack-test-registry:{IDENTITY}"

@@ -13,12 +13,13 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling import bench_report, cluster, images, plots
+from tooling import bench_report, cluster, plots
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.compose import ClusterSpec, Mount
 from tooling.engine import api
 from tooling.engine.api import Engine
+from tooling.image import build
 from tooling.pins import parse
 
 FOLDER = CACHE / "bench"
@@ -50,7 +51,7 @@ def collectives(
     folder = output_folder(output)
     pin = parse.load().pin(pin_name)
     docker = api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     documents = []
     for node_count, ranks_per_node in ((1, ranks), *([(nodes, 1)] if nodes > 1 else [])):
         say(f"measuring {ranks_per_node} rank(s) on each of {node_count} container(s)")

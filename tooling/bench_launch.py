@@ -15,11 +15,11 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.engine import api
 from tooling.engine import docker as container
+from tooling.image import build
 from tooling.pins import parse
 
 FOLDER = CACHE / "bench"
@@ -61,7 +61,7 @@ def run(pin_name: str | None, ranks: int, rounds: int, options: Sequence[str], a
         raise UsageError(f"bench: --ranks {ranks} --rounds {rounds}, expected 2 ranks or more, 1 round or more")
     pin = parse.load().pin(pin_name)
     docker = api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     found: dict[str, list[dict[str, Any]]] = {way.name: [] for way in ways(ranks)}
     for number in range(1, rounds + 1):
         for way in ways(ranks):

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from entrypoints.machine import topology
-from tooling import bench, bench_scaling_report, images, plots_scaling
+from tooling import bench, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
 from tooling.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
+from tooling.image import build
 from tooling.pins import parse
 from tooling.scaling import published, step
 
@@ -56,7 +57,7 @@ def run(
     folder = bench.output_folder(output)
     pin = parse.load().pin(pin_name)
     docker = api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     each = cores or cores_of_each(own, max(nodes))
     turns = ", ".join(map(str, nodes))
     say(f"{max(nodes)} containers with {each:g} of {own} physical cores each, of which {turns} train in turn")

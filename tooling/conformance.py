@@ -15,10 +15,10 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.engine import api, docker
+from tooling.image import build
 from tooling.pins import parse
 
 BACKENDS = ("ccl", "gloo")
@@ -130,7 +130,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
     pin = parse.load().pin(pin_name)
     api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     say(f"running torch's suite with {ranks} ranks and each of {', '.join(BACKENDS)}: some minutes")
     comparison = compare(image.tag, ranks, only, say)
     document = json.dumps(asdict(comparison), indent=1)

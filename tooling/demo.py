@@ -13,13 +13,14 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import choice as chosen
-from tooling import cluster, contents, demo_data, pretrained
+from tooling import cluster, demo_data, pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
 from tooling.engine import api
+from tooling.image import choice as chosen
+from tooling.image import inspect
+from tooling.image.choice import Choice
 from tooling.pins import status
 from tooling.pins.status import Status
 
@@ -105,7 +106,7 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
     summarize(result, verdict)
     if not verdict.passed:
         raise Exit("the demo failed: " + "; ".join(verdict.problems), code=1)
-    status.record_image(contents.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
+    status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
     if row and status.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
         say(f"pin {row.name} is now tested, as recorded in {_relative(status.STATUS_FILE)}")
 

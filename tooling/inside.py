@@ -18,11 +18,11 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import choice as chosen
 from tooling.basis import locking
 from tooling.basis.paths import CACHE, ROOT
-from tooling.choice import Choice
 from tooling.engine import api, docker
+from tooling.image import choice as chosen
+from tooling.image.choice import Choice
 from tooling.wheels import pip
 
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from invoke.exceptions import Exit
 
-from tooling import base, images
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.engine import api, docker
+from tooling.image import base, build
 from tooling.pins import parse
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch
@@ -34,7 +34,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     api.ensure(say)
     tag = f"{pin.image}-{STAGE}"
     say(f"building {tag}, which has the compiler")
-    with images.building(pin, say):
+    with build.building(pin, say):
         argv = stage_argv(pin, tag, say)
         built = subprocess.run(argv, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
     if built.returncode != 0:
@@ -49,8 +49,8 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
             [
                 # ThreadSanitizer needs fixed addresses; Docker's default profile refuses them.
                 *(["--security-opt=seccomp=unconfined"] if thread else []),
-                f"--volume={images.BINDINGS}:/bindings:ro",
-                f"--volume={images.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
+                f"--volume={build.BINDINGS}:/bindings:ro",
+                f"--volume={build.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
             ],
             limit_seconds=LIMIT_SECONDS,
         )
@@ -63,7 +63,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
 
 def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:
     """The buildx command of ./inv build, stopped at the stage."""
-    staged = images.stage_locks(pin, CACHE / "build" / pin.name)
-    argv = images.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), staged, {})
+    staged = build.stage_locks(pin, CACHE / "build" / pin.name)
+    argv = build.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), staged, {})
     argv[argv.index("--tag") + 1] = tag
     return [*argv[:-1], f"--target={STAGE}", argv[-1]]

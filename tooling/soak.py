@@ -13,12 +13,13 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, images, leftovers
+from tooling import cluster, leftovers
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.compose import ClusterSpec, Mount
 from tooling.conformance import CHECKS
 from tooling.engine import api
+from tooling.image import build
 from tooling.pins import parse
 
 FOLDER = CACHE / "soak"
@@ -72,7 +73,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
         launcher=shape.launcher,
     )
     docker = api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     done: list[Job] = []

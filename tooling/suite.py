@@ -10,11 +10,11 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import images
 from tooling.basis import locking
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import say
 from tooling.engine import api
+from tooling.image import build
 from tooling.pins import parse
 
 CHECKS = (
@@ -36,7 +36,7 @@ def run(unit_only: bool) -> None:
         _call("-m", *check)
     if not unit_only:
         api.ensure(say)
-        images.build(parse.load().pin(), say)
+        build.build(parse.load().pin(), say)
     # One process more than cores, because some unit tests wait. Containers need all cores for one test.
     processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
     _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import choice, cluster, compose, nodes
+from tooling import cluster, compose, nodes
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.say import say
-from tooling.choice import Choice
 from tooling.cluster import Outcome
 from tooling.compose import ClusterSpec, Mount
 from tooling.engine import api
+from tooling.image import choice
+from tooling.image.choice import Choice
 
 
 @dataclass(frozen=True)

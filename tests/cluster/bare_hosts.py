@@ -17,11 +17,12 @@ from pathlib import Path
 
 from tests import containers, signals
 from tests.second_engine import SecondEngine
-from tooling import base, compose
+from tooling import compose
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.hosts import keys
+from tooling.image import base
 from tooling.pins import parse
 
 IMAGE = f"cpu-train-stack-test-host:{IDENTITY}"

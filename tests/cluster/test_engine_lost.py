@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.second_machine import SecondMachine
-from tooling import base
 from tooling.basis.say import say
+from tooling.image import base
 from tooling.pins import parse
 
 # What ./inv up does, with an image that is quick to copy to another engine. Without an image: starts the engine.

@@ -14,9 +14,9 @@ from tests import containers, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tests.second_engine import SecondEngine
-from tooling import base
 from tooling.basis.say import say
 from tooling.hosts import record
+from tooling.image import base
 from tooling.pins import parse
 
 # Replaces the stack's image, which is too large to copy to other engines: prints until /output/end exists.

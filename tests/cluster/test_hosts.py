@@ -16,15 +16,15 @@ import pytest
 from tests import containers, registry, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
-from tooling import image_lock
 from tooling.basis.errors import USAGE_EXIT_CODE
 from tooling.basis.identity import IDENTITY
 from tooling.basis.say import say
 from tooling.engine import api
 from tooling.hosts import record
 from tooling.hosts.commands import labels
-from tooling.image_lock import ImageLock
-from tooling.registry import Registry, Target
+from tooling.image import lock as image_lock
+from tooling.image.lock import ImageLock
+from tooling.image.registry import Registry, Target
 
 ROWS = "text,label\n" + "".join(f"{word} film,{number % 2}\n" for number, word in enumerate("abcdefghijkl"))
 SHOW = """

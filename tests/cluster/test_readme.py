@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import demo, images
+from tooling import demo
 from tooling.basis.paths import ROOT
+from tooling.image import build
 from tooling.pins import parse
 
 PIN = parse.load().pin()
@@ -78,9 +79,9 @@ def test_every_command_with_an_expectation_is_in_the_readme() -> None:
 @pytest.fixture
 def shared_tag() -> Iterator[None]:
     """Restores the shared tag, which ./inv build moves to this checkout's image."""
-    before = images.inspect(PIN.shared_tag)
+    before = build.inspect(PIN.shared_tag)
     yield
-    after = images.inspect(PIN.shared_tag)
+    after = build.inspect(PIN.shared_tag)
     if before and after and before[0] != after[0]:
         subprocess.run(["docker", "tag", before[0], PIN.shared_tag], check=True, capture_output=True, timeout=60)
 

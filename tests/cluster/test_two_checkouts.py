@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import INV, Running, containers, inv, no_cluster_left
-from tooling import images
 from tooling.basis import identity
 from tooling.basis.paths import CACHE, ROOT
+from tooling.image import build
 from tooling.pins import parse
 
 NAME = "same"
@@ -103,7 +103,7 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     (scripts / "job.py").write_text(JOB)
     mine = start(NAME, "--nodes=2", f"--data={scripts}", "--", "run", "/data/job.py")
     mine.wait_for(lambda output: output.count("begun") == 2)
-    before = images.inspect(image)
+    before = build.inspect(image)
     assert before is not None
 
     # a cluster of the same name, of another image
@@ -112,7 +112,7 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     theirs = json.loads(docker("inspect", other.container(NAME)))[0]
     assert theirs["Image"] != before[0]
     assert theirs["Config"]["Labels"][identity.LABEL] == other.identity
-    shared = images.inspect(parse.load().pin().shared_tag)
+    shared = build.inspect(parse.load().pin().shared_tag)
     assert shared is not None
     assert shared[0] != theirs["Image"], "the tag that users type was taken without ./inv build"
 
@@ -134,7 +134,7 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     finally:
         inv("down", "--name=left")
 
-    assert images.inspect(image) == before
+    assert build.inspect(image) == before
     (scripts / "end").touch()
     assert mine.wait() == 0, mine.output()
     assert mine.output().count("undisturbed") == 2

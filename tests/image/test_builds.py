@@ -14,8 +14,9 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
-from tooling import builds, images
-from tooling.images import Image, Say
+from tooling.image import build as images
+from tooling.image import builds
+from tooling.image.build import Image, Say
 from tooling.pins import parse
 from tooling.pins import pin as pin_module
 from tooling.pins.parse import Matrix

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage, works
-from tooling import images
+from tooling.image import build
 from tooling.pins import parse
 from tooling.wheels import locks
 
@@ -81,13 +81,13 @@ def test_nothing_is_left_of_building_and_installing(run_in_image: RunInImage) ->
 
 
 def test_the_image_is_smaller_than_the_limit(image: str) -> None:
-    found = images.inspect(image)
+    found = build.inspect(image)
     assert found is not None
     assert found[2] < SIZE_LIMIT_BYTES
 
 
 def test_labels_lock_and_installed_versions_are_the_same(image: str, run_in_image: RunInImage) -> None:
-    found = images.inspect(image)
+    found = build.inspect(image)
     assert found is not None
     labels = found[1]
     script = """

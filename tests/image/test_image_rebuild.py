@@ -12,8 +12,8 @@ import pytest
 
 from tests import containers
 from tests.containers import works
-from tooling import base, images
 from tooling.basis.say import say
+from tooling.image import base, build
 from tooling.pins import parse
 from tooling.wheels import fetch
 
@@ -28,9 +28,9 @@ def layers(reference: str) -> list[str]:
 
 
 def test_a_second_build_without_changes_builds_nothing(image: str) -> None:
-    before = images.inspect(image)
+    before = build.inspect(image)
     assert before is not None
-    built = images.build(PIN, say)
+    built = build.build(PIN, say)
     assert (built.built, built.tag, built.id) == (False, image, before[0])
 
 
@@ -38,7 +38,7 @@ def test_a_second_build_without_changes_builds_nothing(image: str) -> None:
 def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The image with a changed entrypoints/: one more line, a strict umask's modes, and the cache of a tool."""
     copy = tmp_path_factory.mktemp("changed") / "entrypoints"
-    shutil.copytree(images.ENTRYPOINTS, copy)
+    shutil.copytree(build.ENTRYPOINTS, copy)
     (copy / "cli" / "errors.py").write_text((copy / "cli" / "errors.py").read_text() + "CHANGED = True\n")
     (copy / ".ruff_cache").mkdir(exist_ok=True)
     (copy / ".ruff_cache" / "leftover").write_text("")
@@ -47,9 +47,9 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     tag = f"{containers.unique_name()}:changed"
     ground = base.ensure(PIN, say)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(images, "ENTRYPOINTS", copy)
-        staged = images.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
-        argv = images.build_argv(PIN, ground, fetch.fetch(PIN, say), staged, {})
+        monkeypatch.setattr(build, "ENTRYPOINTS", copy)
+        staged = build.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
+        argv = build.build_argv(PIN, ground, fetch.fetch(PIN, say), staged, {})
     argv[argv.index("--tag") + 1] = tag
     try:
         subprocess.run(argv, capture_output=True, check=True, timeout=600)

@@ -24,15 +24,15 @@ from pathlib import Path
 import pytest
 
 from tests import containers, registry, second_engine
-from tooling import base, contents, images, push, sbom
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.say import say
-from tooling.choice import Choice
-from tooling.contents import Inventory
 from tooling.engine import api
 from tooling.engine.api import Engine
+from tooling.image import base, build, inspect, push, sbom
+from tooling.image.choice import Choice
+from tooling.image.inspect import Inventory
+from tooling.image.registry import Registry, Target
 from tooling.pins import parse, status
-from tooling.registry import Registry, Target
 
 MEGABYTE = 1_000_000
 
@@ -205,16 +205,16 @@ def test_a_push_during_the_checks_is_not_overwritten(
 
     for module, name, value in (
         (push, "clean_revision", revision),
-        (images, "build", images.Image("made", large, 8 * MEGABYTE, False, 0.0)),
-        (contents, "content_sha256", "0" * 64),
-        (contents, "doctor", []),
-        (contents, "mismatch", None),
+        (build, "build", build.Image("made", large, 8 * MEGABYTE, False, 0.0)),
+        (inspect, "content_sha256", "0" * 64),
+        (inspect, "doctor", []),
+        (inspect, "mismatch", None),
         (status, "is_tested", True),
-        (sbom, "labels_of", {images.REVISION_LABEL: revision}),
+        (sbom, "labels_of", {build.REVISION_LABEL: revision}),
         (sbom, "document", "{}"),
     ):
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
-    monkeypatch.setattr(contents, "inventory", inventory)
+    monkeypatch.setattr(inspect, "inventory", inventory)
     with pytest.raises(UsageError, match=r"exists already .*: an immutable tag is never pushed twice"):
         push.run(f"{server}/team/stack", Choice(), alias=False, output=str(tmp_path), say=say)
     assert opened(docker, server).digest(tag) == others[0]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tooling import base, contents, layers
 from tooling.basis.paths import IMAGES
 from tooling.basis.say import say
 from tooling.engine import api
+from tooling.image import base, inspect, layers
 from tooling.pins import parse
 
 DOCKERFILE = """\
@@ -48,8 +48,8 @@ def build(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
 def test_a_settled_step_makes_the_same_layer_twice(build: Callable[[str], str]) -> None:
     first, second = (build("/run/scripts/settled") for _ in range(2))
-    assert contents.layers(first) == contents.layers(second), layers.difference(first, second)
-    made = {entry.path: entry for entry in layers.entries(first, contents.layers(first)[-1])}
+    assert inspect.layers(first) == inspect.layers(second), layers.difference(first, second)
+    made = {entry.path: entry for entry in layers.entries(first, inspect.layers(first)[-1])}
     changed = ("opt", "opt/made/below/a", "opt/made/below/link", "run/made", "etc/shadow")
     assert len({made[path].time for path in changed}) == 1
     assert not {path for path in made if path.startswith("run/scripts")}

@@ -10,9 +10,9 @@ import pytest
 
 from entrypoints.doctor import advisories as in_the_image
 from entrypoints.doctor.checks import Status
-from tooling import base, builds, images
-from tooling.base import Base
 from tooling.engine import api
+from tooling.image import base, build, builds
+from tooling.image.base import Base
 from tooling.pins import advisories, choose, parse, table
 from tooling.pins.advisories import Advisory, Range
 from tooling.pins.pin import Pin
@@ -128,9 +128,9 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every image is up to date."""
     monkeypatch.setattr(api, "ensure", lambda _: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
-    monkeypatch.setattr(images, "inputs_sha256", lambda *_: "sum")
-    monkeypatch.setattr(images, "take_shared_tag", lambda _: None)
-    monkeypatch.setattr(images, "inspect", lambda _: ("sha256:1", {images.INPUTS_LABEL: "sum"}, 1))
+    monkeypatch.setattr(build, "inputs_sha256", lambda *_: "sum")
+    monkeypatch.setattr(build, "take_shared_tag", lambda _: None)
+    monkeypatch.setattr(build, "inspect", lambda _: ("sha256:1", {build.INPUTS_LABEL: "sum"}, 1))
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -158,21 +158,21 @@ def test_the_line_is_printed_before_versions_are_resolved_that_may_not_be_found(
 
 
 def test_the_image_is_labelled_with_its_advisories() -> None:
-    made = images.labels(OLD, GROUND, {}, "sum")
+    made = build.labels(OLD, GROUND, {}, "sum")
     assert made["cpu-train-stack.advisories"].split() == [advisory.id for advisory in OLD.advisories]
-    assert "cpu-train-stack.advisories" not in images.labels(parse.load().pin(), GROUND, {}, "sum")
+    assert "cpu-train-stack.advisories" not in build.labels(parse.load().pin(), GROUND, {}, "sum")
 
 
 def test_a_new_advisory_is_another_image_and_one_of_other_versions_is_not() -> None:
     def image_with(fixed: str) -> Pin:
         return replace(OLD, known_advisories=(Advisory("CVE-2026-1", "it", (Range("torch", None, fixed),)),))
 
-    sums = [images.inputs_sha256(image_with(fixed), GROUND) for fixed in ("2.8.1", "2.8.0", "2.7.0")]
+    sums = [build.inputs_sha256(image_with(fixed), GROUND) for fixed in ("2.8.1", "2.8.0", "2.7.0")]
     assert sums[0] != sums[1] == sums[2]
 
 
 def test_the_build_tells_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    argv = images.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
+    argv = build.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
     [told] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
     file = tmp_path / "advisories.json"
     file.write_text(told + "\n", encoding="utf-8")

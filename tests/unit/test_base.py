@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import make_pin, silent
-from tooling import base
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.engine import api
+from tooling.image import base
 from tooling.pins.pin import DEBIAN_RELEASES, Pin
 
 BOOTSTRAPPED = "cpu-train-stack-base:bookworm"

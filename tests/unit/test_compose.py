@@ -19,10 +19,10 @@ from tests.unit.machines.recorded import MACHINES
 from tooling import cluster, compose, nodes, up
 from tooling.basis import yaml as yaml_text
 from tooling.basis.errors import UsageError
-from tooling.choice import Choice
 from tooling.compose import ClusterSpec, Mount
 from tooling.engine import api
 from tooling.follow import lines
+from tooling.image.choice import Choice
 from tooling.nodes import Node
 
 

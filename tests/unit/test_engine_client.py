@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests import certificates
-from tooling import follow, nodes, registry
+from tooling import follow, nodes
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.engine import find
+from tooling.image import registry
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.45"},

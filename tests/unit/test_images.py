@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tooling import base, images
-from tooling.base import Base
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
-from tooling.images import Say
+from tooling.image import base, build
+from tooling.image.base import Base
+from tooling.image.build import Say
 from tooling.pins import parse
 from tooling.pins.pin import Ccl, Pin
 from tooling.wheels import fetch, locks
@@ -34,11 +34,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in ("pyproject.toml", "README.md"):
         if (ROOT / file).exists():
             shutil.copy(ROOT / file, tmp_path / file)
-    monkeypatch.setattr(images, "ROOT", tmp_path)
-    monkeypatch.setattr(images, "IMAGES", tmp_path / "images")
-    monkeypatch.setattr(images, "ENTRYPOINTS", tmp_path / "entrypoints")
-    monkeypatch.setattr(images, "BINDINGS", tmp_path / "bindings")
-    monkeypatch.setattr(images, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "IMAGES", tmp_path / "images")
+    monkeypatch.setattr(build, "ENTRYPOINTS", tmp_path / "entrypoints")
+    monkeypatch.setattr(build, "BINDINGS", tmp_path / "bindings")
+    monkeypatch.setattr(build, "KERNELS", tmp_path / "kernels")
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "images" / "locks")
     return tmp_path
 
@@ -82,9 +82,9 @@ def flip_mode(path: str) -> Callable[[Path], object]:
 def test_an_image_is_made_again_when_one_of_its_inputs_changes(
     checkout: Path, change: Callable[[Path], object]
 ) -> None:
-    before = images.inputs_sha256(PIN, GROUND)
+    before = build.inputs_sha256(PIN, GROUND)
     change(checkout)
-    assert images.inputs_sha256(PIN, GROUND) != before
+    assert build.inputs_sha256(PIN, GROUND) != before
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_image_is_made_again_when_one_of_its_inputs_changes(
     [
         pytest.param(append("README.md"), id="readme"),
         pytest.param(append("tests/unit/test_images.py"), id="tests"),
-        pytest.param(append("tooling/images.py"), id="tooling"),
+        pytest.param(append("tooling/image/build.py"), id="tooling"),
         pytest.param(append("bindings/tests/collectives.py"), id="checks-of-the-bindings"),
         pytest.param(append("bindings/README.md"), id="readme-of-the-bindings"),
         pytest.param(append("images/versions.toml"), id="another-row"),
@@ -108,15 +108,15 @@ def test_an_image_is_made_again_when_one_of_its_inputs_changes(
 def test_an_image_is_not_made_again_for_what_is_not_in_it(
     checkout: Path, change: Callable[[Path], object]
 ) -> None:
-    before = images.inputs_sha256(PIN, GROUND)
+    before = build.inputs_sha256(PIN, GROUND)
     change(checkout)
-    assert images.inputs_sha256(PIN, GROUND) == before
+    assert build.inputs_sha256(PIN, GROUND) == before
 
 
 def test_another_base_or_another_package_is_another_image(checkout: Path) -> None:
     other_base = Base(GROUND.reference, "sha256:" + "2" * 64, GROUND.source)
     other_pin = replace(PIN, tcmalloc_package="libtcmalloc-other")
-    sums = {images.inputs_sha256(pin, ground) for pin in (PIN, other_pin) for ground in (GROUND, other_base)}
+    sums = {build.inputs_sha256(pin, ground) for pin in (PIN, other_pin) for ground in (GROUND, other_base)}
     assert len(sums) == 4
 
 
@@ -130,8 +130,8 @@ def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environmen
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:s3cret@index.invalid/simple")
     monkeypatch.setenv("HF_TOKEN", "s3cret")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.invalid")
-    made = images.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
-    argv = images.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
+    made = build.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
+    argv = build.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
     assert argv[:3] == ["docker", "buildx", "build"]
     assert argv[-1] == str(ROOT / "images")
     assert words_after(argv, "--tag") == [f"cpu-train-stack:2.13-{IDENTITY}"]
@@ -160,12 +160,12 @@ def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> N
         for line in (ROOT / "images/Dockerfile").read_text(encoding="utf-8").splitlines()
         if line.startswith("ARG ")
     }
-    argv = images.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
+    argv = build.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
     assert {word.split("=")[0] for word in words_after(argv, "--build-arg")} == declared
 
 
 def test_the_labels_tell_the_pin_the_base_and_every_version() -> None:
-    made = images.labels(PIN, GROUND, {"b": "2", "a": "1"}, "sum")
+    made = build.labels(PIN, GROUND, {"b": "2", "a": "1"}, "sum")
     assert json.loads(made["cpu-train-stack.versions"]) == {"a": "1", "b": "2"}
     assert made["cpu-train-stack.pin"] == PIN.name
     assert made["cpu-train-stack.inputs-sha256"] == "sum"
@@ -184,11 +184,11 @@ def test_an_origin_with_a_token_is_told_without_it(checkout: Path) -> None:
     git("remote", "add", "origin", "https://user:s3cret@example.invalid/stack.git")
     git("add", ".")
     git("commit", "--message", "First")
-    made = images.labels(PIN, GROUND, {}, "sum")
+    made = build.labels(PIN, GROUND, {}, "sum")
     assert made["org.opencontainers.image.source"] == "example.invalid/stack.git"
     assert len(made["org.opencontainers.image.revision"]) == 40
     (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n')
-    assert images.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
+    assert build.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
 
 
 def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
@@ -204,17 +204,17 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
         together += 1
         most = max(most, together)
         time.sleep(0.5)
-        engine[pin.image] = ("sha256:1", {images.INPUTS_LABEL: images.inputs_sha256(pin, GROUND)}, 1)
+        engine[pin.image] = ("sha256:1", {build.INPUTS_LABEL: build.inputs_sha256(pin, GROUND)}, 1)
         together -= 1
 
-    monkeypatch.setattr(images, "CACHE", checkout / ".cache")
-    monkeypatch.setattr(images, "_buildx", buildx)
-    monkeypatch.setattr(images, "inspect", engine.get)
-    monkeypatch.setattr(images, "take_shared_tag", lambda _pin: None)
+    monkeypatch.setattr(build, "CACHE", checkout / ".cache")
+    monkeypatch.setattr(build, "_buildx", buildx)
+    monkeypatch.setattr(build, "inspect", engine.get)
+    monkeypatch.setattr(build, "take_shared_tag", lambda _pin: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(fetch, "fetch", lambda *_: checkout)
     with ThreadPoolExecutor() as pool:
-        made = list(pool.map(lambda _: images.build(PIN, said.append), range(2)))
+        made = list(pool.map(lambda _: build.build(PIN, said.append), range(2)))
     assert most == 1
     assert sorted(image.built for image in made) == [False, True]
     assert "waiting for another ./inv that is building pin 2.13" in said
@@ -226,7 +226,7 @@ def test_a_folder_that_is_not_a_checkout_has_an_unknown_revision(
 ) -> None:
     if not has_git:
         monkeypatch.setenv("PATH", str(checkout))
-    made = images.labels(PIN, GROUND, {}, "sum")
+    made = build.labels(PIN, GROUND, {}, "sum")
     assert made["org.opencontainers.image.revision"] == "unknown"
     assert made["org.opencontainers.image.source"] == "unknown"
 

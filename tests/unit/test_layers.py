@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling import layers
+from tooling.image import layers
 
 # Answers `docker image inspect … NAME` and `docker image save NAME` from files.
 DOCKER = """#!/bin/sh

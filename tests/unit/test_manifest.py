@@ -22,8 +22,8 @@ import yaml
 from entrypoints.launch import options
 from entrypoints.launch.mpi import command as image_mpi_launch
 from tests.unit.test_push import LOCK
-from tooling import image_lock
 from tooling.basis.errors import UsageError
+from tooling.image import lock
 from tooling.kubernetes import manifest
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.request import CLAIM, Options
@@ -268,7 +268,7 @@ def test_without_restarts_a_failure_is_the_end() -> None:
 
 
 def test_the_image_of_a_lock_is_taken(tmp_path: Path) -> None:
-    image_lock.write(LOCK, tmp_path / "image.lock.json")
+    lock.write(LOCK, tmp_path / "image.lock.json")
     request = requests.parse("mpijob", replace(OPTIONS, image="", image_lock=str(tmp_path / "image.lock.json")))
     assert request.image == LOCK.image
 

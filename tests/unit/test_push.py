@@ -11,13 +11,13 @@ import pytest
 from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from tooling import contents, image_lock, images, push, sbom
 from tooling.basis.errors import UsageError
-from tooling.choice import Choice
-from tooling.contents import Inventory
-from tooling.image_lock import ImageLock
+from tooling.image import build, inspect, lock, push, sbom
+from tooling.image.choice import Choice
+from tooling.image.inspect import Inventory
+from tooling.image.lock import ImageLock
+from tooling.image.registry import Target
 from tooling.pins import parse
-from tooling.registry import Target
 
 PIN = parse.load().pin()
 LOCK = ImageLock(
@@ -47,8 +47,8 @@ CHECKS = [
 
 
 def test_a_lock_that_was_written_is_read_again(tmp_path: Path) -> None:
-    image_lock.write(LOCK, tmp_path / "image.lock.json")
-    assert image_lock.read(tmp_path / "image.lock.json") == LOCK
+    lock.write(LOCK, tmp_path / "image.lock.json")
+    assert lock.read(tmp_path / "image.lock.json") == LOCK
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_lock_that_push_did_not_write_is_one_line(
     path = tmp_path / "image.lock.json"
     path.write_text(json.dumps({**asdict(LOCK), **change}))
     with pytest.raises(UsageError, match=r"is not a file written by \./inv push") as caught:
-        image_lock.read(path)
+        lock.read(path)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -75,7 +75,7 @@ def test_a_lock_that_push_did_not_write_is_one_line(
 def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "image.lock.json").write_text(text)
     with pytest.raises(UsageError, match=r"is not a file written by \./inv push"):
-        image_lock.read(tmp_path / "image.lock.json")
+        lock.read(tmp_path / "image.lock.json")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_lock_and_a_pin_are_one_too_many() -> None:
 
 
 def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "ROOT", tmp_path)
     with pytest.raises(UsageError, match="not a git checkout"):
         push.clean_revision()
     for words in (["init"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x"]):
@@ -118,7 +118,7 @@ def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_image_that_is_its_row_may_be_pushed() -> None:
-    assert contents.mismatch(PIN, FOUND, CHECKS) is None
+    assert inspect.mismatch(PIN, FOUND, CHECKS) is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_image_that_is_its_row_may_be_pushed() -> None:
 def test_an_image_that_is_not_its_row_is_not_pushed(
     found: Inventory, checks: list[dict[str, str]], expected: str
 ) -> None:
-    assert (contents.mismatch(PIN, found, checks) or "").startswith(expected)
+    assert (inspect.mismatch(PIN, found, checks) or "").startswith(expected)
 
 
 def test_a_bill_of_materials_is_valid_spdx_and_names_every_package() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.paths import ROOT
-from tooling.choice import Choice
+from tooling.image.choice import Choice
 from tooling.pins import choose, parse
 from tooling.pins.pin import Ccl, TorchSource
 

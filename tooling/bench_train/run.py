@@ -16,7 +16,7 @@ from invoke.exceptions import Exit
 from rich.console import Console
 
 from benchmarks import jobs
-from tooling import images, pretrained
+from tooling import pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.bench_train import measure, pairs, picture, recipes, results, tables
@@ -24,6 +24,7 @@ from tooling.bench_train.measure import RunError
 from tooling.bench_train.recipes import Recipe
 from tooling.bench_train.results import Report, Runs
 from tooling.engine import api
+from tooling.image import build
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin, TorchSource
 
@@ -91,7 +92,7 @@ def run(options: Options, say: Say) -> None:
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
     docker = api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
     cpus = options.cpus or f"0-{docker.cpus - 1}"
     started, load = datetime.now(UTC), os.getloadavg()[0]
@@ -187,7 +188,7 @@ def _present(row: str) -> str | None:
     """The image of a row, or of the row with the default index's torch, if there is one."""
     pin: Pin = parse.load().pin(row)
     candidates = (pin, choose.choose(row, torch_source=TorchSource.DEFAULT))
-    return next((one.image for one in candidates if images.inspect(one.image)), None)
+    return next((one.image for one in candidates if build.inspect(one.image)), None)
 
 
 def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:

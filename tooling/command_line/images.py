@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import builds
-from tooling import push as pushing
-from tooling import reproduce as reproducing
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.choice import Choice
 from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
+from tooling.image import builds
+from tooling.image import push as pushing
+from tooling.image import reproduce as reproducing
+from tooling.image.choice import Choice
 from tooling.pins import choose, parse, table
 from tooling.wheels import locks
 
@@ -102,6 +102,6 @@ def push(
 )
 def sbom(_c: Context, pin: str | None = None, torch_source: str = "row", output: str | None = None) -> None:
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
-    from tooling import sbom as bill  # spdx-tools takes 0.4 s to import
+    from tooling.image import sbom as bill  # spdx-tools takes 0.4 s to import
 
     bill.run(Choice(pin, torch_source=torch_source), output, say)

@@ -13,10 +13,10 @@ from tooling import up
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import TakenError, alone
 from tooling.basis.say import say
-from tooling.choice import Choice
 from tooling.cluster import check_name
 from tooling.hosts import hostfile, launch, record
 from tooling.hosts.job import Job, unknown
+from tooling.image.choice import Choice
 
 
 @dataclass(frozen=True)

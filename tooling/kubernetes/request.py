@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tooling import compose, image_lock
+from tooling import compose
 from tooling.basis.errors import UsageError
+from tooling.image import lock as image_lock
 from tooling.kubernetes import syntax
 
 # Where the claim is mounted. Jobs create the folders that they write to: a subPath would belong to root.

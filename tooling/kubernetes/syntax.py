@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tooling.basis.errors import UsageError
-from tooling.registry import Target
+from tooling.image.registry import Target
 
 LABEL_LENGTH, SUBDOMAIN_LENGTH = 63, 253
 

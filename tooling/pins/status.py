@@ -84,7 +84,7 @@ def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> 
 
 
 def record_image(content: str, facts: Mapping[str, Any], folder: Path = TESTED) -> None:
-    """Writes down that a demo passed on an image with this content (tooling.contents)."""
+    """Writes down that a demo passed on an image with this content (tooling.image.inspect)."""
     write_whole(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
 
 

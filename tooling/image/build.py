@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import base
-from tooling.base import Base
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE, IMAGES, ROOT
+from tooling.image import base
+from tooling.image.base import Base
 from tooling.pins import advisories
 from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin
 from tooling.wheels import fetch, locks

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.engine import docker
-from tooling.images import BACKEND
+from tooling.image.build import BACKEND
 from tooling.pins.pin import Ccl, Pin
 
 INVENTORY = ROOT / "tooling" / "inventory.py"
@@ -28,7 +28,7 @@ CONFIGURATION = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
 @dataclass(frozen=True)
 class Inventory:
-    """`apt` and `python_packages`: rows of tooling.inventory."""
+    """`apt` and `python_packages`: rows of tooling.image.probe."""
 
     pin: str
     python: str

@@ -9,14 +9,15 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling import contents, image_lock, images
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
-from tooling.choice import Choice
 from tooling.engine import api
-from tooling.image_lock import ImageLock
+from tooling.image import build, inspect
+from tooling.image import lock as image_lock
+from tooling.image.choice import Choice
+from tooling.image.lock import ImageLock
+from tooling.image.registry import Registry, Target
 from tooling.pins import choose, status
-from tooling.registry import Registry, Target
 
 LOCK_FILE = "image.lock.json"
 SBOM_FILE = "image.spdx.json"
@@ -39,20 +40,20 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     repository = Registry(docker.endpoint, where)
     tag = tag_of(pin.name, revision)
     repository.refuse_taken(tag)  # before the long checks, and again by the push itself
-    image = images.build(pin, say, of_this_commit=True)
-    content = contents.content_sha256(image.id)
+    image = build.build(pin, say, of_this_commit=True)
+    content = inspect.content_sha256(image.id)
     if not status.is_tested(content):
         raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo{choice.typed} first")
     say(f"inspecting {image.tag} while it runs")
-    found = contents.inventory(image.id)
-    if problem := contents.mismatch(pin, found, contents.doctor(image.id)):
+    found = inspect.inventory(image.id)
+    if problem := inspect.mismatch(pin, found, inspect.doctor(image.id)):
         raise UsageError(f"{image.tag} does not match its row: {problem}; nothing was pushed")
-    from tooling import sbom  # spdx-tools takes 0.4 s to import
+    from tooling.image import sbom  # spdx-tools takes 0.4 s to import
 
     labels = sbom.labels_of(image.id)
     bill = sbom.document(f"{where}:{tag}", content, labels, found)
     # The tag is derived from the running image, not from the build arguments.
-    tag = tag_of(found.pin, labels[images.REVISION_LABEL])
+    tag = tag_of(found.pin, labels[build.REVISION_LABEL])
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag, say)
     if alias:
@@ -61,7 +62,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
         image=f"{where}@{digest}",
         tag=f"{where}:{tag}",
         pin=found.pin,
-        revision=labels[images.REVISION_LABEL],
+        revision=labels[build.REVISION_LABEL],
         labels=labels,
         sbom_sha256=hashlib.sha256(bill.encode()).hexdigest(),
     )
@@ -72,15 +73,15 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
 
 def tag_of(pin: str, revision: str) -> str:
     """<project version>-<pin>-<commit>."""
-    return f"{images.project_version()}-{pin}-{revision[:REVISION_CHARACTERS]}"
+    return f"{build.project_version()}-{pin}-{revision[:REVISION_CHARACTERS]}"
 
 
 def clean_revision() -> str:
     """The commit that is checked out. Raises UsageError if the tree has anything else in it."""
-    revision = images.revision()[0]
+    revision = build.revision()[0]
     if revision == "unknown":
         raise UsageError("this is not a git checkout: an image is pushed under the commit from which it was built")
-    if revision.endswith(images.DIRTY):
+    if revision.endswith(build.DIRTY):
         raise UsageError(
             "the tree is dirty (git status): commit first, so that the tag identifies the image's contents"
         )

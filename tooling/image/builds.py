@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from invoke.exceptions import Exit
 
-from tooling import images
 from tooling.basis.errors import UsageError
-from tooling.choice import Choice, image
 from tooling.engine import api
-from tooling.images import Image
+from tooling.image import build
+from tooling.image.build import Image
+from tooling.image.choice import Choice, image
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
 from tooling.wheels import locks
@@ -42,7 +42,7 @@ def every(torch_source: str, say: Say) -> None:
     api.ensure(say)
     for pin in chosen:
         try:
-            _tell(pin, images.build(pin, say), say)
+            _tell(pin, build.build(pin, say), say)
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
@@ -51,6 +51,6 @@ def every(torch_source: str, say: Say) -> None:
 
 
 def _tell(pin: Pin, made: Image, say: Say) -> None:
-    images.take_shared_tag(pin)
+    build.take_shared_tag(pin)
     done = f"built in {made.seconds:.0f} s" if made.built else "up to date"
     say(f"{made.tag}: {done}, {made.size_bytes / 1e9:.2f} GB, {made.id}; also tagged {pin.shared_tag}")

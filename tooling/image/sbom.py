@@ -29,13 +29,13 @@ from spdx_tools.spdx.model import (
 )
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from tooling import contents, images
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.basis.paths import CACHE
-from tooling.choice import Choice
-from tooling.contents import Inventory
 from tooling.engine import api
+from tooling.image import build, inspect
+from tooling.image.choice import Choice
+from tooling.image.inspect import Inventory
 from tooling.pins import choose
 
 NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
@@ -50,14 +50,14 @@ def run(choice: Choice, output: str | None, say: Say) -> None:
     """Writes the bill of materials of a pin's image, which is built if it is not up to date."""
     pin = choose.choose(choice.pin, (), choice.torch_source)
     api.ensure(say)
-    image = images.build(pin, say)
+    image = build.build(pin, say)
     path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"
     if path.is_dir():
         raise UsageError(f"--output is {output!r}, a folder: expected a file's name")
     say(f"listing the packages of {image.tag}")
-    found = contents.inventory(image.tag)
+    found = inspect.inventory(image.tag)
     try:
-        write_whole(path, document(image.tag, contents.content_sha256(image.tag), labels_of(image.tag), found))
+        write_whole(path, document(image.tag, inspect.content_sha256(image.tag), labels_of(image.tag), found))
     except OSError as error:
         raise UsageError(f"--output {path} cannot be written: {error.strerror or error}") from None
     say(f"wrote {path}: {len(found.apt)} Debian and {len(found.python_packages)} Python packages")
@@ -65,7 +65,7 @@ def run(choice: Choice, output: str | None, say: Say) -> None:
 
 def labels_of(reference: str) -> dict[str, str]:
     """A local image's labels."""
-    found = images.inspect(reference)
+    found = build.inspect(reference)
     return found[1] if found else {}
 
 
@@ -76,7 +76,7 @@ def document(name: str, content: str, labels: Mapping[str, str], found: Inventor
         spdx_id="SPDXRef-DOCUMENT",
         name=name,
         document_namespace=f"{NAME_SPACE}/{quote(found.pin)}/{content}",
-        creators=[Actor(ActorType.TOOL, f"cpu-train-stack-{images.project_version()}")],
+        creators=[Actor(ActorType.TOOL, f"cpu-train-stack-{build.project_version()}")],
         created=_time(labels.get(CREATED_LABEL, "")),
     )
     root = Package(

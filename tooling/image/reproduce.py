@@ -12,9 +12,9 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import contents, images, layers, registry
-from tooling.choice import Choice
 from tooling.engine import api
+from tooling.image import build, inspect, layers, registry
+from tooling.image.choice import Choice
 from tooling.pins import choose
 
 Say = Callable[[str], None]
@@ -28,7 +28,7 @@ def run(choice: Choice, as_json: bool, say: Say) -> None:
     try:
         for tag in tags:
             started = time.monotonic()
-            images.build_uncached(pin, tag, say)
+            build.build_uncached(pin, tag, say)
             say(f"{tag}: built in {time.monotonic() - started:.0f} s")
         show(tags, as_json)
         different = layers.difference(*tags)
@@ -42,7 +42,7 @@ def run(choice: Choice, as_json: bool, say: Say) -> None:
 
 def show(tags: list[str], as_json: bool) -> None:
     """Prints both lists of digests."""
-    pairs = list(zip_longest(*(contents.layers(tag) for tag in tags)))
+    pairs = list(zip_longest(*(inspect.layers(tag) for tag in tags)))
     if as_json:
         rows = [{"layer": number, "first": one, "second": other} for number, (one, other) in enumerate(pairs)]
         json.dump({"layers": rows, "same": all(one == other for one, other in pairs)}, sys.stdout, indent=2)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import image_lock, images
 from tooling.basis.errors import UsageError
 from tooling.engine.api import Engine
-from tooling.images import Image
+from tooling.image import build
+from tooling.image import lock as image_lock
+from tooling.image.build import Image
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource
 
@@ -44,7 +45,7 @@ class Choice:
     def backend(self) -> str:
         """The default process group of the image: ccl, or gloo for an image without ccl."""
         row = self.row
-        ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(images.CCL_LABEL)
+        ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(build.CCL_LABEL)
         return "gloo" if ccl == Ccl.NONE else "ccl"
 
     @property
@@ -62,4 +63,4 @@ def image(choice: Choice, engine: Engine, say: Say) -> Image:
     pin = choice.row
     if pin is None:
         return image_lock.fetch(image_lock.read(Path(str(choice.image_lock))), engine, say)
-    return images.build(pin, say)
+    return build.build(pin, say)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tooling import images, registry
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.engine.api import Engine
-from tooling.images import Image
-from tooling.registry import Registry, Target
+from tooling.image import build, registry
+from tooling.image.build import Image
+from tooling.image.registry import Registry, Target
 
 _IMAGE = re.compile(r"(?P<target>[^@\s]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _SUM = re.compile(r"[0-9a-f]{64}")
@@ -64,7 +64,7 @@ def fetch(lock: ImageLock, engine: Engine, say: Say) -> Image:
     if registry.present(engine.endpoint, lock.image) is None:
         say(f"pulling {lock.image}")
         Registry(engine.endpoint, Target.parse(target)).pull(digest)
-    found = images.inspect(lock.image)
+    found = build.inspect(lock.image)
     if found is None or found[1] != lock.labels:
         raise UsageError(f"the labels of {lock.image} differ from its lock: push the image again")
     return Image(lock.image, found[0], found[2], built=False, seconds=0.0)

@@ -9,8 +9,8 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
-from tooling import contents
 from tooling.basis.errors import UsageError
+from tooling.image import inspect
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Entry:
 
 def difference(first: str, second: str) -> str | None:
     """In words, the first thing that the layers of two local images differ in; None if nothing does."""
-    pairs = list(itertools.zip_longest(contents.layers(first), contents.layers(second)))
+    pairs = list(itertools.zip_longest(inspect.layers(first), inspect.layers(second)))
     unequal = [(number, pair) for number, pair in enumerate(pairs) if pair[0] != pair[1]]
     if not unequal:
         return None
