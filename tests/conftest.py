@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tooling import pretrained
 from tooling.basis.say import say
+from tooling.cluster import pretrained
 from tooling.engine import api
 from tooling.image import build
 from tooling.pins import parse

@@ -13,10 +13,11 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling import bench_report, cluster, plots
+from tooling import bench_report, plots
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.compose import ClusterSpec, Mount
+from tooling.cluster import run
+from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
 from tooling.engine.api import Engine
 from tooling.image import build
@@ -80,7 +81,7 @@ def options_of(sizes: str | None, seconds: float) -> list[str]:
 def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
     """The document that rank 0 of a cluster wrote whose command is the image's own `bench`. Raises Exit with the
     cluster's code if that failed."""
-    shared = cluster.writable_folder(cluster.folder_of(spec.name) / "output")
+    shared = run.writable_folder(run.folder_of(spec.name) / "output")
     result = shared / "result.json"
     result.unlink(missing_ok=True)
     measured = replace(
@@ -89,7 +90,7 @@ def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
         mounts=(Mount(shared, "/output", read_only=False),),
         offline=True,
     )
-    outcome = cluster.run(measured, docker, say, shown=sys.stderr.buffer)
+    outcome = run.run(measured, docker, say, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from entrypoints.machine import topology
 from tooling import bench, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
-from tooling.compose import CPU_PERIOD_US, ClusterSpec
+from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
 from tooling.image import build
 from tooling.pins import parse

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling import cluster, leftovers
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.cluster import leftovers
+from tooling.cluster import run as cluster
 from tooling.faults import Fault, Running
 
 START_SECONDS = 600.0

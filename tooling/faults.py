@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tooling.basis.errors import UsageError
-from tooling.compose import LAUNCHER, PROJECT_PREFIX
+from tooling.cluster.compose import LAUNCHER, PROJECT_PREFIX
 
 # The node that has the fault. Rank 0, which serves the meeting and writes checkpoints, is on another one.
 NODE = "node-1"

@@ -16,12 +16,13 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import demo_data, fault_trial, pretrained
+from tooling import fault_trial
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE, ROOT
-from tooling.cluster import writable_folder
-from tooling.compose import LAUNCHERS
+from tooling.cluster import demo_data, pretrained
+from tooling.cluster.compose import LAUNCHERS
+from tooling.cluster.run import writable_folder
 from tooling.faults import FAULTS, Fault
 
 FOLDER = CACHE / "faults"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from tooling import cluster, nodes, up
 from tooling.basis.errors import UsageError
-from tooling.compose import PROJECT_PREFIX
+from tooling.cluster import nodes, run, up
+from tooling.cluster.compose import PROJECT_PREFIX
 from tooling.engine import api
 from tooling.hosts import record
 from tooling.hosts import running as jobs
@@ -57,13 +57,13 @@ def find(name: str | None) -> Record | None:
                 f"several jobs are running ({', '.join(job.name for job in running)}): choose one with --name"
             )
         return running[0] if running else None
-    job = record.read(cluster.check_name(name))
+    job = record.read(run.check_name(name))
     if job is None or record.runs(job):
         return job
     # The cluster is up, or both have ended: the one that wrote last is meant.
-    log = cluster.folder_of(name) / "log.txt"
+    log = run.folder_of(name) / "log.txt"
     mine = record.folder_of(name) / "job.json"
-    newer = (cluster.folder_of(name) / "compose.yaml", log)
+    newer = (run.folder_of(name) / "compose.yaml", log)
     return None if any(one.is_file() and one.stat().st_mtime > mine.stat().st_mtime for one in newer) else job
 
 
@@ -71,7 +71,7 @@ def _nodes(name: str | None) -> list[nodes.Node]:
     found = api.find()
     if found.engine is None:
         raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
-    project = PROJECT_PREFIX + cluster.check_name(name) if name else None
+    project = PROJECT_PREFIX + run.check_name(name) if name else None
     seen = [node for node in nodes.read(found.endpoint, project) if node.project.startswith(PROJECT_PREFIX)]
     if not seen:
         raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, leftovers
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
-from tooling.compose import ClusterSpec, Mount
+from tooling.cluster import leftovers
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.conformance import CHECKS
 from tooling.engine import api
 from tooling.image import build

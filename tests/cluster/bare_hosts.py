@@ -17,10 +17,10 @@ from pathlib import Path
 
 from tests import containers, signals
 from tests.second_engine import SecondEngine
-from tooling import compose
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
+from tooling.cluster import compose
 from tooling.hosts import keys
 from tooling.image import base
 from tooling.pins import parse

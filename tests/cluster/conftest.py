@@ -15,7 +15,7 @@ import pytest
 from tests.signals import as_at_a_terminal
 from tooling import bench, bench_scaling, soak
 from tooling.basis.paths import ROOT
-from tooling.compose import PROJECT_PREFIX
+from tooling.cluster.compose import PROJECT_PREFIX
 
 INV = str(ROOT / "inv")
 

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from invoke.exceptions import Exit
 from tooling import cluster, engine, engine_start, up, waiting
-from tooling.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.basis.say import say
 
 folder, image, restarts, patience = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])

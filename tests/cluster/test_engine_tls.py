@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests import certificates, second_engine
 from tests.cluster.conftest import INV
-from tooling.compose import PROJECT_PREFIX
-from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL
+from tooling.cluster.compose import PROJECT_PREFIX
+from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL
 
 
 def test_the_nodes_of_an_engine_behind_tls_are_shown(tmp_path: Path) -> None:

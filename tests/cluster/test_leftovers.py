@@ -10,8 +10,9 @@ import uuid
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import leftovers, soak
-from tooling.compose import PROJECT_PREFIX
+from tooling import soak
+from tooling.cluster import leftovers
+from tooling.cluster.compose import PROJECT_PREFIX
 
 WAITS = "import sys, time; print('ready', flush=True); time.sleep(60)"
 

@@ -11,7 +11,7 @@ import pytest
 
 from entrypoints.launch.mpi import hydra
 from tests.cluster.conftest import containers, inv, networks
-from tooling import cluster, compose, leftovers
+from tooling.cluster import compose, leftovers, run
 
 NAME = "mpirun"
 ALL_REDUCE = """
@@ -146,7 +146,7 @@ def test_the_servers_have_no_privileges_and_their_keys_are_their_own(launcher: s
         "ssh_host_ed25519_key.pub",
     }
     assert run_in(node, "sh", "-c", "echo x > /run/keys/authorized_keys").returncode != 0
-    keys = cluster.folder_of(NAME) / "ssh"
+    keys = run.folder_of(NAME) / "ssh"
     private = [path for path in keys.rglob("*") if path.name in ("id_ed25519", "ssh_host_ed25519_key")]
     assert len(private) == 3
     assert {path.stat().st_mode & 0o077 for path in [keys, *private]} == {0}

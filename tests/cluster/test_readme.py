@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import demo
 from tooling.basis.paths import ROOT
+from tooling.cluster import demo
 from tooling.image import build
 from tooling.pins import parse
 

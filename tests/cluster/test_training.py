@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Running, containers, inv
-from tooling import demo_data
 from tooling.basis.paths import CACHE, ROOT
+from tooling.cluster import demo_data
 
 SHARED = ROOT.parent / "shared" / "data"
 TRAIN = ("train", "--model_name_or_path=/data/model", "--output_dir=/output", "--bf16", "--seed=42")

@@ -9,7 +9,7 @@ import pytest
 
 from tests import containers
 from tests.containers import RunInImage
-from tooling import pretrained
+from tooling.cluster import pretrained
 
 
 def test_a_command_that_does_not_end_is_killed_and_its_container_removed(run_in_image: RunInImage) -> None:

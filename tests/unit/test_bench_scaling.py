@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from entrypoints.machine.facts import Core
-from tooling import bench_scaling, bench_scaling_report, compose, plots_scaling
+from tooling import bench_scaling, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
-from tooling.compose import ClusterSpec
+from tooling.cluster import compose
+from tooling.cluster.compose import ClusterSpec
 from tooling.scaling.estimate import Estimate
 from tooling.scaling.step import Inputs, Job, step
 

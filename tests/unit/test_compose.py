@@ -16,14 +16,15 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from tests.unit.machines.layout import lay_out
 from tests.unit.machines.recorded import MACHINES
-from tooling import cluster, compose, nodes, up
 from tooling.basis import yaml as yaml_text
 from tooling.basis.errors import UsageError
-from tooling.compose import ClusterSpec, Mount
+from tooling.cluster import compose, nodes, up
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.follow import lines
+from tooling.cluster.nodes import Node
 from tooling.engine import api
-from tooling.follow import lines
 from tooling.image.choice import Choice
-from tooling.nodes import Node
 
 
 def spec(**changes: object) -> ClusterSpec:

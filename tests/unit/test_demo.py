@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tooling import demo, demo_data
+from tooling.cluster import demo, demo_data
 
 RESULT: dict[str, Any] = {
     "world_size": 2,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests import certificates
-from tooling import follow, nodes
 from tooling.basis.errors import EngineLostError, UsageError
+from tooling.cluster import follow, nodes
 from tooling.engine import find
 from tooling.image import registry
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.host_jobs import job
-from tooling import cluster, running
+from tooling import running
 from tooling.basis.identity import IDENTITY
 from tooling.basis.locking import alone
+from tooling.cluster import run as cluster
 from tooling.hosts import commands, keys, launch, record
 from tooling.hosts.job import Place, unknown
 from tooling.hosts.output import Output

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from entrypoints.machine.facts import Core
 from tests.unit.host_jobs import job
-from tooling import compose
 from tooling.basis import identity
 from tooling.basis.paths import ROOT
-from tooling.compose import ClusterSpec
+from tooling.cluster import compose
+from tooling.cluster.compose import ClusterSpec
 from tooling.engine import docker
 from tooling.hosts import commands
 from tooling.hosts.job import unknown

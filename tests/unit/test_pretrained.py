@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tiny import silent
-from tooling import pretrained
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.cluster import pretrained
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tooling import fault_trial, nodes, reliability, up
+from tooling import fault_trial, reliability
 from tooling.basis.errors import EngineLostError
-from tooling.cluster import Outcome
-from tooling.compose import JOB, ClusterSpec
+from tooling.cluster import nodes, up
+from tooling.cluster.compose import JOB, ClusterSpec
+from tooling.cluster.nodes import Node
+from tooling.cluster.run import Outcome
+from tooling.cluster.wait import PATIENCE_SECONDS, Watchdog
 from tooling.faults import FAULTS
-from tooling.nodes import Node
 from tooling.reliability import Recovery
-from tooling.waiting import PATIENCE_SECONDS, Watchdog
 
 
 def node(name: str, **more: bool) -> Node:

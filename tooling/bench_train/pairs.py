@@ -7,7 +7,7 @@ import random
 import re
 from pathlib import Path
 
-from tooling import demo_data
+from tooling.cluster import demo_data
 
 ROWS = 1024
 # Words of English: names of code fall into many tokens each.

@@ -16,13 +16,13 @@ from invoke.exceptions import Exit
 from rich.console import Console
 
 from benchmarks import jobs
-from tooling import pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.bench_train import measure, pairs, picture, recipes, results, tables
 from tooling.bench_train.measure import RunError
 from tooling.bench_train.recipes import Recipe
 from tooling.bench_train.results import Report, Runs
+from tooling.cluster import pretrained
 from tooling.engine import api
 from tooling.image import build
 from tooling.pins import choose, parse

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import demo as demonstration
 from tooling import reliability, running
-from tooling import up as clusters
 from tooling.basis.say import say
+from tooling.cluster import demo as demonstration
+from tooling.cluster import up as clusters
 from tooling.command_line.options import IMAGE_LOCK_HELP, PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
 from tooling.hosts import request as hosts_request
 from tooling.image.choice import Choice

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from tooling import compose
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
+from tooling.cluster import compose
 from tooling.hosts import commands, facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.hostfile import Host

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tooling.basis import identity
-from tooling.compose import START_SECONDS
+from tooling.cluster.compose import START_SECONDS
 from tooling.hosts.job import Job, Place
 
 JOB_LABEL = "cpu-train-stack.job"

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
-from tooling.compose import check_launcher_and_memory
+from tooling.cluster.compose import check_launcher_and_memory
 from tooling.hosts.hostfile import Host
 
 # Ports from the meeting port on: that one, hydra's and libfabric's, and the last for the containers' sshd.

@@ -1,6 +1,6 @@
 """The ssh keys of one job of mpirun's: made in memory, put into its containers, gone with them.
 
-The files are those of tooling.ssh_keys; here they never touch a disk but the containers' own layers.
+The files are those of tooling.cluster.keys; here they never touch a disk but the containers' own layers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from tooling.cluster.keys import USERS
 from tooling.hosts.job import Job, Place
-from tooling.ssh_keys import USERS
 
 
 def make(job: Job, places: Sequence[Place]) -> list[bytes]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from tooling.follow import lines
+from tooling.cluster.follow import lines
 from tooling.hosts import state
 from tooling.hosts.remote import Remote
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import up
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import TakenError, alone
 from tooling.basis.say import say
-from tooling.cluster import check_name
+from tooling.cluster import up
+from tooling.cluster.run import check_name
 from tooling.hosts import hostfile, launch, record
 from tooling.hosts.job import Job, unknown
 from tooling.image.choice import Choice

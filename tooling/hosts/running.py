@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.follow import lines
+from tooling.cluster.follow import lines
 from tooling.hosts import checks, commands, launch, record
 from tooling.hosts.record import Record
 from tooling.hosts.remote import Remote

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tooling import compose
 from tooling.basis.errors import UsageError
+from tooling.cluster import compose
 from tooling.image import lock as image_lock
 from tooling.kubernetes import syntax
 

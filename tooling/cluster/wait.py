@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from invoke.exceptions import Exit
 
-from tooling import compose, nodes
 from tooling.basis.errors import EngineLostError, UsageError
-from tooling.compose import LAUNCHER, ClusterSpec
+from tooling.cluster import compose, nodes
+from tooling.cluster.compose import LAUNCHER, ClusterSpec
+from tooling.cluster.nodes import Node
 from tooling.engine import api
-from tooling.nodes import Node
 
 # After the first failure, the other nodes have this long to notice the failure and to end with a message.
 GRACE_SECONDS = 10.0

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.compose import LABELS, LAUNCHER, ClusterSpec, container_user
+from tooling.cluster.compose import LABELS, LAUNCHER, ClusterSpec, container_user
 
 SSH_PORT = 2222
 # One private key a word: its path below the folder.

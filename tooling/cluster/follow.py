@@ -13,8 +13,8 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from urllib3.exceptions import HTTPError
 
+from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, asking
 from tooling.engine.client import connect
-from tooling.nodes import PROJECT_LABEL, SERVICE_LABEL, asking
 
 # The streams end with the containers; a stream that does not is left behind after this many seconds.
 END_SECONDS = 10.0

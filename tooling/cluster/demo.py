@@ -13,10 +13,11 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import cluster, demo_data, pretrained
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.compose import ClusterSpec, Mount
+from tooling.cluster import demo_data, pretrained
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
 from tooling.image import choice as chosen
 from tooling.image import inspect

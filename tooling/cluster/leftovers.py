@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tooling import cluster, compose
+from tooling.cluster import compose, run
 
 SETTLE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
@@ -20,7 +20,7 @@ _CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
 
 def of(name: str) -> tuple[str, ...]:
     """Everything that the last cluster of that name left behind."""
-    return (*of_cluster(name), *orphans(cluster.containers_of(name)))
+    return (*of_cluster(name), *orphans(run.containers_of(name)))
 
 
 def of_cluster(name: str) -> list[str]:
@@ -29,7 +29,7 @@ def of_cluster(name: str) -> list[str]:
     left = _docker("ps", "--all", *filters, "--format", "container {{.Names}}")
     left += _docker("network", "ls", *filters, "--format", "network {{.Name}}")
     left += _docker("volume", "ls", *filters, "--format", "volume {{.Name}}")
-    keys = cluster.folder_of(name) / "ssh"
+    keys = run.folder_of(name) / "ssh"
     return [*left, *([f"keys {keys}"] if keys.exists() else [])]
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling import cluster, compose, nodes
 from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
 from tooling.basis.say import say
-from tooling.cluster import Outcome
-from tooling.compose import ClusterSpec, Mount
+from tooling.cluster import compose, nodes
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.run import Outcome
 from tooling.engine import api
 from tooling.image import choice
 from tooling.image.choice import Choice

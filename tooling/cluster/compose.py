@@ -154,7 +154,7 @@ def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
 def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
     """The Compose document of a cluster whose nodes split the host's physical `cores`.
 
-    `keys`: the folder of tooling.ssh_keys, for mpirun only.
+    `keys`: the folder of tooling.cluster.keys, for mpirun only.
     """
     shares = dict(zip(spec.node_names, split_cores(cores, spec.nodes), strict=True))
     limits: dict[str, str | int] = {}

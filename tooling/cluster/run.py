@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from entrypoints.machine import topology
-from tooling import compose, nodes, ssh_keys, waiting
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.locking import TakenError, alone
 from tooling.basis.paths import CACHE
-from tooling.compose import ClusterSpec
+from tooling.cluster import compose, keys, nodes, wait
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.follow import following
 from tooling.engine.api import Engine
-from tooling.follow import following
 
 CLUSTERS = CACHE / "clusters"
 
@@ -59,10 +59,10 @@ def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = No
                 up(spec, file)
                 seconds_to_start = time.monotonic() - started
                 with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
-                    exit_code = waiting.until_end(spec, engine.endpoint, say)
+                    exit_code = wait.until_end(spec, engine.endpoint, say)
             except EngineLostError as error:
                 say(str(error))
-                return Outcome(waiting.STUCK_EXIT_CODE, 0.0)
+                return Outcome(wait.STUCK_EXIT_CODE, 0.0)
             return Outcome(exit_code, seconds_to_start, _taken_down(spec.name).exists())
 
 
@@ -110,7 +110,7 @@ def down(name: str) -> None:
     try:
         compose.call(compose.argv(project, "down", "--remove-orphans", "--volumes", "--timeout=5"))
     finally:
-        ssh_keys.remove(folder_of(name) / "ssh")
+        keys.remove(folder_of(name) / "ssh")
 
 
 def write(spec: ClusterSpec) -> Path:
@@ -128,7 +128,7 @@ def write(spec: ClusterSpec) -> Path:
             raise UsageError(f"{mount.source} is not a folder: expected a folder to mount at {mount.target}")
     file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
-        ssh_keys.make(spec, folder / "ssh")
+        keys.make(spec, folder / "ssh")
     document = compose.document(spec, topology.read().cores, folder / "ssh")
     file.write_text(yaml.render([document]), encoding="utf-8")
     return file
@@ -182,7 +182,7 @@ def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
     """Removes the cluster at the end. Waits for a lost engine, unless an exception is being raised."""
     try:
         yield
-    except waiting.EngineGoneError:
+    except wait.EngineGoneError:
         raise
     except BaseException:
         try:
@@ -193,7 +193,7 @@ def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
     try:
         down(name)
     except EngineLostError:
-        waiting.until_engine_is_back(name, endpoint, say)
+        wait.until_engine_is_back(name, endpoint, say)
         down(name)
 
 
