@@ -14,9 +14,9 @@ from tooling import bench, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
+from tooling.forecast import published, step
 from tooling.image import build
 from tooling.pins import parse
-from tooling.scaling import published, step
 
 CLUSTER = "scaling"
 

@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tooling.scaling.assumptions import overlap
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.fit import NINE_TENTHS, fit
-from tooling.scaling.step import Inputs, Job, predict
+from tooling.forecast.assumptions import overlap
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.fit import NINE_TENTHS, fit
+from tooling.forecast.step import Inputs, Job, predict
 
 Measured = Mapping[str, Any]
 Document = Mapping[str, Any]

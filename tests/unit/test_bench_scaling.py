@@ -15,8 +15,8 @@ from tooling import bench_scaling, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.step import Inputs, Job, step
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.step import Inputs, Job, step
 
 GRADIENT, EMBEDDING, BUCKETS, BATCH = 52_000_000, 10_000_000, 17, 8
 CORES = [Core((cpu,), (cpu,)) for cpu in range(2)]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tooling import plan_cluster
 from tooling.basis.errors import UsageError
-from tooling.scaling import cluster_plan, models
-from tooling.scaling.cluster_plan import Request
+from tooling.forecast import command, models, request
+from tooling.forecast.request import Request
 
 REQUEST = Request(
     model="bert-base",
@@ -151,29 +150,29 @@ def test_a_config_that_cannot_be_read_is_one_line(content: str, said: str, tmp_p
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        cluster_plan.make(replace(REQUEST, **changes))
+        request.make(replace(REQUEST, **changes))
     assert "\n" not in str(caught.value)
 
 
 def test_numbers_of_nodes_are_separated_by_commas() -> None:
-    assert plan_cluster.nodes_of("1,2,4") == (1, 2, 4)
+    assert command.nodes_of("1,2,4") == (1, 2, 4)
     with pytest.raises(UsageError, match="expected numbers with commas"):
-        plan_cluster.nodes_of("1-4")
+        command.nodes_of("1-4")
 
 
 def test_the_most_nodes_that_keep_the_efficiency_are_recommended() -> None:
-    efficiencies = {row.nodes: row.efficiency.value for row in cluster_plan.make(REQUEST).rows}
+    efficiencies = {row.nodes: row.efficiency.value for row in request.make(REQUEST).rows}
     assert efficiencies[2] > efficiencies[4] > efficiencies[8]
     between = (efficiencies[2] + efficiencies[4]) / 2
-    assert cluster_plan.make(replace(REQUEST, efficiency=between)).recommended == 2
-    assert cluster_plan.make(replace(REQUEST, efficiency=efficiencies[8])).recommended == 8
-    assert cluster_plan.make(replace(REQUEST, nodes=(4, 8), efficiency=0.99)).recommended is None
+    assert request.make(replace(REQUEST, efficiency=between)).recommended == 2
+    assert request.make(replace(REQUEST, efficiency=efficiencies[8])).recommended == 8
+    assert request.make(replace(REQUEST, nodes=(4, 8), efficiency=0.99)).recommended is None
 
 
 def test_a_guess_from_cores_is_far_wider_than_a_measurement_and_says_so() -> None:
-    measured, rough = cluster_plan.make(REQUEST), cluster_plan.make(ROUGH)
+    measured, rough = request.make(REQUEST), request.make(ROUGH)
 
-    def width(plan: cluster_plan.Plan) -> float:
+    def width(plan: request.Plan) -> float:
         time = plan.rows[0].seconds
         return (time.high - time.low) / time.value
 
@@ -187,20 +186,20 @@ def test_a_guess_from_cores_is_far_wider_than_a_measurement_and_says_so() -> Non
 
 
 def test_few_cores_do_not_communicate_beside_computing_and_many_keep_one_for_it() -> None:
-    few = cluster_plan.make(replace(REQUEST, cores=8)).inputs
-    many = cluster_plan.make(replace(REQUEST, cores=64, ranks_per_node=2)).inputs
+    few = request.make(replace(REQUEST, cores=8)).inputs
+    many = request.make(replace(REQUEST, cores=64, ranks_per_node=2)).inputs
     assert (few.compute_share.value, few.overlap.value) == (1, 0)
     assert (many.compute_share.value, many.overlap.value) == (62 / 64, 1)
 
 
 def test_gradients_in_bf16_are_half_of_the_bytes() -> None:
-    plain, half = cluster_plan.make(REQUEST), cluster_plan.make(replace(REQUEST, bf16_gradients=True))
+    plain, half = request.make(REQUEST), request.make(replace(REQUEST, bf16_gradients=True))
     assert half.job.gradient_bytes * 2 == plain.job.gradient_bytes == 4 * 109_482_240
     assert half.rows[-1].seconds.value < plain.rows[-1].seconds.value
 
 
 def test_the_document_holds_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    plan_cluster.run(REQUEST, True, print)
+    command.run(REQUEST, True, print)
     document = json.loads(capsys.readouterr().out)
     assert [row["nodes"] for row in document["rows"]] == [1, 2, 4, 8]
     assert [row["global_batch"] for row in document["rows"]] == [32, 64, 128, 256]
@@ -209,10 +208,10 @@ def test_the_document_holds_what_the_table_shows(capsys: pytest.CaptureFixture[s
     for row in document["rows"]:
         assert row["seconds"]["low"] < row["seconds"]["value"] < row["seconds"]["high"]
         assert row["node_hours"] == pytest.approx(row["nodes"] * row["seconds"]["value"] / 3600, rel=1e-3)
-    plan_cluster.run(REQUEST, False, print)
+    command.run(REQUEST, False, print)
     shown = capsys.readouterr().out
     for row in document["rows"]:
-        assert plan_cluster.duration(row["seconds"]["value"]) in shown
+        assert command.duration(row["seconds"]["value"]) in shown
     assert "Worth it: 8 nodes" in shown
 
 
@@ -220,11 +219,11 @@ def test_the_document_holds_what_the_table_shows(capsys: pytest.CaptureFixture[s
     ("seconds", "said"), [(46.2, "46 s"), (279, "4 min 39 s"), (13860, "3 h 51 min"), (3599.7, "1 h 0 min")]
 )
 def test_a_duration_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
-    assert plan_cluster.duration(seconds) == said
+    assert command.duration(seconds) == said
 
 
 def test_the_check_shows_every_published_time_and_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    plan_cluster.check(as_json=False)
+    command.check(as_json=False)
     shown = capsys.readouterr().out
     for text in ("MRPC, Ice Lake", "3 h 51 min", "7 min 30 s", "Assumed:", "28 of 32 cores"):
         assert text in shown

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling import plan_cluster
-from tooling.scaling import network, published, step
-from tooling.scaling.assumptions import OVERLAP
-from tooling.scaling.estimate import Estimate, propagate
-from tooling.scaling.fit import fit
-from tooling.scaling.network import Link, all_reduce_seconds
-from tooling.scaling.step import Inputs, Job
+from tooling.forecast import command, network, published, step
+from tooling.forecast.assumptions import OVERLAP
+from tooling.forecast.estimate import Estimate, propagate
+from tooling.forecast.fit import fit
+from tooling.forecast.network import Link, all_reduce_seconds
+from tooling.forecast.step import Inputs, Job
 
 MB = 10**6
 RANKS = st.integers(2, 512)
@@ -204,7 +203,7 @@ def test_a_network_is_bits_a_second_and_a_messages_time(text: str, rate: float, 
     assert found.latency_seconds == pytest.approx(latency)
 
 
-ROWS = plan_cluster.compare()
+ROWS = command.compare()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['job']}, {row['nodes']}" for row in ROWS])

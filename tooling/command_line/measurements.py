@@ -8,13 +8,13 @@ from tooling import bench as measurements
 from tooling import bench_launch as launchers
 from tooling import bench_scaling as scaling
 from tooling import conformance as torchs_suite
-from tooling import plan_cluster as cluster_planning
 from tooling import sanitize as sanitizing
 from tooling import soak as soaking
 from tooling.basis.say import say
 from tooling.bench_train import run as training
 from tooling.command_line.options import PIN_HELP, task
-from tooling.scaling.cluster_plan import Request as PlanRequest
+from tooling.forecast import command as cluster_planning
+from tooling.forecast.request import Request as PlanRequest
 
 
 @task(

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling.basis.errors import UsageError
-from tooling.scaling import cluster_plan, published
-from tooling.scaling.cluster_plan import Plan, Request
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.fit import fit
-from tooling.scaling.step import predict
+from tooling.forecast import published
+from tooling.forecast import request as cluster_plan
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.fit import fit
+from tooling.forecast.request import Plan, Request
+from tooling.forecast.step import predict
 
 Say = Callable[[str], None]
 

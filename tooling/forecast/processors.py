@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.models import Model
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.models import Model
 
 # Operations in a cycle of one core: two for each lane of a fused multiply-add, by the units that a core has. AMX:
 # one TDPBF16PS of 16 x 16 x 32 in 16 cycles (Intel's optimization reference manual); avx512_bf16: AMD's Zen 5.

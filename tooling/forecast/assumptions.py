@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypedDict
 
 from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.network import Link
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.network import Link
 
 # Of the network card's rate, what an all_reduce gets. ccl gets 89 to 94% of what plain TCP streams move both ways
 # at once (docs/bench.md); TCP loses a twentieth to headers, a cloud's neighbours and limits more: AWS, for

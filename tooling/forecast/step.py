@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from tooling.scaling.estimate import Estimate, propagate
-from tooling.scaling.network import Link, all_reduce_seconds
+from tooling.forecast.estimate import Estimate, propagate
+from tooling.forecast.network import Link, all_reduce_seconds
 
 # DistributedDataParallel's bucket_cap_mb, 25 MiB: gradients travel as soon as so many are there.
 BUCKET_BYTES = 25 << 20
 # A product of matrices in forward becomes two in backward, for the input's gradient and for the weights'.
 FORWARD_SHARE = 1 / 3
 BACKWARD_SHARE = 2 / 3
-# Assumed, for machines of a cloud. The published times (tooling.scaling.published) are met within a tenth with
+# Assumed, for machines of a cloud. The published times (tooling.forecast.published) are met within a tenth with
 # anything from 0.02 to 0.045; with 0, four nodes come out 10 and 12% too fast for MRPC and QQP.
 JITTER = Estimate(0.04, 0, 0.08)
 _ONE = Estimate.exact(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tooling.scaling.estimate import Estimate, propagate
-from tooling.scaling.step import Inputs, Job, seconds
+from tooling.forecast.estimate import Estimate, propagate
+from tooling.forecast.step import Inputs, Job, seconds
 
 # Half of the width of a normal distribution's middle nine tenths, in standard deviations.
 NINE_TENTHS = 1.645

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tooling.scaling import models, network
-from tooling.scaling.assumptions import OVERLAP, link_inputs
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.step import Inputs, Job
+from tooling.forecast import models, network
+from tooling.forecast.assumptions import OVERLAP, link_inputs
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.step import Inputs, Job
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
-from tooling.scaling import assumptions, models, network, processors
-from tooling.scaling.assumptions import OVERLAP, link_inputs
-from tooling.scaling.estimate import Estimate
-from tooling.scaling.models import Model
-from tooling.scaling.processors import CYCLE_FLOPS
-from tooling.scaling.step import Inputs, Job, Prediction, predict
+from tooling.forecast import assumptions, models, network, processors
+from tooling.forecast.assumptions import OVERLAP, link_inputs
+from tooling.forecast.estimate import Estimate
+from tooling.forecast.models import Model
+from tooling.forecast.processors import CYCLE_FLOPS
+from tooling.forecast.step import Inputs, Job, Prediction, predict
 
 # A run on one node, repeated on another day or another node of the same kind.
 SPEED_SPREAD = 0.05
