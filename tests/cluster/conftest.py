@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.signals import as_at_a_terminal
-from tooling import bench, bench_scaling, soak
+from tooling import soak
 from tooling.basis.paths import ROOT
+from tooling.bench import collectives, scaling
 from tooling.cluster.compose import PROJECT_PREFIX
 
 INV = str(ROOT / "inv")
@@ -25,8 +26,8 @@ _NAMES = {
     "up": "cluster",
     "demo": "demo",
     "soak": soak.NAME,
-    "bench collectives": bench.CLUSTER,
-    "bench scaling": bench_scaling.CLUSTER,
+    "bench collectives": collectives.CLUSTER,
+    "bench scaling": scaling.CLUSTER,
 }
 # The clusters that this test session's calls of ./inv started.
 _started: set[str] = set()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tooling import bench_launch
 from tooling.basis.errors import UsageError
+from tooling.bench import launch
 
 
 def reports(*speeds: float) -> list[dict[str, Any]]:
@@ -27,16 +27,16 @@ FOUND = {
 
 
 def test_every_way_runs_the_same_script_with_the_ranks_that_it_names() -> None:
-    ways = bench_launch.ways(4)
+    ways = launch.ways(4)
     assert len({way.name for way in ways}) == 5
     for way in ways:
-        assert way.command[-1] == bench_launch.SCRIPT
+        assert way.command[-1] == launch.SCRIPT
         assert ("4 ranks" in way.name) is ("--nproc-per-node=4" in way.command)
     assert [way.name for way in ways if way.is_baseline] == ["torchrun, 4 ranks", "run_cpu, 1 rank"]
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
-    rows = {row["way"]: row for row in bench_launch.rows(bench_launch.ways(2), FOUND)}
+    rows = {row["way"]: row for row in launch.rows(launch.ways(2), FOUND)}
     to = {name: row["ratio_to"]["torchrun, 2 ranks"] for name, row in rows.items()}
     assert to["torchrun, 2 ranks"] == 1.0
     assert to["launch, 2 ranks, gloo"] == 1.5  # of 1.5, 1.2 and 2
@@ -48,7 +48,7 @@ def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
 
 def test_the_table_has_a_column_for_each_baseline() -> None:
     out = StringIO()
-    Console(file=out, width=200).print(bench_launch.table(bench_launch.rows(bench_launch.ways(2), FOUND)))
+    Console(file=out, width=200).print(launch.table(launch.rows(launch.ways(2), FOUND)))
     assert "to torchrun, 2 ranks" in out.getvalue()
     assert "to run_cpu, 1 rank" in out.getvalue()
     assert "10.0 to 24.0" in out.getvalue()
@@ -57,4 +57,4 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
 @pytest.mark.parametrize(("ranks", "rounds"), [(1, 5), (2, 0)])
 def test_too_few_ranks_or_rounds_are_refused(ranks: int, rounds: int) -> None:
     with pytest.raises(UsageError, match="expected 2 ranks or more, 1 round or more"):
-        bench_launch.run(None, ranks, rounds, (), False, print)
+        launch.run(None, ranks, rounds, (), False, print)

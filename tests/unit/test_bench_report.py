@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tooling import bench, bench_report, plots
 from tooling.basis.errors import UsageError
+from tooling.bench import collectives, plots, report
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def document(where: str, backends: tuple[str, ...] = ("ccl", "gloo")) -> dict[st
 @pytest.fixture
 def merged() -> dict[str, Any]:
     facts = {"date": "2026-01-02T03:04:05+00:00", "image": "sha256:1", "cpus": 2}
-    return bench_report.merge([document("one-container"), document("two-containers")], facts)
+    return report.merge([document("one-container"), document("two-containers")], facts)
 
 
 def test_a_merged_document_has_every_row_and_ceiling_and_what_they_depend_on(merged: dict[str, Any]) -> None:
@@ -79,14 +79,14 @@ def test_a_speedup_is_for_the_same_case_at_the_same_place() -> None:
         row("two-containers", "ccl", 4096, 40.0),
         row("two-containers", "gloo", 4096, 1000.0),
     ]
-    found = [(entry["where"], entry["bytes"], entry["speedup"]) for entry in bench_report.speedups(rows)]
+    found = [(entry["where"], entry["bytes"], entry["speedup"]) for entry in report.speedups(rows)]
     assert found == [("one-container", 4096, 200.0), ("two-containers", 4096, 25.0)]
 
 
 def printed(merged: dict[str, Any], width: int = 80) -> list[str]:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(bench_report.table(merged))
+        console.print(report.table(merged))
     return capture.get().splitlines()
 
 
@@ -102,14 +102,14 @@ def test_the_table_fits_a_narrow_terminal(merged: dict[str, Any]) -> None:
 
 def test_an_image_with_one_backend_has_a_table_without_comparison() -> None:
     facts = {"date": "2026-01-02", "image": "", "cpus": 2}
-    lines = printed(bench_report.merge([document("one-container", ("gloo",))], facts))
+    lines = printed(report.merge([document("one-container", ("gloo",))], facts))
     assert "is" not in lines[1].split()
     assert "GB/s" in lines[1]
 
 
 def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any]) -> None:
     merged["rows"].reverse()
-    lines = bench_report.lines(merged, "one-container", "all_reduce")
+    lines = report.lines(merged, "one-container", "all_reduce")
     assert {(line.backend, line.dtype) for line in lines} == {
         ("ccl", "float32"),
         ("ccl", "bfloat16"),
@@ -118,7 +118,7 @@ def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any
     }
     for line in lines:
         assert [size for size, _time, _speed in line.points] == [4096, 25 * MIB]
-    assert bench_report.lines(merged, "one-container", "broadcast") == []
+    assert report.lines(merged, "one-container", "broadcast") == []
 
 
 def test_the_pictures_ceilings_are_curves_over_the_sizes_that_are_drawn(merged: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ def test_the_pictures_ceilings_are_curves_over_the_sizes_that_are_drawn(merged: 
 
 def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_path: Path) -> None:
     plots.collectives(merged, "all_reduce", tmp_path / "both.png")
-    alone = bench_report.merge([document("one-container")], {"date": "2026-01-02", "image": "", "cpus": 2})
+    alone = report.merge([document("one-container")], {"date": "2026-01-02", "image": "", "cpus": 2})
     plots.collectives(alone, "all_reduce", tmp_path / "one.png")
     widths = []
     for name in ("both.png", "one.png"):
@@ -148,7 +148,7 @@ def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_pat
     ("size", "text"), [(4096, "4 KiB"), (25 * MIB, "25 MiB"), (1 << 30, "1 GiB"), (4092, "4092 B"), (1, "1 B")]
 )
 def test_a_size_is_readable(size: int, text: str) -> None:
-    assert bench_report.readable(size) == text
+    assert report.readable(size) == text
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,15 @@ def test_a_size_is_readable(size: int, text: str) -> None:
 )
 def test_too_few_to_measure_are_refused_before_anything_is_built(nodes: int, ranks: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        bench.collectives(None, nodes, ranks, [], None, False, print)
+        collectives.collectives(None, nodes, ranks, [], None, False, print)
 
 
 def test_an_output_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--output .*: Not a directory: choose a folder"):
-        bench.collectives(None, 2, 2, [], str(tmp_path / "file" / "folder"), False, print)
+        collectives.collectives(None, 2, 2, [], str(tmp_path / "file" / "folder"), False, print)
 
 
 def test_the_images_options_are_those_that_were_given() -> None:
-    assert bench.options_of(None, 2.0) == ["--seconds=2"]
-    assert bench.options_of("4K,25M", 0.5) == ["--seconds=0.5", "--sizes=4K,25M"]
+    assert collectives.options_of(None, 2.0) == ["--seconds=2"]
+    assert collectives.options_of("4K,25M", 0.5) == ["--seconds=0.5", "--sizes=4K,25M"]

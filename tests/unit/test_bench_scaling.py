@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from entrypoints.machine.facts import Core
-from tooling import bench_scaling, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
+from tooling.bench import plots_scaling, scaling, scaling_report
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.forecast.estimate import Estimate
@@ -80,7 +80,7 @@ def measured() -> dict[str, Any]:
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    return bench_scaling_report.document(measured(), FACTS)
+    return scaling_report.document(measured(), FACTS)
 
 
 def test_a_row_compares_each_rounds_step_with_one_nodes_and_with_nodes_apart(document: dict[str, Any]) -> None:
@@ -110,13 +110,13 @@ def test_four_nodes_are_predicted_from_one_and_two(document: dict[str, Any]) -> 
 def test_what_four_nodes_did_does_not_change_what_is_predicted_for_them(document: dict[str, Any]) -> None:
     other = measured()
     other["phases"][-1]["seconds"] = [9.0] * 3
-    assert bench_scaling_report.document(other, FACTS)["predicted"] == document["predicted"]
+    assert scaling_report.document(other, FACTS)["predicted"] == document["predicted"]
 
 
 def test_without_two_nodes_nothing_is_predicted() -> None:
     alone = measured()
     alone["phases"] = alone["phases"][:1]
-    document = bench_scaling_report.document(alone, FACTS)
+    document = scaling_report.document(alone, FACTS)
     assert document["predicted"] == []
     assert document["ratio"]["seen"] == {}
 
@@ -124,7 +124,7 @@ def test_without_two_nodes_nothing_is_predicted() -> None:
 def test_the_table_fits_a_terminal_and_says_that_cores_are_fractions(document: dict[str, Any]) -> None:
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(bench_scaling_report.table(document))
+        console.print(scaling_report.table(document))
     lines = capture.get().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert any("0.5 of each node, by a quota in periods of 100 ms" in line for line in lines)
@@ -139,7 +139,7 @@ def test_a_busy_machine_is_told() -> None:
     busy["phases"][3]["cpu_share"] = [0.3, 0.3, 0.3]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(bench_scaling_report.table(bench_scaling_report.document(busy, FACTS)))
+        console.print(scaling_report.table(scaling_report.document(busy, FACTS)))
     assert "a node that wanted 0.5 of a core got 0.30" in capture.get()
 
 
@@ -164,7 +164,7 @@ def test_the_picture_is_a_png(document: dict[str, Any], tmp_path: Path) -> None:
     ],
 )
 def test_every_node_gets_the_same_cores(cores: int, nodes: int, each: float, limited: bool) -> None:
-    assert (bench_scaling.cores_of_each(cores, nodes), bench_scaling.limited(cores, nodes)) == (each, limited)
+    assert (scaling.cores_of_each(cores, nodes), scaling.limited(cores, nodes)) == (each, limited)
     shares = compose.split_cores([Core((cpu,), (cpu,)) for cpu in range(cores)], nodes)
     for core in range(cores):  # no core is promised more than once
         users = [share for share in shares if core in share]
@@ -186,7 +186,7 @@ def test_a_nodes_cores_are_a_quota() -> None:
 
 def test_the_ratio_is_that_of_the_published_job_on_two_nodes() -> None:
     # 433 MB over 85% of 25 Gbit/s, to 41 ms a sample on 28 of 32 cores: 0.164 s to 1.371 s
-    assert bench_scaling.guides_ratio() == pytest.approx(0.12, abs=0.001)
+    assert scaling.guides_ratio() == pytest.approx(0.12, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_the_ratio_is_that_of_the_published_job_on_two_nodes() -> None:
 )
 def test_what_cannot_be_compared_is_refused(nodes: tuple[int, ...], seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
-        bench_scaling.run(None, nodes, (), seconds, cores, 0, None, False, print)
+        scaling.run(None, nodes, (), seconds, cores, 0, None, False, print)

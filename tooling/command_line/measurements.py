@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import bench as measurements
-from tooling import bench_launch as launchers
-from tooling import bench_scaling as scaling
 from tooling import conformance as torchs_suite
 from tooling import sanitize as sanitizing
 from tooling import soak as soaking
 from tooling.basis.say import say
+from tooling.bench import collectives as measurements
+from tooling.bench import launch as launchers
+from tooling.bench import scaling
 from tooling.bench_train import run as training
 from tooling.command_line.options import PIN_HELP, task
 from tooling.forecast import command as cluster_planning

@@ -13,9 +13,9 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling import bench_report, plots
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.bench import plots, report
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
@@ -60,7 +60,7 @@ def collectives(
         documents.append(measure(spec, docker, say))
     now = datetime.now(UTC)
     facts = {"date": now.isoformat(timespec="seconds"), "image": image.id, "cpus": docker.cpus}
-    document = bench_report.merge(documents, facts)
+    document = report.merge(documents, facts)
     stem = folder / f"collectives-{now:%Y%m%dT%H%M%SZ}"
     text = json.dumps(document, indent=2) + "\n"
     stem.with_suffix(".json").write_text(text, encoding="utf-8")
@@ -69,7 +69,7 @@ def collectives(
     if as_json:
         sys.stdout.write(text)
     else:
-        Console().print(bench_report.table(document))
+        Console().print(report.table(document))
     say(f"wrote {stem}.json and .png")
 
 

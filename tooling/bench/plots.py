@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tooling.basis.paths import CACHE
-from tooling.bench_report import SHORT, Document, lines, places, readable, title
+from tooling.bench.report import SHORT, Document, lines, places, readable, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

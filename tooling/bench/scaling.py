@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from entrypoints.machine import topology
-from tooling import bench, bench_scaling_report, plots_scaling
 from tooling.basis.errors import UsageError
+from tooling.bench import collectives, plots_scaling, scaling_report
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
 from tooling.forecast import published, step
@@ -54,7 +54,7 @@ def run(
         )
     if not 0 <= ratio < 100:
         raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")
-    folder = bench.output_folder(output)
+    folder = collectives.output_folder(output)
     pin = parse.load().pin(pin_name)
     docker = api.ensure(say)
     image = build.build(pin, say)
@@ -69,7 +69,7 @@ def run(
         *([f"--backends={','.join(backends)}"] if backends else []),
     )
     spec = ClusterSpec(CLUSTER, pin.image, max(nodes), 1, ("bench", "scaling", *options), cpus=quota)
-    measured = bench.measure(spec, docker, say)
+    measured = collectives.measure(spec, docker, say)
     now = datetime.now(UTC)
     facts = {
         "date": now.isoformat(timespec="seconds"),
@@ -78,7 +78,7 @@ def run(
         "cores_of_each_node": each,
         "quota_period_us": CPU_PERIOD_US if quota else None,
     }
-    document = bench_scaling_report.document(measured, facts)
+    document = scaling_report.document(measured, facts)
     stem = folder / f"scaling-{now:%Y%m%dT%H%M%SZ}"
     text = json.dumps(document, indent=2) + "\n"
     stem.with_suffix(".json").write_text(text, encoding="utf-8")
@@ -86,7 +86,7 @@ def run(
     if as_json:
         sys.stdout.write(text)
     else:
-        Console().print(bench_scaling_report.table(document))
+        Console().print(scaling_report.table(document))
     say(f"wrote {stem}.json and .png")
 
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from tooling.basis.paths import CACHE
-from tooling.bench_scaling_report import APART, Document, title
-from tooling.plots import COLOURS, GREY, OTHER_COLOUR
+from tooling.bench.plots import COLOURS, GREY, OTHER_COLOUR
+from tooling.bench.scaling_report import APART, Document, title
 
 
 def scaling(document: Document, file: Path) -> None:
