@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.split import CLASSES
-from tooling.bench_train import run
-from tooling.bench_train.run import Options
+from tooling.bench.train import run
+from tooling.bench.train.run import Options
 
 ROW = {"job", "recipe", "ranks", "samples_per_second", "ceiling_share", "peak_memory_bytes"}
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from benchmarks import jobs
 from benchmarks.split import CLASSES
 from tooling.basis.errors import UsageError
-from tooling.bench_train import measure, pairs, picture, recipes, results, run, tables
-from tooling.bench_train.results import Runs
-from tooling.bench_train.run import Options
+from tooling.bench.train import measure, pairs, picture, recipes, results, run, tables
+from tooling.bench.train.results import Runs
+from tooling.bench.train.run import Options
 
 SPLIT = dict.fromkeys(CLASSES, 0.1) | {"products": 0.5}
 BATCHES = {(8, 32): 2_000_000_000, (8, 16): 1_000_000_000}

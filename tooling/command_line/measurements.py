@@ -11,7 +11,7 @@ from tooling.basis.say import say
 from tooling.bench import collectives as measurements
 from tooling.bench import launch as launchers
 from tooling.bench import scaling
-from tooling.bench_train import run as training
+from tooling.bench.train import run as training
 from tooling.command_line.options import PIN_HELP, task
 from tooling.forecast import command as cluster_planning
 from tooling.forecast.request import Request as PlanRequest

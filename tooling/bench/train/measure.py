@@ -10,7 +10,7 @@ from typing import Any
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
-from tooling.bench_train.recipes import FOLDER
+from tooling.bench.train.recipes import FOLDER
 from tooling.engine import docker
 
 LOGS = CACHE / "logs"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.split import CLASSES
 from tooling.basis.paths import CACHE
-from tooling.bench_train.tables import Document, Row, places, title
+from tooling.bench.train.tables import Document, Row, places, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

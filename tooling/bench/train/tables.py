@@ -11,7 +11,7 @@ from rich.text import Text
 
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
-from tooling.bench_train.recipes import BF16, FP32
+from tooling.bench.train.recipes import BF16, FP32
 
 Document = Mapping[str, Any]
 Row = Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tooling.bench_train.recipes import BASELINES
+from tooling.bench.train.recipes import BASELINES
 
 Report = Mapping[str, Any]
 

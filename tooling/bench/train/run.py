@@ -18,10 +18,10 @@ from rich.console import Console
 from benchmarks import jobs
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.bench_train import measure, pairs, picture, recipes, results, tables
-from tooling.bench_train.measure import RunError
-from tooling.bench_train.recipes import Recipe
-from tooling.bench_train.results import Report, Runs
+from tooling.bench.train import measure, pairs, picture, recipes, results, tables
+from tooling.bench.train.measure import RunError
+from tooling.bench.train.recipes import Recipe
+from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
 from tooling.engine import api
 from tooling.image import build
