@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.signals import as_at_a_terminal
-from tooling import soak
 from tooling.basis.paths import ROOT
 from tooling.bench import collectives, scaling
+from tooling.checks import soak
 from tooling.cluster.compose import PROJECT_PREFIX
 
 INV = str(ROOT / "inv")

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from tests.cluster.conftest import inv
-from tooling import soak
+from tooling.checks import soak
 from tooling.cluster import leftovers
 from tooling.cluster.compose import PROJECT_PREFIX
 

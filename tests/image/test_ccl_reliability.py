@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage
-from tooling.conformance import CHECKS
+from tooling.checks.conformance import CHECKS
 
 APPLICATION = "/opt/cpu-train-stack"
 RUN = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tooling import conformance
 from tooling.basis.say import say
-from tooling.conformance import Comparison
+from tooling.checks import conformance
+from tooling.checks.conformance import Comparison
 
 RANKS = 3
 EXCLUDED = "cuda|nccl|gpu|_group|ddp|data_?parallel|gradients|averager|sgd|model|static_graph|unused|profiler"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tooling import conformance
 from tooling.basis.paths import ROOT
-from tooling.conformance import Comparison, Row
+from tooling.checks import conformance
+from tooling.checks.conformance import Comparison, Row
 
 
 def comparison(*rows: Row) -> Comparison:

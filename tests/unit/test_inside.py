@@ -8,12 +8,12 @@ import pytest
 from invoke.collection import Collection
 
 import tasks
-from tooling import inside
+from tooling.checks import in_image
 from tooling.program import TaskProgram
 
 
 def test_the_tests_of_entrypoints_run_inside_and_those_of_tooling_do_not() -> None:
-    chosen = {path.name for path in inside.run_side_tests()}
+    chosen = {path.name for path in in_image.run_side_tests()}
     assert {"test_environment.py", "test_affinity.py", "test_dispatch.py", "test_train_flags.py"} <= chosen
     assert chosen.isdisjoint({"test_pins.py", "test_images.py", "test_compose.py", "test_inside.py"})
 
@@ -33,11 +33,11 @@ def test_the_tests_of_entrypoints_run_inside_and_those_of_tooling_do_not() -> No
 )
 def test_what_a_test_imports_decides_also_by_way_of_others(tmp_path: Path, text: str, runs: bool) -> None:
     (tmp_path / "test_it.py").write_text(text)
-    assert inside.run_side_tests(tmp_path) == ([tmp_path / "test_it.py"] if runs else [])
+    assert in_image.run_side_tests(tmp_path) == ([tmp_path / "test_it.py"] if runs else [])
 
 
 def test_what_runs_them_is_locked_with_one_version_for_every_python() -> None:
-    lines = inside.REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    lines = in_image.REQUIREMENTS.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if ";" in line] == []
     assert any(line.startswith("pytest==") for line in lines)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import conformance as torchs_suite
-from tooling import sanitize as sanitizing
-from tooling import soak as soaking
 from tooling.basis.say import say
 from tooling.bench import collectives as measurements
 from tooling.bench import launch as launchers
 from tooling.bench import scaling
 from tooling.bench.train import run as training
+from tooling.checks import conformance as torchs_suite
+from tooling.checks import sanitize as sanitizing
+from tooling.checks import soak as soaking
 from tooling.command_line.options import PIN_HELP, task
 from tooling.forecast import command as cluster_planning
 from tooling.forecast.request import Request as PlanRequest

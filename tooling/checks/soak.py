@@ -15,10 +15,10 @@ from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
-from tooling.conformance import CHECKS
 from tooling.engine import api
 from tooling.image import build
 from tooling.pins import parse
