@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling import fault_trial
-from tooling.faults import FAULTS
+from tooling.checks.faults import trial as fault_trial
+from tooling.checks.faults.faults import FAULTS
 
 # Of a collective. The bound for the end of a job is this and 30 s.
 TIMEOUT_SECONDS = 8

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tooling import fault_trial, reliability
 from tooling.basis.errors import EngineLostError
+from tooling.checks.faults import reliability
+from tooling.checks.faults import trial as fault_trial
+from tooling.checks.faults.faults import FAULTS
+from tooling.checks.faults.reliability import Recovery
 from tooling.cluster import nodes, up
 from tooling.cluster.compose import JOB, ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.cluster.run import Outcome
 from tooling.cluster.wait import PATIENCE_SECONDS, Watchdog
-from tooling.faults import FAULTS
-from tooling.reliability import Recovery
 
 
 def node(name: str, **more: bool) -> Node:

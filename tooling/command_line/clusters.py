@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import reliability, running
+from tooling import running
 from tooling.basis.say import say
+from tooling.checks.faults import reliability
 from tooling.cluster import demo as demonstration
 from tooling.cluster import up as clusters
 from tooling.command_line.options import IMAGE_LOCK_HELP, PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task

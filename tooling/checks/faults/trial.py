@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.checks.faults.faults import Fault, Running
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
-from tooling.faults import Fault, Running
 
 START_SECONDS = 600.0
 _POLL_SECONDS = 0.1

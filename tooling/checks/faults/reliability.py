@@ -16,14 +16,14 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling import fault_trial
 from tooling.basis.errors import UsageError
 from tooling.basis.locking import alone
 from tooling.basis.paths import CACHE, ROOT
+from tooling.checks.faults import trial as fault_trial
+from tooling.checks.faults.faults import FAULTS, Fault
 from tooling.cluster import demo_data, pretrained
 from tooling.cluster.compose import LAUNCHERS
 from tooling.cluster.run import writable_folder
-from tooling.faults import FAULTS, Fault
 
 FOLDER = CACHE / "faults"
 # Of a collective; the job has to end within this and 30 s.
