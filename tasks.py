@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tooling.command_line import clusters, images, machine, manifests, measurements
+from tooling.cli import tasks_clusters, tasks_images, tasks_machine, tasks_manifests, tasks_measurements
 
 namespace = Collection()
-for module in (images, clusters, manifests, measurements, machine):
+for module in (tasks_images, tasks_clusters, tasks_manifests, tasks_measurements, tasks_machine):
     for task in Collection.from_module(module).tasks.values():
         namespace.add_task(task)

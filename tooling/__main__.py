@@ -9,7 +9,7 @@ import sys
 from invoke.collection import Collection
 
 import tasks
-from tooling.program import INTERRUPTED_EXIT_CODE, TaskProgram
+from tooling.cli.parser import INTERRUPTED_EXIT_CODE, TaskProgram
 
 
 def _terminate(signum: int, _frame: object) -> None:

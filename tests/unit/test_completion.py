@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tooling import completion
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.cli import completion
 
 TASKS = ["bench-collectives", "bench-launch", "build", "check-matrix", "up"]
 # What is typed, its last word unfinished -> what bash offers.

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.host_jobs import job
-from tooling import running
 from tooling.basis.identity import IDENTITY
 from tooling.basis.locking import alone
+from tooling.cli import jobs
 from tooling.cluster import run as cluster
 from tooling.hosts import commands, keys, launch, record
 from tooling.hosts.job import Place, unknown
@@ -96,23 +96,23 @@ def test_a_name_means_the_job_that_runs_else_what_was_written_last(
 ) -> None:
     monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
-    assert running.find("one") is None
+    assert jobs.find("one") is None
     left = record.of(job(), detached=True)
     record.write(left)
-    assert running.find("one") == running.find(None) == left == record.read("one")
+    assert jobs.find("one") == jobs.find(None) == left == record.read("one")
     ended = replace(left, exit_code=0)
     record.write(ended)
-    assert running.find("one") == ended
-    assert running.find(None) is None
+    assert jobs.find("one") == ended
+    assert jobs.find(None) is None
     log = cluster.folder_of("one") / "log.txt"
     log.parent.mkdir(parents=True)
     log.touch()
     os.utime(log, (2**31, 2**31))
-    assert running.find("one") is None
+    assert jobs.find("one") is None
     record.write(replace(left, detached=False))  # its launcher was killed
-    assert running.find(None) is None
+    assert jobs.find(None) is None
     with alone(record.lock_of("one"), waiting=None):
-        assert running.find(None) == replace(left, detached=False)
+        assert jobs.find(None) == replace(left, detached=False)
 
 
 class _Said:

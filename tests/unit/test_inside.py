@@ -9,7 +9,7 @@ from invoke.collection import Collection
 
 import tasks
 from tooling.checks import in_image
-from tooling.program import TaskProgram
+from tooling.cli.parser import TaskProgram
 
 
 def test_the_tests_of_entrypoints_run_inside_and_those_of_tooling_do_not() -> None:

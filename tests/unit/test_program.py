@@ -16,7 +16,7 @@ from invoke.tasks import task
 from tests.signals import as_at_a_terminal
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
-from tooling.program import TaskProgram, join_names, remainder_argv
+from tooling.cli.parser import TaskProgram, join_names, remainder_argv
 
 
 @task

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from tooling.basis.errors import UsageError
+from tooling.cli.parser import INTERRUPTED_EXIT_CODE
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.hosts import checks, commands, keys, record, state
 from tooling.hosts.job import Job, Place
@@ -18,7 +19,6 @@ from tooling.hosts.keeper import Keeper
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Remote, RemoteError
 from tooling.hosts.state import End
-from tooling.program import INTERRUPTED_EXIT_CODE
 
 _POLL_SECONDS = 0.2
 

@@ -7,7 +7,7 @@ from invoke.context import Context
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.checks import in_image, suite
-from tooling.command_line.options import TORCH_SOURCE_HELP, task
+from tooling.cli.options import TORCH_SOURCE_HELP, task
 from tooling.engine import doctor as host_doctor
 from tooling.image.choice import Choice
 

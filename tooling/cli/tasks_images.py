@@ -6,7 +6,7 @@ from invoke.context import Context
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.command_line.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
+from tooling.cli.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
 from tooling.image import builds
 from tooling.image import push as pushing
 from tooling.image import reproduce as reproducing

@@ -13,9 +13,9 @@ from invoke.collection import Collection
 from invoke.exceptions import Exit, ParseError
 from invoke.program import Program
 
-from tooling import completion
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.cli import completion
 
 INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 

@@ -8,10 +8,10 @@ from invoke.context import Context
 from invoke.tasks import Task
 
 from tooling.basis.say import say
-from tooling.command_line.options import task
+from tooling.cli.options import task
+from tooling.cli.parser import remainder_argv
 from tooling.kubernetes import manifest as manifests
 from tooling.kubernetes.request import DEFAULT_NAME, Options
-from tooling.program import remainder_argv
 
 
 def _manifest(kind: str, what: str) -> Task[Callable[..., None]]:

@@ -12,7 +12,7 @@ from tooling.bench.train import run as training
 from tooling.checks import conformance as torchs_suite
 from tooling.checks import sanitize as sanitizing
 from tooling.checks import soak as soaking
-from tooling.command_line.options import PIN_HELP, task
+from tooling.cli.options import PIN_HELP, task
 from tooling.forecast import command as cluster_planning
 from tooling.forecast.request import Request as PlanRequest
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tooling import running
 from tooling.basis.say import say
 from tooling.checks.faults import reliability
+from tooling.cli import jobs
+from tooling.cli.options import IMAGE_LOCK_HELP, PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
+from tooling.cli.parser import remainder_argv
 from tooling.cluster import demo as demonstration
 from tooling.cluster import up as clusters
-from tooling.command_line.options import IMAGE_LOCK_HELP, PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
 from tooling.hosts import request as hosts_request
 from tooling.image.choice import Choice
-from tooling.program import remainder_argv
 
 
 @task(
@@ -181,16 +181,16 @@ def down(_c: Context, name: str | None = None) -> None:
 )
 def logs(_c: Context, name: str | None = None, follow: bool = False) -> None:
     """Show the output of a cluster or a job, even after its end."""
-    running.logs(name, follow)
+    jobs.logs(name, follow)
 
 
 @task(help={"name": "of the cluster or job; default: the running job, or every cluster"})
 def status(_c: Context, name: str | None = None) -> None:
     """Show the state of the containers of a cluster or a job."""
-    running.status(name)
+    jobs.status(name)
 
 
 @task(help={"name": "of the cluster or job; default: the only one that is running"})
 def stop(_c: Context, name: str | None = None) -> None:
     """End a cluster or a job."""
-    running.stop(name)
+    jobs.stop(name)
