@@ -19,22 +19,23 @@ UP = """
 import sys
 from pathlib import Path
 from invoke.exceptions import Exit
-from tooling import cluster, engine, engine_start, up, waiting
-from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.basis.say import say
+from tooling.cluster import run, up, wait
+from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.engine import api, start
 
 folder, image, restarts, patience = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-engine_start.LOG, engine_start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
-cluster.CLUSTERS = folder / "clusters"
-waiting.RETURN_SECONDS = patience
+start.LOG, start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
+run.CLUSTERS = folder / "clusters"
+wait.RETURN_SECONDS = patience
 try:
-    docker = engine.ensure(say)
+    docker = api.ensure(say)
     if not image:
         sys.exit()
-    output = cluster.writable_folder(folder / "output")
+    output = run.writable_folder(folder / "output")
     mounts = (Mount(folder / "bin", "/usr/local/bin"), Mount(output, "/output", read_only=False))
     spec = ClusterSpec("lost", image, 2, 1, ("train",), mounts=mounts)
-    outcome = up.run_again(lambda again: cluster.run(again, docker, say), spec, restarts)
+    outcome = up.run_again(lambda again: run.run(again, docker, say), spec, restarts)
     sys.exit(outcome.exit_code)
 except Exit as error:
     say(str(error.message))
@@ -44,13 +45,13 @@ except Exit as error:
 START = """
 import sys
 from pathlib import Path
-from tooling import engine, engine_start
 from tooling.basis.say import say
+from tooling.engine import api, start
 
 folder = Path(sys.argv[1])
 folder.mkdir()
-engine_start.LOG, engine_start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
-engine.ensure(say)
+start.LOG, start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
+api.ensure(say)
 """
 LAUNCH = """\
 #!/bin/sh

@@ -235,7 +235,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(place: Place, tmp_path: Path) 
 
 _FETCH_UNTIL_TERMINATED = """
 import pathlib, signal, sys
-from tooling import pip
+from tooling.wheels import pip
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 pip.run(["download", "tiny-a"], scratch=pathlib.Path(sys.argv[1]))
 """

@@ -1,8 +1,8 @@
 """The version matrix: images/versions.toml parsed into frozen, validated pins.
 
 A pin is one row: a Debian release, its Python and the exact versions of the packages that were chosen to fit
-together. What those packages pull in is in the pin's lock (tooling.wheels.locks), not here; whether they fit together is
-decided by tooling.pins.rules.
+together. Their dependencies are in the pin's lock (tooling.wheels.locks). tooling.pins.rules decides whether the
+packages fit together.
 """
 
 from __future__ import annotations

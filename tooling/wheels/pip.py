@@ -17,7 +17,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
 
-TARGET_PIP = ROOT / "tooling" / "target_pip.py"
+TARGET_PIP = ROOT / "tooling" / "wheels" / "target_pip.py"
 # One try more than none, and a bounded wait: an index that does not answer ends in a message, not in a hang.
 BOUNDED = ("--retries", "1", "--timeout", "20")
 
