@@ -17,7 +17,7 @@ from tooling.engine import docker
 from tooling.image.build import BACKEND
 from tooling.pins.pin import Ccl, Pin
 
-INVENTORY = ROOT / "tooling" / "inventory.py"
+INVENTORY = ROOT / "tooling" / "image" / "probe.py"
 PYTHON = "/opt/venv/bin/python"
 INVENTORY_SECONDS = 120.0
 # Two ranks start for each backend, on a machine that may be busy.
