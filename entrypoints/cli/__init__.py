@@ -1,0 +1,4 @@
+"""Parts of every command: errors, options and their files, installed packages, hooks on imports.
+
+Start with `errors`.
+"""

@@ -1,0 +1,1 @@
+"""What every room uses: errors, messages, paths, files, locks between processes."""

@@ -1,0 +1,1 @@
+"""Benchmarks in containers and their reports: `./inv bench`."""

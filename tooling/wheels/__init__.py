@@ -1,0 +1,4 @@
+"""From a row to its wheels: resolved, locked with hashes, fetched with the host's pip.
+
+Start with `fetch`.
+"""

@@ -1,0 +1,4 @@
+"""The trainer's command line.
+
+Start with `arguments`.
+"""

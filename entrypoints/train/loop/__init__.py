@@ -1,0 +1,4 @@
+"""What is special about the training loop: gradient exchange, losses, progress.
+
+Start with `trainer`.
+"""

@@ -1,0 +1,1 @@
+"""Metrics by their definitions."""

@@ -1,0 +1,4 @@
+"""One module for each training task.
+
+Start with `registry`.
+"""

@@ -1,0 +1,4 @@
+"""Training under this stack and other recipes: `./inv bench train`.
+
+Start with `run`.
+"""

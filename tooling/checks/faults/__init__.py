@@ -1,0 +1,4 @@
+"""Jobs that are broken on purpose: `./inv faults`.
+
+Start with `faults`.
+"""
