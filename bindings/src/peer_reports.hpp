@@ -23,7 +23,7 @@ class PeerReports : public std::enable_shared_from_this<PeerReports> {
   // "rank 1 has given the group up" where a rank has reported so, else empty. May block for as long as the store does.
   std::string find_failure() noexcept;
 
-  // A connection of its own: a thread of the user's may hold the group's while it waits for a key.
+  // A separate connection: a thread of the user may hold the group's connection while it waits for a key.
   c10::intrusive_ptr<c10d::Store> store();
 
  private:

@@ -139,7 +139,7 @@ def _node_name(options: Launch) -> object:
 
 def _report(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> int:
     code, line = _describe(failures, options, kills)
-    if not first_failure(failures)[1].error_file_data.get("told"):
+    if not first_failure(failures)[1].error_file_data.get("printed"):
         print(line, file=sys.stderr, flush=True)
     return code
 

@@ -27,16 +27,16 @@ def record(error: BaseException) -> None:
     name = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not name or Path(name).exists():  # the first error is the cause
         return
-    told = isinstance(error, UsageError) or (isinstance(error, SystemExit) and error.code == USAGE_EXIT_CODE)
+    printed = isinstance(error, UsageError) or (isinstance(error, SystemExit) and error.code == USAGE_EXIT_CODE)
     details = {
         "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "timestamp": str(int(time.time())),
     }
-    # "told": the error has been printed. "again": a restart may succeed.
+    # "printed": the error has been printed. "again": a restart may succeed.
     document = {
         "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details},
-        "told": told,
-        "again": not told or isinstance(error, MeetingError),
+        "printed": printed,
+        "again": not printed or isinstance(error, MeetingError),
     }
     try:
         Path(name).write_text(json.dumps(document))

@@ -127,7 +127,7 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     assert time.monotonic() - started < 60
     assert caught.value.code == 1
     assert str(caught.value) == f"2 of 3 rows were not built: unlocked, {name}"
-    told = {line.partition(":")[0]: line for line in said}
-    assert "has no unlocked.txt: create it with ./inv lock --pin unlocked" in told["unlocked"]
-    assert "the package index refuses connections: check network and proxy" in told[name]
+    lines = {line.partition(":")[0]: line for line in said}
+    assert "has no unlocked.txt: create it with ./inv lock --pin unlocked" in lines["unlocked"]
+    assert "the package index refuses connections: check network and proxy" in lines[name]
     assert f"{image}: up to date" in said[-1]

@@ -150,7 +150,7 @@ def test_a_usage_error_leaves_its_cause_for_the_launcher(tmp_path: Path) -> None
     environ = {**recorded.plain(2, 2, 0, 1), "TORCHELASTIC_ERROR_FILE": str(file)}
     one_error_line(entrypoint("run", "script.py", env=environ))
     left = json.loads(file.read_text())
-    assert left["told"] is True
+    assert left["printed"] is True
     assert "rank is 2" in left["message"]["message"]
     assert int(left["message"]["extraInfo"]["timestamp"]) > 0
 

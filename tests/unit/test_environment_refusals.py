@@ -160,7 +160,7 @@ def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None
 
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), data=st.data())
 def test_fluxs_ranks_are_all_placed_truly_or_one_refuses(counts: list[int], data: st.DataObject) -> None:
-    """Whatever the task map: ranks are dealt to nodes at will, local ones in the order of their ranks."""
+    """Ranks are placed on nodes in any order, and local ranks follow the order of the ranks."""
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
     dealt = data.draw(st.permutations(nodes))
     size, used = len(dealt), len(set(dealt))

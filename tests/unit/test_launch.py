@@ -181,6 +181,6 @@ def test_a_kill_for_memory_before_this_launch_is_not_this_ones_cause(
 
 
 def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
-    failures: Any = {0: Failure(0, 2, 1000, error_file_data={"told": True})}
+    failures: Any = {0: Failure(0, 2, 1000, error_file_data={"printed": True})}
     assert agent._report(failures, launch_options.parse(["--", "train"], {}), Kills()) == 2
     assert capsys.readouterr().err == ""

@@ -89,7 +89,7 @@ class Request:
 
     @property
     def shm_bytes(self) -> int:
-        """The size of a pod's /dev/shm. It depends on the CPUs of the node, whatever the pod's share of them.
+        """The size of a pod's /dev/shm. It depends on the CPUs of the node, not on those of the pod.
 
         Default for an unknown number: twice the pod's, as on a node with two hardware threads per core.
         """

@@ -13,7 +13,7 @@ from entrypoints.train.output import checkpoints
 # Beside the checkpoints, so that the rename stays within one file system.
 NAME = ".unfinished"
 _REPLACED = ".replaced"
-# With less free space than this, a failed checkpoint means a full disk, whatever error the library reports.
+# With less free space than this, a failed checkpoint is reported as a full disk. Libraries report various errors.
 _FULL_BYTES = 1 << 20
 
 
