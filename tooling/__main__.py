@@ -9,7 +9,8 @@ import sys
 from invoke.collection import Collection
 
 import tasks
-from tooling.cli.parser import INTERRUPTED_EXIT_CODE, TaskProgram
+from tooling.basis.errors import INTERRUPTED_EXIT_CODE
+from tooling.cli.parser import TaskProgram
 
 
 def _terminate(signum: int, _frame: object) -> None:

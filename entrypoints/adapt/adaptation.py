@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Callable
 
-IPEX = "intel_extension_for_pytorch"
-PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", IPEX)
+from entrypoints.cli import packages
+
+PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
 
 def release(version: str | None) -> tuple[int, ...]:

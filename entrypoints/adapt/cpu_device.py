@@ -12,7 +12,8 @@ import functools
 from types import ModuleType
 from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import IPEX, Adaptation, Situation, Verdict
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.cli import packages
 from entrypoints.cli.import_hooks import after_import
 
 _NAME = "cpu-device"
@@ -40,7 +41,7 @@ def without_index(module: ModuleType, say: Say | None = None) -> None:
 
 
 def _look(situation: Situation) -> Verdict:
-    if IPEX not in situation.versions:
+    if packages.IPEX not in situation.versions:
         return Verdict(False, "IPEX is not installed")
     if situation.before("accelerate", "0.29.0"):
         return Verdict(False, "accelerate calls it cpu before 0.29")

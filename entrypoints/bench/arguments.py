@@ -12,7 +12,6 @@ from entrypoints.bench.collectives import Collectives
 from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
 from entrypoints.cli.options import Parser, positive_seconds
-from entrypoints.group import backends as ccl
 from entrypoints.group.create import BACKENDS, check_backend
 
 MEASUREMENTS = ("collectives", "scaling")
@@ -66,7 +65,7 @@ def prepare(argv: Sequence[str]) -> Collectives | Scaling:
 
 def backends() -> list[str]:
     """What this image has."""
-    return [name for name in BACKENDS if name != "ccl" or ccl.installed()]
+    return [name for name in BACKENDS if name != "ccl" or packages.installed(packages.CCL)]
 
 
 def _list(item: Callable[[str], _Item]) -> Callable[[str], list[_Item]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from entrypoints.cli.digits import whole_number
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import whole_number
 
 # Of each collective.
 DEFAULT_TIMEOUT_SECONDS = 1800.0

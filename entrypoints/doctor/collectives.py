@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from entrypoints.cli import packages
 from entrypoints.doctor import ranks
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.group import backends
 from entrypoints.machine import shared_memory
 
 MODULE = "entrypoints.doctor.exchange"
@@ -46,7 +46,7 @@ def examine() -> list[Check]:
     """Check gloo, and ccl if the image has it."""
     room = shared_memory.read().free >= shared_memory.needed(RANKS, shared_memory.online_cpus())
     checks = []
-    for backend in ("gloo", "ccl") if backends.installed() else ("gloo",):
+    for backend in ("gloo", "ccl") if packages.installed(packages.CCL) else ("gloo",):
         over_tcp = backend == "ccl" and not room
         job = ["run", "--quiet", "--backend", backend, "--timeout", str(TIMEOUT_SECONDS), "-m", MODULE]
         outcome = ranks.start(

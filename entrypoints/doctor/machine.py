@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import SUPPORTED_MACHINE, Topology
-from entrypoints.plan.notes import count
 from entrypoints.plan.rank_plan import RankPlan
 
 GIBIBYTE = 1 << 30

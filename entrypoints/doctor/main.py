@@ -32,7 +32,6 @@ from entrypoints.doctor import (
     versions,
 )
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.group import backends
 from entrypoints.machine import cpuinfo, topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
@@ -114,7 +113,7 @@ def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str])
     host, libraries = topology.read(), preload.find(environ)
     if ranks != place.local_world_size:
         place = command.what_if(place, ranks, None, None)
-    found = planner.plan(place, host, environ, libraries, backends.default_backend())
+    found = planner.plan(place, host, environ, libraries, command.default_backend())
     return machine.plan(found, (*host.warnings, *libraries.warnings))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
 from entrypoints.machine.shared_memory import MEBIBYTE, Space
-from entrypoints.plan.notes import count
 
 NAME = shared_memory.DIRECTORY
 # Batches on their way from data loading workers to a rank: of text they are small.

@@ -5,19 +5,12 @@ Every variable is one of oneCCL's or libfabric's own; one that the user has set 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, MutableMapping
 
+from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine.shared_memory import DIRECTORY, QUEUE_LENGTH, Space, needed, option
 from entrypoints.placement.detect import DistributedEnvironment
-
-PACKAGE = "oneccl_bindings_for_pytorch"
-
-
-def default_backend() -> str:
-    """The backend of a job that names none."""
-    return "ccl" if installed() else "gloo"
 
 
 def variables(environment: DistributedEnvironment, interface: str, shared_memory: bool) -> dict[str, str]:
@@ -76,14 +69,9 @@ def shared_memory_warning(local_world_size: int, space: Space, cpus: int) -> str
     )
 
 
-def installed() -> bool:
-    """Whether this image has the backend."""
-    return importlib.util.find_spec(PACKAGE) is not None
-
-
 def load() -> None:
     """Registers the backend with torch. Raises UsageError with the package's own line if it cannot be loaded."""
     try:
-        __import__(PACKAGE)
+        __import__(packages.CCL)
     except ImportError as error:
         raise UsageError(f"backend 'ccl' cannot be loaded: {error}: use --backend gloo instead") from error

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Callable
 
 from entrypoints.cli import packages
+from entrypoints.cli.numbers import count
 from entrypoints.machine import cpuinfo, mapped
 from entrypoints.machine.facts import EMULATED
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.notes import count
 
 # `show` for the process's own rank; the argument is `quiet`.
 Announce = Callable[[bool], None]

@@ -17,16 +17,18 @@ from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
+from entrypoints.cli import packages
 from entrypoints.cli.errors import USAGE_EXIT_CODE, MeetingError, UsageError
 from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS
 from entrypoints.group import backends
 from entrypoints.machine import network, shared_memory
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
+from entrypoints.plan.command import default_backend
 
 T = TypeVar("T")
 # An image without the ccl backend has torch's own.
-DEFAULT_BACKEND = backends.default_backend()
+DEFAULT_BACKEND = default_backend()
 # How long ranks wait for each other at the start, even with a longer timeout for collectives.
 JOIN_SECONDS = 300.0
 _POLL_SECONDS = 0.02
@@ -60,7 +62,7 @@ BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": _
 
 def check_backend(name: str) -> str:
     """`name`. Raises UsageError if this image has no such backend."""
-    known = [backend for backend in BACKENDS if backend != "ccl" or backends.installed()]
+    known = [backend for backend in BACKENDS if backend != "ccl" or packages.installed(packages.CCL)]
     if name not in known:
         raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
     return name

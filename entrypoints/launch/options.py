@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from entrypoints.cli.digits import whole_number
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import whole_number
 from entrypoints.cli.options import Parser, positive_seconds
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT
 

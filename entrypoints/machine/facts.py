@@ -108,3 +108,11 @@ class Topology:
     def allowed(self) -> frozenset[int]:
         """The CPUs that this process may run on: affinity mask, cpuset and online CPUs."""
         return frozenset(cpu for core in self.cores for cpu in core.cpus)
+
+
+@dataclass(frozen=True)
+class MemoryPolicy:
+    """Where the rank's memory comes from: `mode` "default", "preferred" or "interleave", on `nodes`."""
+
+    mode: str = "default"
+    nodes: tuple[int, ...] = ()

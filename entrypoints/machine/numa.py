@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from entrypoints.plan.rank_plan import MemoryPolicy
+from entrypoints.machine.facts import MemoryPolicy
 
 # By the kernel's numbers.
 MODES = ("default", "preferred", "bind", "interleave", "local", "preferred-many", "weighted-interleave")

@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from entrypoints.cli.digits import whole_number
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import whole_number
 from entrypoints.placement.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
 from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from entrypoints.cli.digits import whole_number
+from entrypoints.cli.numbers import whole_number
 from entrypoints.placement.slurm import in_step
 
 

@@ -6,8 +6,8 @@ import itertools
 import re
 from collections.abc import Mapping
 
-from entrypoints.cli.digits import whole_number
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import whole_number
 
 # sbatch's and salloc's own steps are numbered from here up: shells, not tasks that srun started.
 _SPECIAL_STEPS = 0xFFFFFFF0

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import count
 from entrypoints.machine.cpus import parse_cpu_list
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.notes import Notes
 from entrypoints.plan.share import Share
 
 # One core in sixteen is what a worker may cost: below, the computing that is lost outweighs what is won by

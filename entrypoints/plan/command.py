@@ -12,29 +12,31 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from entrypoints.cli.digits import whole_number
+from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import count, whole_number
 from entrypoints.cli.options import Parser, positive_integer
-from entrypoints.group import backends
 from entrypoints.machine import topology
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import planner, preload
-from entrypoints.plan.notes import count
 from entrypoints.plan.rank_plan import RankPlan
 
 # More ranks than these are not shown one by one.
 _MOST_RANKS_SHOWN = 32
 
 
+def default_backend() -> str:
+    """The backend of a job that names none."""
+    return "ccl" if packages.installed(packages.CCL) else "gloo"
+
+
 def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
     """The plan for this process's environment and host. Raises UsageError."""
     place = detect.detect(environ)
-    return planner.plan(
-        place, topology.read(), environ, preload.find(environ), backend or backends.default_backend()
-    )
+    return planner.plan(place, topology.read(), environ, preload.find(environ), backend or default_backend())
 
 
 def main(argv: list[str]) -> int:
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> int:
     add = parser.add_argument
     add("--json", action="store_true", help="one JSON document instead of a table")
     add("--backend", metavar="NAME", help="the process group to plan for (default: %(default)s)",
-        default=backends.default_backend())  # fmt: skip
+        default=default_backend())  # fmt: skip
     add("--local-world-size", type=positive_integer, metavar="R", help="what if R ranks ran on this node")
     add("--local-rank", metavar="I", help="which of them, from 0 (default: 0)")
     add("--world-size", type=positive_integer, metavar="W", help="what if W ranks ran on all nodes (default: R)")

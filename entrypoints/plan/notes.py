@@ -11,8 +11,3 @@ class Notes:
 
     reasons: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-
-def count(number: int, what: str, several: str = "") -> str:
-    """1 core, 2 cores; `several`: the plural where it is not made with an s."""
-    return f"{number} {what if number == 1 else several or what + 's'}"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from entrypoints.cli.digits import whole_number
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import count, whole_number
 from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import EMULATED, SUPPORTED_MACHINE, Topology
+from entrypoints.machine.facts import EMULATED, SUPPORTED_MACHINE, MemoryPolicy, Topology
 from entrypoints.placement.detect import DistributedEnvironment, variables
 from entrypoints.placement.detect import warnings as environment_warnings
 from entrypoints.plan import ccl_workers, share
 from entrypoints.plan import threads as openmp
-from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.notes import Notes
 from entrypoints.plan.preload import Preloads, compose
-from entrypoints.plan.rank_plan import MemoryPolicy, RankPlan
+from entrypoints.plan.rank_plan import RankPlan
 from entrypoints.plan.share import Share
 from entrypoints.plan.threads import LAUNCH_ROLE as LAUNCH_ROLE
 

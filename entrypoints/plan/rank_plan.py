@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from entrypoints.machine.facts import MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment
-
-
-@dataclass(frozen=True)
-class MemoryPolicy:
-    """Where the rank's memory comes from: `mode` "default", "preferred" or "interleave", on `nodes`."""
-
-    mode: str = "default"
-    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

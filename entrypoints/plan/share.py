@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from entrypoints.cli.numbers import count
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core, Topology
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import PLAIN, TORCHRUN
 from entrypoints.plan.division import divide, shares
-from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.notes import Notes
 
 # A further thread under a quota is worth it where it brings a fifth more processor time: threads wait for those
 # that are paused, and two on a quota of 1.2 or 1.5 CPUs did a tenth less in a second of it than one.

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import count
 from entrypoints.machine.facts import Core
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
-from entrypoints.plan.notes import Notes, count
+from entrypoints.plan.notes import Notes
 from entrypoints.plan.preload import Preloads, split
 from entrypoints.plan.share import Share
 

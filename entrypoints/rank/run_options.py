@@ -11,7 +11,7 @@ from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, positive_seconds
-from entrypoints.group import backends
+from entrypoints.plan.command import default_backend
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> RunOptions:
         "run [options] SCRIPT.py ARGS... | run [options] -m MODULE ARGS...",
     )
     add = parser.add_argument
-    add("--backend", default=backends.default_backend(), help="of the process group (default: %(default)s)")
+    add("--backend", default=default_backend(), help="of the process group (default: %(default)s)")
     add(
         "--timeout",
         type=positive_seconds,

@@ -7,10 +7,10 @@ import sys
 from typing import NoReturn
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import MemoryPolicy
 from entrypoints.placement import detect
 from entrypoints.plan import command as plan
 from entrypoints.plan.preload import split
-from entrypoints.plan.rank_plan import MemoryPolicy
 
 # What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
 PRELOADED = "CPU_TRAIN_STACK_PRELOADED"

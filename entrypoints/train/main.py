@@ -13,6 +13,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.machine import cpuinfo
 from entrypoints.train.flags.arguments import Parsed, parse, training_arguments
 from entrypoints.train.loop import console
+from entrypoints.train.model import ipex
 from entrypoints.train.output import checkpoints
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
     console.prepare(rank)
     for line in parsed.cleaned.notes:
         console.note(line, rank)
+    if parsed.training.get("use_ipex"):
+        ipex.keep_weights()  # before TrainingArguments creates accelerate's state
     arguments = agreed(lambda: training_arguments(parsed))
     if arguments.bf16:
         warning = console.bf16_warning(replicas.gather(cpuinfo.bf16_of(os.environ)))

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from entrypoints.adapt import catalogue, old_names, words
-from entrypoints.adapt.adaptation import IPEX, Situation, release
+from entrypoints.adapt.adaptation import Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.cli import import_hooks
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.packages import IPEX
 from entrypoints.train.scores.adapted import squad
 from tests.unit.test_dispatch import entrypoint, one_error_line
 

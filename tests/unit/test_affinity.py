@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Core, NumaNode, Quota
+from entrypoints.machine.facts import Core, MemoryPolicy, NumaNode, Quota
 from entrypoints.placement.detect import variables
 from entrypoints.plan.division import shares
 from entrypoints.plan.preload import Preloads
-from entrypoints.plan.rank_plan import MemoryPolicy
 from entrypoints.plan.threads import affinity
 from tests.unit.rank_plans import IOMP, cores, make, place
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.adapt.adaptation import IPEX, release
-from entrypoints.cli.packages import versions
+from entrypoints.adapt.adaptation import release
+from entrypoints.cli.packages import IPEX, versions
 from tests.unit.test_dispatch import entrypoint
 
 INSTALLED = versions(["torch", "accelerate", IPEX])

@@ -13,9 +13,9 @@ import pytest
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import numa
+from entrypoints.machine.facts import MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command as plan
-from entrypoints.plan.rank_plan import MemoryPolicy
 from entrypoints.rank import start
 from tests.unit import launcher_environments as recorded
 

@@ -10,8 +10,8 @@ import pytest
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train import main
-from entrypoints.train.model import adapters, compiling, sharding
-from entrypoints.train.output import checkpoints
+from entrypoints.train.flags import unsupported
+from entrypoints.train.model import adapters
 from entrypoints.train.output import folder as output
 
 
@@ -20,13 +20,13 @@ from entrypoints.train.output import folder as output
     [(None, False), ("", False), ("false", False), (True, True), ("true", True), ("full_shard", True)],
 )
 def test_fsdp_is_asked_for_or_not(value: Any, expected: bool) -> None:
-    assert sharding.asked(value) is expected
+    assert unsupported.wants_sharding(value) is expected
 
 
 @pytest.mark.parametrize("value", ["shard_grad_op", "full_shard offload", "hybrid_shard"])
 def test_other_ways_of_sharding_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match="expected full_shard"):
-        sharding.asked(value)
+        unsupported.wants_sharding(value)
 
 
 @pytest.mark.parametrize("version", [None, "4.41.0", "4.46.3", "5.23.0", "6.0.0rc1"])
@@ -48,9 +48,9 @@ def test_a_compilation_without_a_compiler_is_refused_at_once(monkeypatch: pytest
         {"torch_compile_mode": "default"},
     ):
         with pytest.raises(UsageError, match="/no/such/compiler"):
-            compiling.check(asked)
-    compiling.check({"torch_compile": False})
-    compiling.check({"torch_compile": True, "torch_compile_backend": "aot_eager"})
+            unsupported.check_compiler(asked)
+    unsupported.check_compiler({"torch_compile": False})
+    unsupported.check_compiler({"torch_compile": True, "torch_compile_backend": "aot_eager"})
 
 
 def adapter(folder: Path, content: str) -> Path:
@@ -70,7 +70,7 @@ def test_an_adapter_names_its_model(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_an_adapter_is_not_one_of_a_whole_model(tmp_path: Path) -> None:
     path = adapter(tmp_path / "checkpoint-3", "{}")
-    assert checkpoints.is_adapter(path)
+    assert adapters.is_adapter(path)
     with pytest.raises(UsageError, match="found an adapter, expected a full model"):
         output.check_same_model(path, {}, adapter=False)
     output.check_same_model(path, {}, adapter=True)

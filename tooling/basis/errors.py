@@ -5,6 +5,7 @@ from __future__ import annotations
 from invoke.exceptions import Exit
 
 USAGE_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 
 
 class UsageError(Exit):

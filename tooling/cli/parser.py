@@ -13,11 +13,9 @@ from invoke.collection import Collection
 from invoke.exceptions import Exit, ParseError
 from invoke.program import Program
 
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import INTERRUPTED_EXIT_CODE, UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
-
-INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 
 _UNKNOWN = re.compile(r"No idea what '(?P<word>.*)' is!")
 _NO_VALUE = re.compile(r"Flag .*?Argument: (?P<name>[\w-]+).* needed value")

@@ -12,7 +12,7 @@ from tooling.image import push as pushing
 from tooling.image import reproduce as reproducing
 from tooling.image.choice import Choice
 from tooling.pins import choose, parse, table
-from tooling.wheels import locks
+from tooling.wheels import check, locks
 
 
 @task(name="matrix")
@@ -25,7 +25,7 @@ def show_matrix(_c: Context, json: bool = False) -> None:
 def check_matrix(_c: Context, pin: str | None = None) -> None:
     """Check every row: versions that fit together, and wheels that pip finds for it."""
     loaded = parse.load()
-    table.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
+    check.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
 
 
 @task(

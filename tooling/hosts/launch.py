@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tooling.basis.errors import UsageError
-from tooling.cli.parser import INTERRUPTED_EXIT_CODE
+from tooling.basis.errors import INTERRUPTED_EXIT_CODE, UsageError
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.hosts import checks, commands, keys, record, state
 from tooling.hosts.job import Job, Place

@@ -1,29 +1,21 @@
-"""`./inv matrix`: the pins as a table or as JSON. `./inv check-matrix`: what holds of each."""
+"""`./inv matrix`: the pins as a table or as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
-from tooling.basis.errors import UsageError
 from tooling.pins import rules, status
 from tooling.pins.parse import IPEX, Matrix
-from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin, TorchSource
-from tooling.pins.status import Status
-from tooling.wheels import resolve
-from tooling.wheels.resolve import UnavailableError
+from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin
 
 COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
 WIDTH = 150
-CHECK = "./inv check-matrix"
 GLOO = "gloo, without Intel's ccl"
-
-Say = Callable[[str], None]
 
 
 def row(pin: Pin) -> dict[str, Any]:
@@ -84,40 +76,6 @@ def show(matrix: Matrix, as_json: bool) -> None:
 def _in_words(proved: Mapping[str, str]) -> str:
     """What is proved of a row without Intel's bindings."""
     return f"{proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
-
-
-def check(chosen: Iterable[Pin], say: Say) -> None:
-    """Rules, then pip's resolver on each row; writes down what was proved. Exits with 1 where a row is wrong.
-
-    A row whose wheels cannot be had here is not wrong: its status stays what it was.
-    """
-    wrong = 0
-    for pin in chosen:
-        problem = rules.broken(rules.row_of(pin))
-        verdict = f"wrong: {problem}" if problem else _resolve(pin)
-        wrong += verdict.startswith("wrong")
-        say(f"{pin.name}: {verdict}; status {status.of(pin).status}")
-    if wrong:
-        raise Exit(f"{wrong} row(s) of the matrix are wrong: see the lines above", code=1)
-
-
-def _resolve(pin: Pin) -> str:
-    """Tries the row's own torch, then the default index's, without Intel's bindings."""
-    unavailable = ""
-    for variant in [pin, pin.with_default_torch()]:
-        try:
-            found = resolve.resolve(variant, lambda _: None)
-        except UnavailableError as error:
-            unavailable = unavailable or str(error)
-            continue
-        except UsageError as error:
-            return f"wrong: {error}"
-        status.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
-        wheels = len(found.packages) + len(found.build_packages)
-        default = variant.torch_source is TorchSource.DEFAULT
-        place = f" and {GLOO}" if variant.ccl is not pin.ccl else ""
-        return f"{wheels} wheels" + (f", with the default index's torch{place}" if default else "")
-    return f"not here: {unavailable}"
 
 
 def _backend(pin: Pin) -> str:

@@ -14,11 +14,10 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
-from entrypoints.cli import config_files
+from entrypoints.cli import config_files, packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.plan.planner import DATALOADER_WORKERS
 from entrypoints.train.flags import old_flags, unsupported
-from entrypoints.train.model import compiling, ipex, sharding
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -114,7 +113,7 @@ class Parsed:
 
     @property
     def fsdp(self) -> bool:
-        return sharding.asked(self.training.get("fsdp"))
+        return unsupported.wants_sharding(self.training.get("fsdp"))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -151,7 +150,9 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
     own = frozenset(action.dest for action in parser._actions)
     known = own | old_flags.ANSWERED
     filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]
-    cleaned = old_flags.clean([*(word for entry in filed for word in entry), *words], ipex.installed(), own)
+    cleaned = old_flags.clean(
+        [*(word for entry in filed for word in entry), *words], packages.installed(packages.IPEX), own
+    )
     namespace, rest = parser.parse_known_args(cleaned.argv)
     if rest:
         # A value behind an unknown flag is left over too: name the flag, not its value.
@@ -175,7 +176,7 @@ def _checked(
     if entry.key not in known:
         raise UsageError(f"{entry.where}: {old_flags.unknown_key(entry.key, own)}")
     try:
-        _, rest = parser.parse_known_args(old_flags.clean(entry.argv, ipex.installed(), own).argv)
+        _, rest = parser.parse_known_args(old_flags.clean(entry.argv, packages.installed(packages.IPEX), own).argv)
     except UsageError as error:
         raise UsageError(f"{entry.where}: {error}") from error
     if rest:
@@ -193,7 +194,7 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
             training[name] = name not in given and (file is not None or task.dataset_name is not None)
     if "eval_strategy" in given and training["eval_strategy"] != "no":
         training["do_eval"] = True  # in addition to training
-    if sharding.asked(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
+    if unsupported.wants_sharding(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
         name = "merge_adapter" if task.merge_adapter else "ddp_comm_hook"
         raise UsageError(f"--fsdp and --{name} exclude each other: no rank has the whole model, drop one of them")
     if training.get("fsdp_config"):
@@ -246,8 +247,6 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
 
     values = dict(parsed.training)
     parsed.cleaned.export()
-    if values.get("use_ipex"):
-        ipex.keep_weights()
     # Without it accelerate sees no distributed CPU job: every rank would train alone on all of the data.
     values["use_cpu"] = True
     if not values["do_eval"] and "eval_strategy" not in parsed.given:
@@ -266,8 +265,8 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
     if "dataloader_num_workers" not in parsed.given:
         values["dataloader_num_workers"] = int(os.environ.get(DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])
-    compiling.check_names(values)
-    compiling.check(values)
+    unsupported.check_compiler_names(values)
+    unsupported.check_compiler(values)
     # Progress is ours (see progress.py); Hugging Face would print dictionaries.
     values["disable_tqdm"] = True
     values.pop("ddp_backend")

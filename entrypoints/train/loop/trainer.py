@@ -21,8 +21,8 @@ from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
-from entrypoints.train.model import ipex, sharding
-from entrypoints.train.output import checkpoints, replicas, staging
+from entrypoints.train.model import adapters, ipex, sharding
+from entrypoints.train.output import replicas, staging
 from entrypoints.train.tasks.tokens import Count, count
 
 
@@ -142,7 +142,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
-        if not self._sharded or checkpoints.is_adapter(Path(checkpoint)):  # a sharded model was read from there
+        if not self._sharded or adapters.is_adapter(Path(checkpoint)):  # a sharded model was read from there
             super()._load_from_checkpoint(checkpoint, *arguments, **options)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
@@ -215,7 +215,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
     def _load_best_model(self) -> None:
         """Load the best model on rank 0 and copy it to all ranks: other nodes may not have or see its folder."""
         best = Path(self.state.best_model_checkpoint)
-        if self._sharded and not checkpoints.is_adapter(best):
+        if self._sharded and not adapters.is_adapter(best):
             sharding.load_weights(self.model, best, self.args.should_save)
             return
         super()._load_best_model()

@@ -23,10 +23,15 @@ _KINDS = {
 }
 
 
+def is_adapter(folder: Path) -> bool:
+    """Whether `folder` holds an adapter without its base model."""
+    return (folder / CONFIG).is_file()
+
+
 def base_of(name: str) -> str | None:
     """The model that the adapter in folder `name` belongs to; None if the folder holds no adapter."""
     path = Path(name) / CONFIG
-    if not path.is_file():
+    if not is_adapter(Path(name)):
         return None
     try:
         base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
@@ -39,12 +44,12 @@ def base_of(name: str) -> str | None:
 
 def check(arguments: TaskArguments) -> None:
     """Raises UsageError for flags that do not go together and for an image without peft."""
-    is_adapter = base_of(str(arguments.model_name_or_path)) is not None
-    if arguments.merge_adapter and not (arguments.use_peft or is_adapter):
+    continues = base_of(str(arguments.model_name_or_path)) is not None
+    if arguments.merge_adapter and not (arguments.use_peft or continues):
         raise UsageError(
             "--merge_adapter needs an adapter: write --use_peft, or a --model_name_or_path that is one"
         )
-    if (arguments.use_peft or is_adapter) and importlib.util.find_spec("peft") is None:
+    if (arguments.use_peft or continues) and importlib.util.find_spec("peft") is None:
         raise UsageError("LoRA adapters need peft, which this image lacks: build a pin that has it (./inv matrix)")
 
 

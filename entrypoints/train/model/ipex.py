@@ -6,17 +6,10 @@ accelerate calls it only for torch before 2.7. Here it is called where neither d
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 from entrypoints.adapt import cpu_device
-from entrypoints.adapt.adaptation import IPEX
 from entrypoints.cli.import_hooks import after_import
-
-
-def installed() -> bool:
-    """Whether this image has IPEX."""
-    return importlib.util.find_spec(IPEX) is not None
 
 
 def keep_weights() -> None:

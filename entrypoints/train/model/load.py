@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import adapters, sharding
-from entrypoints.train.output import checkpoints
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -113,7 +112,7 @@ def load(
     tokenizer_name = str(arguments.tokenizer_name or (given if has_own else name))
     if shards > 1:
         options.update(sharding.options(shards))
-    weights = str(checkpoint) if checkpoint and shards > 1 and not checkpoints.is_adapter(checkpoint) else name
+    weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
     tokenizer = _load_tokenizer(tokenizer_name, arguments.model_revision, pads=task != "text-generation")
     random_state = torch.get_rng_state()
     try:

@@ -14,19 +14,6 @@ from typing import Any
 
 from entrypoints.cli.errors import UsageError
 
-_OFF = frozenset({"", "false", "no", "0", "none"})
-_ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})
-
-
-def asked(value: Any) -> bool:
-    """What `--fsdp` means. Raises UsageError for the ways of sharding that are not there."""
-    text = str(value if value is not None else "").strip().lower()
-    if text in _OFF:
-        return False
-    if text in _ON:
-        return True
-    raise UsageError(f"--fsdp '{value}': expected full_shard, which is all that there is on CPU ranks")
-
 
 def options(world_size: int) -> dict[str, Any]:
     """from_pretrained's options for a model that is sharded over all ranks. Raises UsageError."""

@@ -14,12 +14,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from entrypoints.train.model import adapters
+
 _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-# An adapter alone, without the model that it belongs to.
-_ADAPTER = "adapter_config.json"
-_ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def step_of(path: Path) -> int:
@@ -46,7 +45,7 @@ def fault(path: Path) -> str | None:
     shards = (
         sorted(set(index.get("weight_map", {}).values()))
         if index
-        else [_ADAPTER_WEIGHTS if is_adapter(path) else _WEIGHTS]
+        else [adapters.WEIGHTS[0] if adapters.is_adapter(path) else _WEIGHTS]
     )
     for shard in shards:
         if not safetensors_is_whole(path / shard):
@@ -55,11 +54,6 @@ def fault(path: Path) -> str | None:
         if not zipfile.is_zipfile(path / name):
             return f"{name} is missing or broken"
     return None
-
-
-def is_adapter(path: Path) -> bool:
-    """Whether a checkpoint is of an adapter."""
-    return (path / _ADAPTER).is_file()
 
 
 def last_whole(folder: Path) -> tuple[Path | None, list[str]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.model import adapters
 from entrypoints.train.output import checkpoints, result, staging
 
 # A name that identifies the job across its restarts.
@@ -138,13 +139,13 @@ def _signatures(folder: Path) -> set[str]:
 def check_same_model(checkpoint: Path, config: dict[str, Any], adapter: bool = False) -> None:
     """Refuse a checkpoint of another model or with other labels. `config`: the current model's. `adapter`: whether
     the current model has an adapter."""
-    if checkpoints.is_adapter(checkpoint) != adapter:
+    if adapters.is_adapter(checkpoint) != adapter:
         found, expected = ("a full model", "an adapter") if adapter else ("an adapter", "a full model")
         raise UsageError(
             f"checkpoint '{checkpoint}' is of another run: found {found}, expected {expected}; resume with "
             "the same --use_peft"
         )
-    if checkpoints.is_adapter(checkpoint):
+    if adapters.is_adapter(checkpoint):
         return  # loading its weights checks their shapes
     saved = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "id2label"):
