@@ -11,6 +11,7 @@ from entrypoints.bench import cases, scaling_arguments
 from entrypoints.bench.collectives import Collectives
 from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
+from entrypoints.cli import packages
 from entrypoints.cli.options import Parser, positive_seconds
 from entrypoints.group.create import BACKENDS, check_backend
 

@@ -1,18 +1,17 @@
 """`./inv test --inside PIN`: the entrypoints' unit tests in a container of an image, with the image's own Python.
 
-No image has pytest. A copy is fetched on the host, once for each state of its lock, and mounted beside the tests:
-wheels without compiled code that every Python from 3.9 on takes. The tests are those that import nothing of
-tooling/ and whatever else is no part of an image; they stand beside the image's own entrypoints/.
+No image has pytest. It is downloaded on the host, once for each state of its lock, as wheels without compiled code
+that work with every Python from 3.9 on, and mounted beside the tests. The tests run against the image's own
+entrypoints/.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from tooling.wheels import pip
 
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"
 PYTEST = CACHE / "inside"
-UNIT = ROOT / "tests" / "unit"
+TESTS = "tests/unit/entrypoints"
 # The folder of the image that has entrypoints/, and where pytest is mounted.
 IMAGE_ROOT, IMAGE_PYTEST = "/opt/cpu-train-stack", "/run/pytest"
 # pytest comes last on the path: what the image has of its dependencies is the image's.
@@ -48,8 +47,6 @@ sys.exit(pytest.main(sys.argv[1:], plugins=[Patience()]))
 # With SYS_NICE the engine lets a process ask for and set its NUMA memory policy.
 ARGUMENTS = ("--network=none", "--workdir=/tmp", "--cap-add=SYS_NICE", "--env=PYTHONDONTWRITEBYTECODE=1")
 LIMIT_SECONDS = 600.0
-# The folders of the repository that a test may import from.
-IN_THE_IMAGE = ("entrypoints", "tests")
 
 Say = Callable[[str], None]
 
@@ -68,7 +65,7 @@ def run(choice: Choice, say: Say) -> None:
     image = chosen.image(choice, api.ensure(say), say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
-    say(f"{image.tag}: {len(run_side_tests())} files of unit tests in {outcome.seconds:.0f} s")
+    say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")
     if outcome.exit_code:
         raise Exit(code=outcome.exit_code)
 
@@ -76,12 +73,11 @@ def run(choice: Choice, say: Say) -> None:
 def tests(image: str, say: Say) -> Outcome:
     """Runs the tests in one container without a network, in which only /tmp can be written to."""
     site = install(say)
-    files = [f"{IMAGE_ROOT}/{path.relative_to(ROOT)}" for path in run_side_tests()]
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
-        package.mkdir()
-        (package / "__init__.py").touch()
-        shutil.copytree(UNIT, package / "unit", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / TESTS, Path(scratch) / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in (package, package / "unit"):
+            (folder / "__init__.py").touch()
         _readable(Path(scratch))
         options = ["-p", "no:cacheprovider", "--rootdir", IMAGE_ROOT, "-q", "-ra"]
         mounts = [f"--volume={package}:{IMAGE_ROOT}/tests:ro", f"--volume={site}:{IMAGE_PYTEST}:ro"]
@@ -89,7 +85,7 @@ def tests(image: str, say: Say) -> Outcome:
         with tempfile.TemporaryFile() as output:
             done = docker.run(
                 image,
-                ["python", "-c", PROGRAM, *options, *files],
+                ["python", "-c", PROGRAM, *options, f"{IMAGE_ROOT}/{TESTS}"],
                 [*ARGUMENTS, *mounts],
                 output,
                 output,
@@ -98,11 +94,6 @@ def tests(image: str, say: Say) -> Outcome:
             output.seek(0)
             text = output.read().decode(errors="replace")
     return Outcome(done.returncode, text, time.monotonic() - started)
-
-
-def run_side_tests(folder: Path = UNIT) -> list[Path]:
-    """The files of unit tests that need only what an image has, themselves and in what they import of tests/."""
-    return [path for path in sorted(folder.glob("test_*.py")) if not _needs_more(path, set())]
 
 
 def install(say: Say) -> Path:
@@ -142,25 +133,3 @@ def _readable(folder: Path) -> None:
     """For the image's user, who is not the one that made the folder."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-def _needs_more(path: Path, seen: set[Path]) -> bool:
-    seen.add(path)
-    for name in _imports(path):
-        top, _, rest = name.partition(".")
-        if top not in IN_THE_IMAGE and (ROOT / top).is_dir():
-            return True
-        module = ROOT / "tests" / f"{rest.replace('.', '/')}.py"
-        if top == "tests" and module.is_file() and module not in seen and _needs_more(module, seen):
-            return True
-    return False
-
-
-def _imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports; of `from a import b` both a and a.b, since b may be one."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)

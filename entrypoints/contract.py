@@ -1,0 +1,35 @@
+"""What the build side (tooling/) and the run side (this package) agree on: variables, ports, exit codes, folders.
+
+tooling/ imports this module, and of the rest of entrypoints/ only what tests/unit/test_rooms.py lists.
+"""
+
+from __future__ import annotations
+
+# Variables that the stack sets.
+PIN = "CPU_TRAIN_STACK_PIN"  # the row of images/versions.toml, set by the image
+IMAGE = "CPU_TRAIN_STACK_IMAGE"  # the image's name or ID, set by whatever starts the container
+JOB = "CPU_TRAIN_STACK_JOB"  # the name of the job or cluster, the same on every node
+LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"  # what started the ranks, from a rank's first process to its worker
+PRELOADED = "CPU_TRAIN_STACK_PRELOADED"  # the libraries in LD_PRELOAD, from a rank's first process to its worker
+WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
+# Variables that a user may set.
+DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
+UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: after which a silent node is given up
+NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` leaves out
+KERNELS = "CPU_TRAIN_STACK_KERNELS"  # 0: torch's own operators
+DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"
+ATTENTION_KERNEL = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
+BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"
+
+MASTER_PORT = 29500  # torch's own default for MASTER_PORT
+SSH_PORT = 2222  # sshd in a container: an unprivileged user cannot open 22
+
+USAGE_EXIT_CODE = 2  # bad usage, configuration or input: the same command fails again
+INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
+KILLED_EXIT_CODE = 137  # 128 + SIGKILL
+TERMINATED_EXIT_CODE = 143  # 128 + SIGTERM
+
+DATA = "/data"  # the user's files, mounted read-only
+OUTPUT = "/output"  # checkpoints, weights and result.json, shared by all nodes
+
+MAX_CLOCK_SKEW_SECONDS = 1.0  # between two nodes; above it, `doctor` and the host checks warn

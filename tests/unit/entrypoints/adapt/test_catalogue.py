@@ -1,0 +1,221 @@
+"""The adaptations as far as they need neither torch nor transformers: words, hooks, names, when they apply."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from entrypoints.adapt import catalogue, old_names, words
+from entrypoints.adapt.adaptation import Situation, release
+from entrypoints.adapt.loss_scale import divides_by_items
+from entrypoints.cli import import_hooks
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.packages import IPEX
+from entrypoints.train.scores.adapted import squad
+from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
+
+WORDS = {word.name: word for word in words.WORDS}
+NEWEST = {"transformers": "5.23.0", "accelerate": "1.15.0", "torch": "2.13.0+cpu", "evaluate": "0.4.6"}
+OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu", "evaluate": "0.4.5"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--no_cuda --bf16", "--use_cpu=true --bf16"),
+        ("--no-cuda=False", "--use_cpu=False"),
+        ("--use_ipex --lr 1", "--lr 1"),
+        ("--use_ipex True --lr 1", "--lr 1"),
+        ("--xpu_backend ccl --lr 1", "--lr 1"),
+        ("--xpu_backend=ccl", ""),
+        ("--evaluation_strategy epoch", "--eval_strategy=epoch"),
+        ("--group_by_length", "--train_sampling_strategy=group_by_length"),
+        ("--group_by_length false", "--train_sampling_strategy=random"),
+        ("--warmup_ratio 0.1", "--warmup_steps=0.1"),
+        ("--output_dir --no_such -5", "--output_dir --no_such -5"),
+    ],
+)
+def test_old_words_are_replaced_or_dropped_and_nothing_else_changes(given: str, expected: str) -> None:
+    assert words.rewrite(given.split(), WORDS)[0] == expected.split()
+
+
+def test_only_words_that_are_on_are_touched_and_those_found_are_told() -> None:
+    kept, found = words.rewrite(["--no_cuda", "--use_ipex", "0"], {"use_ipex": WORDS["use_ipex"]})
+    assert kept == ["--no_cuda"]
+    assert [(item.word.name, item.is_true) for item in found] == [("use_ipex", False)]
+
+
+def test_fields_of_a_file_are_rewritten_and_a_new_one_wins_over_its_old_name() -> None:
+    kept, found = words.rewrite_fields({"no_cuda": True, "use_cpu": False, "use_ipex": True, "seed": 1}, WORDS)
+    assert kept == {"use_cpu": False, "seed": 1}
+    assert [item.word.name for item in found] == ["no_cuda", "use_ipex"]
+
+
+def test_every_new_name_is_not_itself_an_old_one() -> None:
+    assert not {word.now for word in words.WORDS} & set(WORDS)
+
+
+def test_a_hook_runs_when_the_module_is_imported_and_not_when_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hooked_module.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[int] = []
+
+    def hook(module: ModuleType) -> None:
+        seen.append(module.value)
+        module.value = 2  # type: ignore[attr-defined]
+
+    import_hooks.after_import("hooked_module", hook)
+    try:
+        assert importlib.util.find_spec("hooked_module") is not None
+        assert seen == []
+        module: Any = importlib.import_module("hooked_module")
+        assert (seen, module.value) == ([1], 2)
+        assert module.__spec__.loader.get_source("hooked_module") == "value = 1\n"
+        import_hooks.after_import("hooked_module", hook)  # imported already
+        assert seen == [1, 2]
+    finally:
+        sys.modules.pop("hooked_module", None)
+
+
+def test_a_hook_of_a_module_that_is_not_there_changes_nothing() -> None:
+    import_hooks.after_import("no_such_module_to_hook", print)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_module_to_hook")
+
+
+class Passes:
+    def forward(self, ids: Any, labels: Any = None, **kwargs: Any) -> Any:
+        return self.body(ids, **kwargs), self.mean(ids, labels)
+
+    def body(self, *ids: Any, **kwargs: Any) -> Any: ...
+    def mean(self, *ids: Any) -> Any: ...
+
+
+class HandsOn(Passes):
+    def forward(self, ids: Any, labels: Any = None, **kwargs: Any) -> Any:
+        return self.loss_function(ids, labels, **kwargs)
+
+    def loss_function(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Named(HandsOn):
+    def forward(self, ids: Any, labels: Any = None, num_items_in_batch: Any = None) -> Any:  # type: ignore[override]
+        return self.loss_function(ids, labels, num_items_in_batch=num_items_in_batch)
+
+
+class Wraps(Passes):
+    def forward(self, ids: Any, labels: Any = None, **rest: Any) -> Any:
+        return self.body(ids, labels=labels, **rest)
+
+
+class LossWithout(HandsOn):
+    def forward(self, ids: Any, labels: Any = None, **kwargs: Any) -> Any:
+        return self.body(ids, **kwargs), self.loss_function(ids, labels)
+
+
+@pytest.mark.parametrize(
+    ("model", "divides"),
+    [(Passes, False), (HandsOn, True), (Named, True), (Wraps, True), (LossWithout, False)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_forward_divides_by_the_items_if_its_loss_gets_what_it_does_not_know(model: Any, divides: bool) -> None:
+    assert divides_by_items(model.forward) is divides
+
+
+def test_a_forward_without_source_is_not_judged() -> None:
+    assert divides_by_items(len) is None
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "exact", "overlap"),
+    [
+        ("the cat", ["Cat!"], 100.0, 100.0),
+        ("a black cat", ["cat", "dog"], 0.0, 200 / 3),
+        ("", ["cat"], 0.0, 0.0),
+        ("the", ["a"], 100.0, 0.0),
+    ],
+    ids=["normalized", "best of several", "nothing", "only articles, as version 1.1 has it"],
+)
+def test_squad_scores_are_those_of_its_definition(
+    prediction: str, answers: list[str], exact: float, overlap: float
+) -> None:
+    assert squad([prediction], [answers]) == pytest.approx({"exact_match": exact, "f1": overlap})
+
+
+def verdicts(arguments: str, versions: dict[str, str]) -> dict[str, bool]:
+    situation = Situation(arguments.split(), versions, "ccl")
+    return {one.name: one.look(situation).applies for one in catalogue.ALL}
+
+
+def test_what_applies_follows_the_versions_and_the_command_line() -> None:
+    old = "--no_cuda --ddp_backend ccl --use_ipex --xpu_backend ccl --overwrite_output_dir"
+    names = ("no-cuda", "ddp-backend", "use-ipex", "xpu-backend", "overwrite-output-dir")
+    newest = verdicts(old, NEWEST)
+    assert all(newest[name] for name in names)
+    assert all(newest[name] for name in ("telemetry", "process-group", "loss-scale"))
+    assert not newest["use-cpu"]  # the command line says it
+    of_2_8 = verdicts(old, OF_2_8)
+    assert [name for name in names if of_2_8[name]] == ["xpu-backend"]
+    assert not of_2_8["telemetry"]
+    older = ("torch-tpu", "prediction-loop", "hub-repository", "accelerator-names")
+    assert [name for name in older if newest[name]] == list(older)
+    assert [name for name in older if of_2_8[name]] == ["torch-tpu", "accelerator-names"]
+    assert not any(verdicts("", NEWEST)[name] for name in names)
+    assert not newest["cpu-device"]
+    assert not of_2_8["cpu-device"]  # without IPEX
+    assert verdicts("", {**OF_2_8, IPEX: "2.8.0"})["cpu-device"]
+    assert not verdicts("", {**OF_2_8, IPEX: "2.1.0", "accelerate": "0.25.0"})["cpu-device"]
+    assert not verdicts("--ddp_backend gloo", NEWEST)["ddp-backend"]
+    assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]
+
+
+def test_a_script_that_pushes_with_what_is_gone_is_told_what_to_do() -> None:
+    module: Any = ModuleType("huggingface_hub")
+    module.HfApi = object
+    for name in ("Repository", "HfApi"):
+        old_names.give_back(name, module)
+    assert module.HfApi is object
+    with pytest.raises(RuntimeError, match="leave --push_to_hub out and upload the folder"):
+        module.Repository("output", clone_from="name")
+
+
+def test_no_two_adaptations_share_a_name_and_each_says_what_it_does() -> None:
+    names = [one.name for one in catalogue.ALL]
+    assert len(set(names)) == len(names)
+    assert all(one.summary and "\n" not in one.summary for one in catalogue.ALL)
+
+
+def test_adaptations_are_switched_off_by_flag_and_by_variable() -> None:
+    off = catalogue.switched_off(["no-cuda", "use-cpu,telemetry"], {catalogue.VARIABLE: "loss-scale"})
+    assert off == {"no-cuda", "use-cpu", "telemetry", "loss-scale"}
+    assert catalogue.switched_off(["all"], {}) == {one.name for one in catalogue.ALL}
+    with pytest.raises(UsageError, match="'no-such'"):
+        catalogue.switched_off([], {catalogue.VARIABLE: "no-such"})
+
+
+def test_explain_lists_every_adaptation_without_running_anything() -> None:
+    done = entrypoint("run", "--explain", "--no-adapt", "no-cuda", "none.py", "--no_cuda", "--explain")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = {line[4:].split()[0]: line[:3].strip() for line in done.stdout.splitlines()[2:] if line[4:5].strip()}
+    assert list(lines) == [one.name for one in catalogue.ALL]
+    assert lines["no-cuda"] == "off"
+
+
+def test_an_adaptation_that_is_not_there_is_one_line() -> None:
+    assert "no adaptation is called 'x'" in one_error_line(entrypoint("run", "--explain", "--no-adapt", "x"))
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [("5.23.0", (5, 23, 0)), ("2.13.0+cpu", (2, 13, 0)), ("4.46.0.dev0", (4, 46, 0)), (None, ())],
+)
+def test_versions_compare_as_numbers(version: str | None, numbers: tuple[int, ...]) -> None:
+    assert release(version) == numbers

@@ -1,0 +1,143 @@
+"""A node's watch over its ranks, with real processes: what it tells, and that it leaves none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoints.launch.mpi import node_watch
+from entrypoints.machine import processes
+from tests.unit.entrypoints import ROOT
+
+# A watch that says nothing would be waited for.
+pytestmark = pytest.mark.timeout(60)
+
+
+class Watched:
+    """A watch as ssh runs it, and ranks as mpirun does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "entrypoints.launch.mpi.node_watch", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self.ranks: list[subprocess.Popen[bytes]] = []
+
+    def event(self) -> dict[str, Any]:
+        """The next thing that the watch says."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the watch has ended"
+        document: dict[str, Any] = json.loads(line)
+        return document
+
+    def start(self, rank: int, *command: str) -> subprocess.Popen[bytes]:
+        """A rank's parent with `command` as the rank."""
+        environ = {**os.environ, node_watch.FOLDER: str(self.folder), "PMI_RANK": str(rank), "PMI_SIZE": "2"}
+        environ.update({"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"})
+        argv = [sys.executable, "-m", "entrypoints.launch.mpi.rank_parent", *command]
+        member = subprocess.Popen(argv, env=environ, cwd=ROOT, start_new_session=True)
+        self.ranks.append(member)
+        return member
+
+    def pid_of(self, rank: int) -> int:
+        """The process number of a rank, once it has left word."""
+        deadline = time.monotonic() + 20
+        while rank not in node_watch.read(self.folder):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return node_watch.read(self.folder)[rank].pid
+
+    def close(self) -> None:
+        """What the launcher does at the end of the job, and the network when the launcher is gone."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(20)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Callable[[], Watched]]:
+    made: list[Watched] = []
+
+    def begin() -> Watched:
+        made.append(Watched(tmp_path / "ranks"))
+        assert made[-1].event() == {"state": "ready"}
+        return made[-1]
+
+    yield begin
+    for one in made:
+        for member in one.ranks:
+            member.kill()
+            member.wait()
+        one.process.kill()
+        one.process.wait()
+
+
+def test_a_ranks_exit_code_is_told_with_its_place_and_time(watched: Callable[[], Watched]) -> None:
+    one = watched()
+    began = time.time()
+    assert one.start(1, "sh", "-c", "exit 7").wait(20) == 7
+    event = one.event()
+    assert began < event.pop("at") < time.time()
+    assert event == {"rank": 1, "local_rank": 1, "state": "ended", "code": 7, "out_of_memory": False}
+
+
+def test_a_killed_rank_is_told_by_its_signal(watched: Callable[[], Watched]) -> None:
+    one = watched()
+    member = one.start(0, "sleep", "60")
+    os.kill(one.pid_of(0), signal.SIGKILL)
+    assert member.wait(20) == 128 + signal.SIGKILL
+    assert one.event()["code"] == -signal.SIGKILL
+
+
+def test_a_stopped_rank_is_told_once(watched: Callable[[], Watched]) -> None:
+    one = watched()
+    one.start(0, "sleep", "60")
+    os.kill(one.pid_of(0), signal.SIGSTOP)
+    assert one.event() == {"rank": 0, "local_rank": 0, "state": "stopped"}
+    os.kill(one.pid_of(0), signal.SIGKILL)
+    assert one.event()["state"] == "ended"
+
+
+def test_when_the_launcher_is_gone_no_rank_and_no_file_is_left(watched: Callable[[], Watched]) -> None:
+    one = watched()
+    one.start(0, "sleep", "60")
+    # Deaf to SIGTERM, as a rank in the middle of a collective is.
+    one.start(1, sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)")
+    ranks = [one.pid_of(0), one.pid_of(1)]
+    time.sleep(0.5)
+    one.close()
+    for member in one.ranks:
+        assert member.wait(20) != 0
+    assert {processes.state(pid) for pid in ranks} <= {"", "Z"}
+    assert not one.folder.exists()
+
+
+def test_a_rank_does_not_outlive_its_parent(watched: Callable[[], Watched]) -> None:
+    one = watched()
+    member = one.start(0, "sleep", "60")
+    rank = one.pid_of(0)
+    member.kill()
+    member.wait(20)
+    deadline = time.monotonic() + 10
+    while processes.state(rank) not in ("", "Z"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_folder_that_somebody_else_has_made_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        node_watch.main([str(tmp_path)])

@@ -1,0 +1,256 @@
+"""Rank detection on recorded environments of every launcher, and the export of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement import detect as environment
+from entrypoints.placement.detect import DistributedEnvironment, detect, export, variables
+from tests.unit.entrypoints import launcher_environments as recorded
+from tests.unit.entrypoints.placement.placements import ADDRESS, EVERY_MPI, MPI, place, refused
+
+# Each launcher
+
+
+def test_without_a_launcher_the_process_is_the_only_rank() -> None:
+    assert detect(recorded.SHELL) == DistributedEnvironment(0, 1, 0, 1, 0, "127.0.0.1", 29500, "single")
+
+
+@EVERY_MPI
+@pytest.mark.parametrize("rank", range(8))
+def test_an_mpi_rank_is_placed_in_blocks(launcher: Callable[[int, int, int], dict[str, str]], rank: int) -> None:
+    found = detect({**launcher(rank, 8, 4), **ADDRESS})
+    assert place(found) == (rank, 8, rank % 4, 4, rank // 4)
+    assert (found.master_addr, found.master_port) == ("node-0", 29500)
+
+
+@EVERY_MPI
+def test_an_mpi_job_on_one_node_needs_no_master_addr(launcher: Callable[[int, int, int], dict[str, str]]) -> None:
+    found = detect(launcher(3, 4, 4))
+    assert (found.master_addr, found.master_port) == ("127.0.0.1", 29500)
+
+
+@EVERY_MPI
+def test_an_mpi_job_on_two_nodes_without_master_addr_is_refused(
+    launcher: Callable[[int, int, int], dict[str, str]],
+) -> None:
+    line = refused(launcher(0, 4, 2))
+    assert "MASTER_ADDR is not set" in line
+    assert "2 nodes" in line
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        (recorded.torchrun(1, 4, 2), "torchrun"),
+        (recorded.open_mpi_4(1, 4, 4), "Open MPI"),
+        (recorded.mvapich2(1, 4, 4), "MVAPICH2"),
+        (recorded.intel_mpi(1, 4, 4), "hydra"),
+        (recorded.pals(1, 4, 4), "PALS"),
+        (recorded.flux(1, 4, 4), "Flux"),
+        (recorded.jsrun(1, 4, 4), "jsrun"),
+        (recorded.srun(1, "4", [4], "node01"), "Slurm"),
+        (recorded.plain(1, 4, 1, 4), "environment"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_launcher_is_named(environ: dict[str, str], name: str) -> None:
+    assert detect(environ).launcher == name
+
+
+def test_open_mpis_node_rank_is_not_taken_for_the_nodes_index() -> None:
+    environ = {**recorded.open_mpi_4(2, 4, 2), **ADDRESS}
+    assert environ["OMPI_COMM_WORLD_NODE_RANK"] == "0"
+    assert detect(environ).node_rank == 1
+
+
+def test_torchruns_node_rank_port_and_address_are_taken_as_they_are() -> None:
+    environ = {**recorded.torchrun(3, 4, 2), "GROUP_RANK": "0", "MASTER_PORT": "1234"}
+    found = detect({**environ, "LOCAL_RANK": "1"})
+    assert (found.node_rank, found.master_addr, found.master_port) == (0, "node-0", 1234)
+
+
+def test_torchrun_may_put_different_numbers_of_ranks_on_its_nodes() -> None:
+    environ = {**recorded.torchrun(2, 3, 1), "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
+    assert place(detect(environ)) == (2, 3, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [(0, (0, 5, 0, 2, 0)), (1, (1, 5, 1, 2, 0)), (3, (3, 5, 1, 2, 1)), (4, (4, 5, 0, 1, 2))],
+)
+def test_a_slurm_step_may_put_different_numbers_of_tasks_on_its_nodes(
+    rank: int, expected: tuple[int, int, int, int, int]
+) -> None:
+    found = detect(recorded.srun(rank, "2(x2),1", [2, 2, 1], "node[01-02,07]"))
+    assert place(found) == expected
+    assert found.master_addr == "node01"
+
+
+def test_a_slurm_step_in_cyclic_distribution_keeps_slurms_own_numbers() -> None:
+    environ = {**recorded.srun(1, "2(x2)", [2, 2], "node[01-02]"), "SLURM_LOCALID": "0", "SLURM_NODEID": "1"}
+    assert place(detect(environ)) == (1, 4, 0, 2, 1)
+
+
+def test_the_users_master_addr_wins_over_slurms_first_node() -> None:
+    environ = recorded.srun(0, "1(x2)", [1, 1], "node[01-02]")
+    assert detect({**environ, "MASTER_ADDR": "ib-node01"}).master_addr == "ib-node01"
+
+
+def test_plain_variables_give_the_node_by_blocks() -> None:
+    assert place(detect({**recorded.plain(5, 8, 1, 4), **ADDRESS})) == (5, 8, 1, 4, 1)
+
+
+# A single rank despite variables that resemble a launcher's
+
+
+def test_an_sbatch_script_is_one_rank_and_the_plan_warns_that_tasks_are_idle() -> None:
+    environ = recorded.sbatch(4, 2)
+    found = detect(environ)
+    assert found.launcher == "single"
+    assert any("srun" in warning for warning in environment.warnings(found, environ))
+
+
+@pytest.mark.parametrize("step", ["4294967291", "4294967290"], ids=["batch", "interactive"])
+def test_slurms_own_shell_steps_are_not_tasks(step: str) -> None:
+    environ = {**recorded.srun(0, "2", [2], "node01"), "SLURM_STEP_ID": step}
+    assert detect(environ).launcher == "single"
+
+
+def test_kubernetes_indexed_job_variables_make_no_rank() -> None:
+    assert detect({**recorded.SHELL, "JOB_COMPLETION_INDEX": "3"}).world_size == 1
+
+
+def test_empty_variables_count_as_unset() -> None:
+    assert detect({**recorded.SHELL, "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}).launcher == "single"
+
+
+# Several launchers
+
+
+def test_an_inherited_rank_beside_open_mpi_is_refused_not_mixed() -> None:
+    environ = {**recorded.open_mpi_4(5, 8, 4), **ADDRESS, "RANK": "1", "WORLD_SIZE": "2"}
+    line = refused(environ)
+    assert "found RANK=1 WORLD_SIZE=2" in line
+    assert "Open MPI reports RANK=5 WORLD_SIZE=8" in line
+    assert "unset RANK WORLD_SIZE" in line
+
+
+@EVERY_MPI
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
+def test_a_single_inherited_variable_that_differs_is_refused(
+    launcher: Callable[[int, int, int], dict[str, str]], name: str
+) -> None:
+    assert f"found {name}=7" in refused({**launcher(1, 4, 4), name: "7"})
+
+
+@EVERY_MPI
+def test_an_inherited_set_that_agrees_is_accepted(launcher: Callable[[int, int, int], dict[str, str]]) -> None:
+    environ = {**launcher(1, 4, 4), **recorded.plain(1, 4, 1, 4)}
+    assert detect(environ) == detect(launcher(1, 4, 4))
+
+
+OUTER_ONE_A_NODE = {
+    "hydra -ppn 1": recorded.intel_mpi(1, 2, 1),
+    "Open MPI, one a node": recorded.open_mpi_5(1, 2, 1),
+    "srun, one a node": recorded.srun(1, "1(x2)", [1, 1], "node[01-02]"),
+    "srun --pty bash": recorded.srun(0, "1", [1], "node01"),
+}
+
+
+@pytest.mark.parametrize("outer", OUTER_ONE_A_NODE.values(), ids=OUTER_ONE_A_NODE)
+def test_torchrun_inside_one_process_a_node_is_the_innermost(outer: dict[str, str]) -> None:
+    found = detect({**outer, **recorded.torchrun(3, 4, 2)})
+    assert place(found) == (3, 4, 1, 2, 1)
+    assert found.launcher == "torchrun"
+
+
+def test_hydra_started_through_srun_is_the_innermost() -> None:
+    environ = {**recorded.srun(1, "1(x2)", [1, 1], "node[01-02]"), **recorded.intel_mpi(2, 4, 2), **ADDRESS}
+    assert detect(environ).launcher == "hydra"
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [recorded.intel_mpi(1, 4, 4), recorded.open_mpi_4(1, 4, 4), recorded.srun(1, "4", [4], "node01")],
+    ids=["hydra", "Open MPI", "Slurm"],
+)
+def test_torchrun_variables_that_no_nesting_explains_are_refused(outer: dict[str, str]) -> None:
+    line = refused({**outer, **recorded.torchrun(0, 2, 2)})
+    assert "torchrun reports rank 0 of 2" in line
+    assert "reports rank 1 of 4" in line
+
+
+def test_one_node_of_torchrun_on_each_of_two_srun_tasks_is_two_jobs_and_refused() -> None:
+    environ = {**recorded.srun(1, "1(x2)", [1, 1], "node[01-02]"), **recorded.torchrun(0, 2, 2)}
+    assert "1 nodes" in refused(environ)
+
+
+def test_two_mpi_launchers_that_disagree_are_refused() -> None:
+    assert "hydra reports" in refused({**recorded.open_mpi_4(0, 2, 2), **recorded.intel_mpi(1, 2, 2)})
+
+
+def test_mvapich2_started_by_hydra_has_two_sets_that_agree() -> None:
+    assert detect({**recorded.mvapich2(1, 4, 4), **recorded.mpich(1, 4, 4)}).launcher == "MVAPICH2"
+
+
+# Export
+
+
+def test_export_writes_torchruns_names() -> None:
+    environ = {**recorded.intel_mpi(5, 8, 4), **ADDRESS}
+    export(detect(environ), environ)
+    wanted = (
+        "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node-0 MASTER_PORT=29500"
+    )
+    assert {name: environ[name] for name in variables(detect(environ))} == dict(
+        word.split("=") for word in wanted.split()
+    )
+
+
+@pytest.mark.parametrize("name", ["RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_export_refuses_to_change_a_variable_and_writes_nothing(name: str) -> None:
+    environ = {name: "8"}
+    with pytest.raises(UsageError, match=f"found {name}=8"):
+        export(DistributedEnvironment(), environ)
+    assert environ == {name: "8"}
+
+
+@given(nodes=st.integers(1, 5), size=st.integers(1, 5), data=st.data())
+def test_what_was_exported_is_detected_again_as_the_same_place(nodes: int, size: int, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, nodes * size - 1))
+    kind = data.draw(st.sampled_from([*MPI.values(), recorded.torchrun]))
+    environ = {**kind(rank, nodes * size, size), "MASTER_ADDR": "node-0"}
+    first = detect(environ)
+    export(first, environ)
+    assert detect(environ) == first
+    bare = variables(first)
+    assert detect(bare) == replace(first, launcher="environment")
+
+
+@given(
+    rank=st.integers(-3, 9), world=st.integers(-3, 9), local_rank=st.integers(-3, 9), local_size=st.integers(-3, 9)
+)
+def test_four_plain_numbers_are_either_a_true_placement_or_refused(
+    rank: int, world: int, local_rank: int, local_size: int
+) -> None:
+    environ = {**recorded.plain(rank, world, local_rank, local_size), **ADDRESS}
+    true = (
+        0 <= local_rank < local_size <= world
+        and 0 <= rank < world
+        and world % local_size == 0
+        and rank % local_size == local_rank
+    )
+    try:
+        found = detect(environ)
+    except UsageError:
+        assert not true
+    else:
+        assert true
+        assert place(found) == (rank, world, local_rank, local_size, rank // local_size)

@@ -1,0 +1,48 @@
+"""Slurm's short forms of tasks and node lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.placement.detect import detect
+from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
+from tests.unit.entrypoints import launcher_environments as recorded
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("4", [4]), ("2(x2),1", [2, 2, 1]), ("1,3(x3)", [1, 3, 3, 3]), ("2(x1)", [2])]
+)
+def test_tasks_per_node_expand(text: str, counts: list[int]) -> None:
+    assert tasks_per_node(text) == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node01", ["node01"]),
+        ("node[01-03,07]", ["node01", "node02", "node03", "node07"]),
+        ("node[9-11]", ["node9", "node10", "node11"]),
+        ("a,b[1,3],c-d", ["a", "b1", "b3", "c-d"]),
+        ("r[1-2]n[1-2].cluster", ["r1n1.cluster", "r1n2.cluster", "r2n1.cluster", "r2n2.cluster"]),
+    ],
+)
+def test_node_lists_expand(text: str, hosts: list[str]) -> None:
+    assert expand_nodelist(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["٣", "2(x٣)", "²", ""])
+def test_other_digits_are_no_number_of_tasks(text: str) -> None:
+    with pytest.raises(UsageError, match="SLURM_STEP_TASKS_PER_NODE"):
+        tasks_per_node(text)
+
+
+@pytest.mark.parametrize("step", ["²", "٣"])
+def test_a_step_in_other_digits_is_no_shell_step(step: str) -> None:
+    assert detect({**recorded.srun(1, "2", [2], "node01"), "SLURM_STEP_ID": step}).launcher == "Slurm"
+
+
+@pytest.mark.parametrize("text", ["node[٣]", "node[1-", "node[a-b]", "", ",", "node[1-2"])
+def test_broken_node_lists_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="SLURM_STEP_NODELIST"):
+        expand_nodelist(text)

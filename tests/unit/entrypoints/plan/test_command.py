@@ -1,0 +1,192 @@
+"""plan's command line, what a rank's command says of its backend, and the memory policy it starts with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import numa
+from entrypoints.machine.facts import MemoryPolicy
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import command as plan
+from entrypoints.rank import start
+from tests.unit.entrypoints import ROOT
+from tests.unit.entrypoints import launcher_environments as recorded
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert plan.main(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+def test_what_if_asks_for_any_rank_of_any_number(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(
+        run(capsys, "--json", "--local-world-size", "4", "--local-rank", "3", "--world-size", "8")
+    )
+    assert (document["local_rank"], document["local_world_size"], document["world_size"]) == (3, 4, 8)
+    assert document["launcher"] == "what-if"
+    assert document["environment"]["LOCAL_RANK"] == "3"
+    assert document["omp_num_threads"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--local-rank", "1"], "need --local-world-size"),
+        (["--world-size", "2"], "need --local-world-size"),
+        (["--local-world-size", "2", "--local-rank", "2"], "--local-rank is '2', expected an integer from 0 to 1"),
+        (["--local-world-size", "2", "--local-rank", "-1"], "expected an integer from 0 to 1"),
+        (["--local-world-size", "2", "--local-rank", "²"], "--local-rank is '²'"),
+        (["--local-world-size", "²"], "'²' is not an integer from 1 on"),
+        (["--local-world-size", "0"], "'0' is not an integer from 1 on"),
+        (["--local-world-size", "4", "--world-size", "2"], "local_world_size is 4, expected 1 to 2"),
+    ],
+)
+def test_what_cannot_be_is_one_line(argv: list[str], line: str) -> None:
+    with pytest.raises(UsageError, match=line) as error:
+        plan.main(argv)
+    assert "\n" not in str(error.value)
+
+
+def test_the_table_shows_every_rank_of_the_node_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    table = run(capsys, "--local-world-size", "2", "--local-rank", "1")
+    assert "\nrank 0      cores " in table
+    assert "\nrank 1      cores " in table
+    assert "\nbecause     share 1 of 2" in table or "\nbecause     2 ranks share 1 CPU" in table
+    assert "rank 0" not in run(capsys)
+
+
+def test_the_document_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(run(capsys, "--json", "--backend", "gloo"))
+    assert document["backend"] == "gloo"
+    assert document["memory_policy"] == {"mode": "default", "nodes": []}
+    assert {"nodes", "dataloader_workers", "bf16", "reasons", "warnings"} <= set(document)
+
+
+def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node() -> None:
+    code = (
+        "import sys; from entrypoints.plan import command; "
+        "command.main(['--json']); print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "entrypoints.plan.planner" in loaded
+    assert not loaded & {"torch", "numpy", "psutil", "transformers"}
+    if len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) < 2:
+        assert "ctypes" not in loaded
+
+
+# The backend in a rank's command
+
+
+@pytest.mark.parametrize(
+    ("line", "backend"),
+    [
+        ("train --bf16 --backend gloo --output_dir x", "gloo"),
+        ("train --backend=ccl", "ccl"),
+        ("train --bf16", None),
+        ("train --backend", None),
+        ("train --no_cuda --ddp_backend gloo", "gloo"),
+        ("train --xpu-backend=gloo --backend ccl", "ccl"),
+        ("run --backend ccl script.py --backend x", "ccl"),
+        ("run --timeout 5 --backend ccl script.py", "ccl"),
+        ("run --quiet --backend=gloo -m module", "gloo"),
+        ("run script.py --backend nccl", None),
+        ("run --timeout 5 script.py --backend nccl", None),
+        ("run -m module --backend nccl", None),
+        ("bench collectives --backend gloo", "gloo"),
+    ],
+)
+def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | None) -> None:
+    assert start.named_backend(line.split()) == backend
+
+
+# Memory
+
+
+def policy_of_a_child(policy: MemoryPolicy) -> str:
+    """What a program sees that a process with this policy starts."""
+    code = (
+        "import os, sys; from entrypoints.machine import numa; from entrypoints.plan import rank_plan\n"
+        f"numa.apply(rank_plan.{policy!r})\n"
+        "code = 'from entrypoints.machine import numa; print(numa.current())'\n"
+        "os.execv(sys.executable, [sys.executable, '-c', code])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(
+    numa.current() in (numa.REFUSED, numa.UNKNOWN),
+    reason="this kernel or container has no NUMA memory policy to set (CAP_SYS_NICE allows it)",
+)
+@pytest.mark.parametrize(
+    "policy",
+    [MemoryPolicy("preferred", (0,)), MemoryPolicy("interleave", (0,)), MemoryPolicy()],
+    ids=["preferred", "interleave", "default"],
+)
+def test_a_policy_outlives_the_exec_of_the_worker(policy: MemoryPolicy) -> None:
+    assert policy_of_a_child(policy) == policy.mode
+
+
+@pytest.mark.skipif(
+    numa.current() in (numa.REFUSED, numa.UNKNOWN),
+    reason="this kernel or container has no NUMA memory policy to set (CAP_SYS_NICE allows it)",
+)
+@pytest.mark.parametrize("node", [8, 64, 1000])
+def test_a_node_that_is_not_there_raises(node: int) -> None:
+    if Path(f"/sys/devices/system/node/node{node}").exists():
+        pytest.skip(f"this machine has a NUMA node {node}")
+    with pytest.raises(OSError, match="Invalid argument"):
+        numa.apply(MemoryPolicy("preferred", (node,)))
+
+
+def test_a_refused_policy_is_a_warning_and_the_rank_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(policy: MemoryPolicy) -> None:  # what container engines' default profile does
+        raise PermissionError(1, os.strerror(1))
+
+    monkeypatch.setattr(numa, "apply", refuse)
+    start._set_memory_policy(MemoryPolicy("preferred", (1,)))
+    assert "memory policy preferred on NUMA node 1 is refused" in capsys.readouterr().err
+
+
+def test_a_rank_of_many_is_placed_by_its_own_numbers() -> None:
+    place = plan.what_if(DistributedEnvironment(), 4, "2", None)
+    assert (place.rank, place.world_size, place.launcher) == (2, 4, "what-if")
+
+
+@pytest.mark.skipif(
+    shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2, reason="needs taskset and two CPUs"
+)
+@pytest.mark.parametrize("which", ["each rank", "all ranks"])
+def test_a_rank_that_taskset_has_bound_under_torchrun_keeps_its_cpu(which: str) -> None:
+    last = str(max(os.sched_getaffinity(0)))
+    rank_command = [sys.executable, "-m", "entrypoints", "plan", "--json"]
+    agent = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    bind = ["taskset", "-c", last]
+    command = (
+        [sys.executable, "-c", agent, *bind, *rank_command]
+        if which == "each rank"
+        else [*bind, sys.executable, "-c", agent, *rank_command]
+    )
+    environ = {**os.environ, **recorded.torchrun(0, 2, 2)}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    document = json.loads(done.stdout)
+    assert document["cores"] == [int(last)]
+    bound = any("has bound this rank to 1 core already" in reason for reason in document["reasons"])
+    assert bound is (which == "each rank")
+    assert any("2 ranks on this node, but only 1 CPU" in warning for warning in document["warnings"]) is not bound

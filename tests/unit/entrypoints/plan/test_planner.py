@@ -1,0 +1,209 @@
+"""What a rank gets: its share of the cores, memory, data loading, preloads, and the document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import Core, MemoryPolicy, NumaNode, Quota
+from entrypoints.placement.detect import variables
+from entrypoints.plan.division import shares
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.threads import affinity
+from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, make, place
+
+# Cores
+
+
+def test_the_longer_share_is_where_it_keeps_every_rank_on_its_socket() -> None:
+    own = tuple(Core((cpu,), (cpu,), socket, socket) for cpu, socket in enumerate([0] * 7 + [1] * 8))
+    assert [len(part) for part in shares(own, 2)] == [7, 8]
+    assert [len(part) for part in shares(own, 4)] == [4, 3, 4, 4]
+
+
+def test_a_sockets_end_counts_more_than_a_numa_nodes() -> None:
+    own = tuple(Core((cpu,), (cpu,), int(cpu > 3), int(cpu > 3) + int(cpu > 4)) for cpu in range(9))
+    assert [len(part) for part in shares(own, 2)] == [4, 5]
+
+
+def test_hundreds_of_ranks_are_divided_at_once() -> None:
+    own = tuple(Core((cpu,), (cpu,), cpu // 192, cpu // 48) for cpu in range(383))
+    assert len(shares(own, 250)) == 250
+
+
+def test_hardware_threads_of_one_core_go_to_one_rank_and_count_as_one_thread() -> None:
+    made = make(place(1, 2), cores(4, threads=2))
+    assert made.cores == (2, 3, 6, 7)
+    assert made.omp_num_threads == 2
+
+
+def test_more_ranks_than_physical_cores_share_out_hardware_threads() -> None:
+    own = cores(2, threads=2)
+    assert [make(place(index, 4), own).cores for index in range(4)] == [(0,), (2,), (1,), (3,)]
+    assert [make(place(index, 3), own).cores for index in range(3)] == [(0, 2), (1,), (3,)]
+    assert make(place(0, 3), own).omp_num_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("launcher", "facts"),
+    [
+        ("hydra", {"launcher_cpus": frozenset(range(4))}),
+        ("Slurm", {"launcher_cpus": frozenset(range(4))}),
+        ("torchrun", {"agent_cpus": frozenset(range(4))}),
+        ("environment", {"parent_cpus": frozenset(range(4))}),
+    ],
+)
+def test_a_rank_that_is_bound_already_keeps_its_cores(launcher: str, facts: dict[str, Any]) -> None:
+    made = make(place(1, 2, launcher), cores(4)[2:], **facts)
+    assert made.cores == (2, 3)
+    assert made.omp_num_threads == 2
+    assert any("has bound this rank to 2 cores already" in reason for reason in made.reasons)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "facts"),
+    [
+        ("torchrun", {"launcher_cpus": frozenset(range(8))}),  # the agent is the outer launcher's bound task
+        ("torchrun", {"launcher_cpus": frozenset(range(8)), "agent_cpus": frozenset(range(4))}),
+        ("environment", {"parent_cpus": frozenset(range(4)), "agent_cpus": frozenset(range(8))}),
+        ("hydra", {"launcher_cpus": frozenset(range(4))}),
+        ("hydra", {}),
+    ],
+    ids=["torchrun in a task", "torchrun in taskset", "shell in taskset", "mpirun in taskset", "nothing known"],
+)
+def test_ranks_that_are_bound_together_divide_what_they_are_bound_to(launcher: str, facts: dict[str, Any]) -> None:
+    parts = [make(place(index, 2, launcher), cores(4), **facts).cores for index in (0, 1)]
+    assert parts == [(0, 1), (2, 3)]
+
+
+def test_an_only_rank_that_is_bound_to_a_part_of_the_node_is_a_warning() -> None:
+    made = make(place(launcher="Open MPI"), cores(1), launcher_cpus=frozenset(range(8)))
+    assert made.cores == (0,)
+    assert any("to 1 of 8 CPUs" in warning for warning in made.warnings)
+
+
+def test_more_ranks_than_cpus_is_a_warning() -> None:
+    made = make(place(2, 3), cores(2))
+    assert made.cores == (0, 1)
+    assert made.omp_num_threads == 1
+    assert "3 ranks on this node, but only 2 CPUs" in made.warnings[0]
+
+
+# A quota
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads"),
+    [
+        (0.5, 1),
+        (1.0, 1),
+        (1.1, 1),
+        (1.2, 2),
+        (1.5, 2),
+        (2.0, 2),
+        (2.5, 3),
+        (3.5, 3),
+        (10.5, 10),
+        (15.5, 15),
+        (16, 16),
+        (99, 32),
+    ],
+)
+def test_threads_under_a_quota(quota: float, threads: int) -> None:
+    made = make(place(), cores(32), quota=Quota(quota, "cpu.max"))
+    assert made.omp_num_threads == threads
+    assert len(made.cores) == 32
+
+
+def test_all_ranks_share_one_quota() -> None:
+    made = [make(place(index, 4), cores(64), quota=Quota(8, "cpu.max")) for index in range(4)]
+    assert [one.omp_num_threads for one in made] == [2, 2, 2, 2]
+    assert any("shared by 4 ranks: 2 for each" in reason for reason in made[0].reasons)
+
+
+def test_less_than_a_cpu_for_each_rank_is_a_warning() -> None:
+    made = make(place(0, 2), cores(64), quota=Quota(1.5, "cpu.max"))
+    assert made.omp_num_threads == 1
+    assert "the container's CPU quota is 1.5: less than one CPU for each" in made.warnings[0]
+
+
+def test_a_quota_of_all_cores_limits_nothing() -> None:
+    made = make(place(), cores(4, threads=2), {}, IOMP, quota=Quota(4, "cpu.max"))
+    assert made.omp_num_threads == 4
+    assert made.environment["KMP_AFFINITY"] == affinity(range(4))
+    assert made.dataloader_workers == 0  # the processor time is all for compute
+
+
+def test_a_bound_rank_has_its_part_of_the_quota_too() -> None:
+    made = make(place(1, 2), cores(4), launcher_cpus=frozenset(range(8)), quota=Quota(4, "cpu.max"))
+    assert made.omp_num_threads == 2
+
+
+# Memory
+
+
+TWO_NODES = (NumaNode(0, (0, 1), 1 << 30), NumaNode(1, (2, 3), 1 << 30))
+
+
+def on_two_nodes() -> tuple[Core, ...]:
+    return tuple(Core((cpu,), (cpu,), 0, cpu // 2) for cpu in range(4))
+
+
+def test_a_users_own_memory_policy_stays() -> None:
+    made = make(place(0, 2), on_two_nodes(), nodes=TWO_NODES, memory_policy="bind")
+    assert made.memory_policy == MemoryPolicy()
+    assert any("'bind' is set already" in reason for reason in made.reasons)
+
+
+def test_a_refused_memory_policy_is_reported_and_not_applied() -> None:
+    made = make(place(0, 2), on_two_nodes(), nodes=TWO_NODES, memory_policy="refused")
+    assert made.memory_policy == MemoryPolicy()
+    assert any("CAP_SYS_NICE" in reason for reason in made.reasons)
+
+
+def test_a_node_without_memory_or_without_permission_is_not_asked_for_it() -> None:
+    empty = (NumaNode(0, (0, 1), 0), NumaNode(1, (2, 3), 1 << 30), NumaNode(2, (), 1 << 30))
+    assert make(place(0, 2), on_two_nodes(), nodes=empty).memory_policy == MemoryPolicy()
+    assert make(place(1, 2), on_two_nodes(), nodes=empty).memory_policy == MemoryPolicy("preferred", (1,))
+    forbidden = (NumaNode(0, (0, 1), 1 << 30, allowed=False), NumaNode(1, (2, 3), 1 << 30))
+    assert make(place(0, 1), on_two_nodes(), nodes=forbidden).memory_policy == MemoryPolicy("preferred", (1,))
+
+
+# Data, preloads, the document
+
+
+def test_the_users_number_of_data_loading_processes_stays() -> None:
+    name = "CPU_TRAIN_STACK_DATALOADER_WORKERS"
+    made = make(place(), cores(8, threads=2), {name: "5"})
+    assert (made.dataloader_workers, made.environment[name]) == (5, "5")
+    for value in ("many", "²", "٣"):
+        with pytest.raises(UsageError, match=f"{name} is '{value}'"):
+            make(place(), cores(8), {name: value})
+
+
+def test_the_preloads_follow_the_users_own() -> None:
+    made = make(place(), cores(2), {"LD_PRELOAD": "/a.so"}, IOMP)
+    assert made.environment["LD_PRELOAD"] == ":".join(["/a.so", *IOMP.paths])
+    assert made.preload == IOMP.paths
+
+
+def test_without_preloads_ld_preload_is_not_touched() -> None:
+    assert "LD_PRELOAD" not in make(place(), cores(2), {"LD_PRELOAD": "/a.so"}).environment
+
+
+def test_what_could_not_be_read_and_a_missing_preload_are_among_the_warnings() -> None:
+    made = make(place(), cores(2), preloads=Preloads(warnings=("no tcmalloc",)), warnings=("no /sys",))
+    assert made.warnings == ("no /sys", "no tcmalloc")
+
+
+def test_the_document_has_the_documented_keys() -> None:
+    where = place(1, 2)
+    document = json.loads(json.dumps(make(where, cores(2), preloads=IOMP).document()))
+    wanted = "rank world_size local_rank local_world_size node_rank launcher cores omp_num_threads"
+    wanted += " ccl_worker_cores environment preload reasons warnings"
+    assert set(wanted.split()) <= set(document)
+    assert document["cores"] == [1]
+    assert document["environment"].items() >= variables(where).items()

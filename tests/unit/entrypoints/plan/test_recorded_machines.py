@@ -1,0 +1,178 @@
+"""Plans for recorded machines: what each of 1, 2, 4 and 8 ranks of a node gets of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine import topology
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import MemoryPolicy, Topology
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.planner import plan, ranks_for
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.plan.threads import affinity
+from tests.unit.entrypoints.machines.expected import EXPECTED
+from tests.unit.entrypoints.machines.layout import lay_out
+from tests.unit.entrypoints.machines.recorded import MACHINES
+
+LIBRARIES = Preloads(("/opt/venv/lib/libiomp5.so",))
+RANKS = (1, 2, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("machines")
+
+
+@cache
+def read(folder: Path, name: str) -> Topology:
+    return topology.read(lay_out(MACHINES[name], folder / name))
+
+
+def plans(
+    host: Topology, ranks: int, backend: str = "ccl", environ: dict[str, str] | None = None
+) -> list[RankPlan]:
+    places = [DistributedEnvironment(rank, ranks, rank, ranks, launcher="what-if") for rank in range(ranks)]
+    return [plan(place, host, environ or {}, LIBRARIES, backend) for place in places]
+
+
+def short(made: RankPlan) -> str:
+    text = f"{format_cpu_list(made.cores)} x{made.omp_num_threads}"
+    return text + (f" w{format_cpu_list(made.ccl_worker_cores)}" if made.ccl_worker_cores else "")
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_rank_gets_its_part_of_the_machine(folder: Path, name: str, ranks: int) -> None:
+    assert " | ".join(map(short, plans(read(folder, name), ranks))) == EXPECTED[name][ranks]
+
+
+def test_every_machine_is_in_the_table() -> None:
+    assert set(MACHINES) - set(EXPECTED) == {"graviton3"}
+
+
+def test_arm64_is_refused_in_one_line(folder: Path) -> None:
+    host = read(folder, "graviton3")
+    assert (host.machine, host.bf16) == ("aarch64", "bf16")
+    with pytest.raises(UsageError, match="this CPU is aarch64, expected x86_64") as error:
+        plans(host, 1)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_rank_reaches_over_sockets_or_nodes_where_that_can_be_avoided(
+    folder: Path, name: str, ranks: int
+) -> None:
+    host = read(folder, name)
+    places = sorted({(core.socket, core.node) for core in host.cores})
+    sizes = {place: sum((core.socket, core.node) == place for core in host.cores) for place in places}
+    if ranks % len(places) or len(set(sizes.values())) > 1 or len(host.allowed) < ranks:
+        return
+    for made in plans(host, ranks):
+        assert len(made.nodes) == 1
+        assert not made.warnings or host.quota or host.warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("ice-lake-2x32", 2),
+        ("sapphire-rapids-2x56-snc4", 8),
+        ("r7iz.metal-16xl", 1),
+        ("xeon-max-2x56-flat", 2),
+        ("granite-rapids-2x120-snc3", 6),
+        ("genoa-2x96-nps4", 8),
+        ("turin-2x128-nps1", 2),
+        ("vm-2", 1),
+        ("cpuset-without-0", 1),
+        ("quota-1.5-v1", 1),
+        ("quota-1.5-v2-nested", 1),
+        ("quota-16-on-2x32", 1),
+        ("kubernetes-static-16", 1),
+        ("no-numa-folder", 2),
+    ],
+)
+def test_auto_is_one_rank_a_numa_node_within_the_quota(folder: Path, name: str, ranks: int) -> None:
+    assert ranks_for(read(folder, name)) == ranks
+
+
+@pytest.mark.parametrize("name", ["quota-1.5-v1", "quota-1.5-v2-nested"])
+def test_a_quota_is_found_wherever_it_stands_and_named(folder: Path, name: str) -> None:
+    host = read(folder, name)
+    assert host.quota is not None
+    assert host.quota.cpus == 1.5
+    (made,) = plans(host, 1)
+    assert any("CPU quota is 1.5 CPUs (/sys/fs/cgroup/" in reason for reason in made.reasons)
+    assert "KMP_AFFINITY" not in made.environment
+
+
+def test_the_cpus_of_a_mask_that_are_not_there_are_left_out(folder: Path) -> None:
+    assert read(folder, "vm-2").allowed == {0, 1}
+    assert 3 not in read(folder, "offline").allowed
+
+
+def test_memory_alone_is_no_place_for_a_rank(folder: Path) -> None:
+    host = read(folder, "xeon-max-2x56-flat")
+    assert [node.cpus for node in host.nodes[2:]] == [(), ()]
+    assert ranks_for(host) == 2
+
+
+def test_memory_comes_from_the_ranks_own_node_or_from_all_of_its_nodes(folder: Path) -> None:
+    host = read(folder, "ice-lake-2x32")
+    assert [made.memory_policy for made in plans(host, 2)] == [
+        MemoryPolicy("preferred", (0,)),
+        MemoryPolicy("preferred", (1,)),
+    ]
+    assert plans(host, 1)[0].memory_policy == MemoryPolicy("interleave", (0, 1))
+    assert plans(read(folder, "quota-16-on-2x32"), 1)[0].memory_policy == MemoryPolicy()
+    assert plans(read(folder, "vm-2"), 1)[0].memory_policy == MemoryPolicy()
+
+
+def test_one_rank_on_two_sockets_is_told_of_auto(folder: Path) -> None:
+    (made,) = plans(read(folder, "ice-lake-2x32"), 1)
+    assert "launch --nproc-per-node auto" in made.warnings[0]
+    assert not any(made.warnings for made in plans(read(folder, "ice-lake-2x32"), 2))
+
+
+def test_equal_shares_that_cut_through_a_socket_are_a_warning(folder: Path) -> None:
+    first, second = plans(read(folder, "asymmetric-12+4"), 2)
+    assert not first.warnings
+    assert "on sockets 0-1" in second.warnings[0]
+
+
+def test_the_guides_choice_for_one_rank_a_socket_of_24_cores_comes_out_by_itself(folder: Path) -> None:
+    # Hugging Face's guide: mpirun -n 2, one process a socket, OMP_NUM_THREADS=23, CCL_WORKER_COUNT=1.
+    made = plans(read(folder, "genoa-2x96-nps4"), 8)[0]
+    assert (made.omp_num_threads, len(made.ccl_worker_cores)) == (23, 1)
+    assert made.environment["CCL_WORKER_COUNT"] == "1"
+    assert made.environment["KMP_AFFINITY"] == affinity(range(23))
+
+
+def test_two_workers_a_rank_as_the_guide_has_them_are_kept_where_the_user_asks(folder: Path) -> None:
+    first, second = plans(read(folder, "r7iz.metal-16xl"), 2, environ={"CCL_WORKER_COUNT": "2"})
+    assert (short(first), short(second)) == ("0-13,32-45 x14 w14-15", "16-29,48-61 x14 w30-31")
+    assert first.environment["CCL_WORKER_AFFINITY"] == "14,15,14,15"
+
+
+def test_gloo_leaves_no_core_to_workers(folder: Path) -> None:
+    for made in plans(read(folder, "r7iz.metal-16xl"), 2, "gloo"):
+        assert (made.omp_num_threads, made.ccl_worker_cores) == (16, ())
+        assert not any(name.startswith("CCL_") for name in made.environment)
+
+
+def test_data_is_loaded_beside_compute_only_where_there_is_room(folder: Path) -> None:
+    def workers(name: str, ranks: int = 1) -> int:
+        return plans(read(folder, name), ranks)[0].dataloader_workers
+
+    assert workers("ice-lake-2x32", 2) == 2  # on second hardware threads
+    assert workers("vm-16-adjacent", 8) == 1
+    assert workers("vm-2") == 0
+    assert workers("quota-1.5-v1") == 0
+    assert workers("quota-16-on-2x32") == 0
+    assert workers("kubernetes-static-16") == 2

@@ -1,0 +1,116 @@
+"""The number of a rank's compute threads and their CPUs, and whose variable takes precedence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.machine.facts import Quota
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan.preload import Preloads
+from entrypoints.plan.threads import affinity
+from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, make, place
+
+# The number
+
+
+def test_the_users_threads_take_precedence_and_the_plan_reports_it() -> None:
+    made = make(place(), cores(4), {"OMP_NUM_THREADS": "3"})
+    assert made.omp_num_threads == 3
+    assert made.environment["OMP_NUM_THREADS"] == "3"
+    assert "OMP_NUM_THREADS=3 is the user's own" in made.reasons
+    assert not made.warnings
+
+
+def test_more_threads_than_cores_is_the_users_choice_with_a_warning() -> None:
+    made = make(place(0, 2), cores(4), {"OMP_NUM_THREADS": "8"})
+    assert made.omp_num_threads == 8
+    assert "this rank has 2 cores" in made.warnings[0]
+
+
+def test_nested_thread_counts_are_kept_as_the_user_wrote_them() -> None:
+    made = make(place(), cores(4), {"OMP_NUM_THREADS": "4,2"})
+    assert made.omp_num_threads == 4
+    assert made.environment["OMP_NUM_THREADS"] == "4,2"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "2,", "1.5", "1٣"])
+def test_threads_that_are_no_number_are_refused(value: str) -> None:
+    with pytest.raises(UsageError, match=f"OMP_NUM_THREADS is '{value}'"):
+        make(place(), cores(4), {"OMP_NUM_THREADS": value})
+
+
+def test_an_empty_thread_variable_counts_as_unset() -> None:
+    assert make(place(), cores(4), {"OMP_NUM_THREADS": ""}).environment["OMP_NUM_THREADS"] == "4"
+
+
+TORCHRUN_RANK = {"OMP_NUM_THREADS": "1", "ROLE_NAME": "default"}
+
+
+def test_torchruns_default_of_one_thread_is_not_the_users() -> None:
+    made = make(place(0, 2, "torchrun"), cores(8), TORCHRUN_RANK)
+    assert made.omp_num_threads == 4
+    assert any("torchrun's default" in reason for reason in made.reasons)
+
+
+def test_one_thread_under_our_own_launch_is_the_users() -> None:
+    environ = {"OMP_NUM_THREADS": "1", "ROLE_NAME": "cpu-train-stack"}
+    assert make(place(0, 2, "torchrun"), cores(8), environ).omp_num_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "environ"),
+    [
+        (place(0, 1, "torchrun"), TORCHRUN_RANK),  # torchrun sets nothing for a single rank a node
+        (place(0, 2, "hydra"), TORCHRUN_RANK),
+        (place(0, 2, "torchrun"), {**TORCHRUN_RANK, "OMP_NUM_THREADS": "2"}),
+    ],
+    ids=["one rank a node", "another launcher", "another number"],
+)
+def test_other_numbers_of_threads_are_the_users(where: DistributedEnvironment, environ: dict[str, str]) -> None:
+    assert make(where, cores(8), environ).environment["OMP_NUM_THREADS"] == environ["OMP_NUM_THREADS"]
+
+
+# The CPUs
+
+
+def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
+    assert make(place(), cores(2), preloads=IOMP).environment["KMP_BLOCKTIME"] == "1"
+    assert not {name for name in make(place(), cores(2)).environment if name.startswith("KMP_")}
+    own = make(place(), cores(2, 2), {"LD_PRELOAD": "/x/libiomp5.so"}, Preloads())
+    assert own.environment["KMP_AFFINITY"] == affinity(range(2))
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts"),
+    [
+        ({"OMP_NUM_THREADS": "5"}, {}),
+        ({"OMP_PROC_BIND": "spread"}, {}),
+        ({"OMP_PLACES": "cores"}, {}),
+        ({"KMP_AFFINITY": "none"}, {}),
+        ({}, {"quota": Quota(3, "cpu.max")}),
+    ],
+    ids=["too many threads", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "quota"],
+)
+def test_compute_keeps_to_one_hardware_thread_of_each_core_where_the_cores_are_the_ranks(
+    environ: dict[str, str], facts: dict[str, Any]
+) -> None:
+    chosen = make(place(1, 2), cores(8, 2), {}, IOMP).environment
+    assert chosen["KMP_AFFINITY"] == "granularity=fine,proclist=[{4,5,6,7}],explicit"
+    chosen = make(place(1, 2), cores(8, 2), environ, IOMP, **facts).environment
+    assert "KMP_AFFINITY" not in chosen
+
+
+def test_threads_are_not_placed_where_cores_have_one_hardware_thread_or_are_shared() -> None:
+    assert "KMP_AFFINITY" not in make(place(), cores(4), preloads=IOMP).environment
+    assert "KMP_AFFINITY" not in make(place(0, 5), cores(2, 2), preloads=IOMP).environment
+
+
+@pytest.mark.parametrize("name", ["KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PLACES", "TORCH_CPP_LOG_LEVEL"])
+def test_the_users_own_variable_is_left_alone(name: str) -> None:
+    made = make(place(), cores(2), {name: "INFO"}, IOMP)
+    assert name not in made.environment
+    if name.startswith("KMP_"):
+        assert any(f"{name}=INFO is the user's own" in reason for reason in made.reasons)

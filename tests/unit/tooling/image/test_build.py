@@ -1,0 +1,238 @@
+"""What decides whether an image is up to date, and the command that builds it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tooling.basis.identity import IDENTITY
+from tooling.basis.paths import ROOT
+from tooling.image import base, build
+from tooling.image.base import Base
+from tooling.image.build import Say
+from tooling.pins import parse
+from tooling.pins.pin import Ccl, Pin
+from tooling.wheels import fetch, locks
+
+PIN = parse.load().pin()
+GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of everything that an image is made from, which a test may change."""
+    for folder in ("images", "entrypoints", "bindings", "kernels"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    for file in ("pyproject.toml", "README.md"):
+        if (ROOT / file).exists():
+            shutil.copy(ROOT / file, tmp_path / file)
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "IMAGES", tmp_path / "images")
+    monkeypatch.setattr(build, "ENTRYPOINTS", tmp_path / "entrypoints")
+    monkeypatch.setattr(build, "BINDINGS", tmp_path / "bindings")
+    monkeypatch.setattr(build, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(locks, "LOCKS", tmp_path / "images" / "locks")
+    return tmp_path
+
+
+def append(path: str) -> Callable[[Path], object]:
+    """A change of one file, which is made if it is not there."""
+
+    def change(checkout: Path) -> None:
+        file = checkout / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text((file.read_text() if file.exists() else "") + "# changed\n")
+
+    return change
+
+
+def flip_mode(path: str) -> Callable[[Path], object]:
+    return lambda checkout: (checkout / path).chmod((checkout / path).stat().st_mode ^ 0o111)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(append("entrypoints/cli/errors.py"), id="entrypoints"),
+        pytest.param(append("entrypoints/train/new.py"), id="new-module"),
+        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").unlink(), id="module-removed"),
+        pytest.param(append("entrypoints/.dockerignore"), id="dockerignore"),
+        pytest.param(append("images/Dockerfile"), id="dockerfile"),
+        pytest.param(append("images/entrypoint"), id="entrypoint"),
+        pytest.param(append("images/scripts/trim.py"), id="script"),
+        pytest.param(flip_mode("images/scripts/install-system"), id="mode-of-a-script"),
+        pytest.param(append("images/locks/2.13.txt"), id="lock"),
+        pytest.param(append("images/locks/2.13-build.txt"), id="build-lock"),
+        pytest.param(append("bindings/src/module.cpp"), id="bindings"),
+        pytest.param(append("kernels/dropout.cpp"), id="kernels"),
+        pytest.param(append("bindings/oneccl_bindings_for_pytorch/_shm.py"), id="package-of-the-bindings"),
+        pytest.param(
+            lambda checkout: (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n'), id="version"
+        ),
+    ],
+)
+def test_an_image_is_made_again_when_one_of_its_inputs_changes(
+    checkout: Path, change: Callable[[Path], object]
+) -> None:
+    before = build.inputs_sha256(PIN, GROUND)
+    change(checkout)
+    assert build.inputs_sha256(PIN, GROUND) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(append("README.md"), id="readme"),
+        pytest.param(append("tests/unit/tooling/image/test_build.py"), id="tests"),
+        pytest.param(append("tooling/image/build.py"), id="tooling"),
+        pytest.param(append("bindings/tests/collectives.py"), id="checks-of-the-bindings"),
+        pytest.param(append("bindings/README.md"), id="readme-of-the-bindings"),
+        pytest.param(append("images/versions.toml"), id="another-row"),
+        pytest.param(append("images/status.json"), id="proofs"),
+        pytest.param(append("images/locks/2.8.txt"), id="another-pins-lock"),
+        pytest.param(append("entrypoints/__pycache__/errors.cpython-311.pyc"), id="bytecode"),
+        pytest.param(append("entrypoints/train/__pycache__/a.pyc"), id="bytecode-below"),
+        pytest.param(append("entrypoints/.ruff_cache/0.1/1"), id="cache-of-a-tool"),
+        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").touch(), id="time-stamp"),
+        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").chmod(0o600), id="umask"),
+    ],
+)
+def test_an_image_is_not_made_again_for_what_is_not_in_it(
+    checkout: Path, change: Callable[[Path], object]
+) -> None:
+    before = build.inputs_sha256(PIN, GROUND)
+    change(checkout)
+    assert build.inputs_sha256(PIN, GROUND) == before
+
+
+def test_another_base_or_another_package_is_another_image(checkout: Path) -> None:
+    other_base = Base(GROUND.reference, "sha256:" + "2" * 64, GROUND.source)
+    other_pin = replace(PIN, tcmalloc_package="libtcmalloc-other")
+    sums = {build.inputs_sha256(pin, ground) for pin in (PIN, other_pin) for ground in (GROUND, other_base)}
+    assert len(sums) == 4
+
+
+def words_after(argv: list[str], option: str) -> list[str]:
+    return [argv[i + 1] for i, word in enumerate(argv) if word == option]
+
+
+def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:s3cret@index.invalid/simple")
+    monkeypatch.setenv("HF_TOKEN", "s3cret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.invalid")
+    made = build.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
+    argv = build.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
+    assert argv[:3] == ["docker", "buildx", "build"]
+    assert argv[-1] == str(ROOT / "images")
+    assert words_after(argv, "--tag") == [f"cpu-train-stack:2.13-{IDENTITY}"]
+    assert words_after(argv, "--build-context") == [
+        f"wheels={tmp_path / 'wheels'}",
+        f"locks={tmp_path / 'locks'}",
+        f"entrypoints={ROOT / 'entrypoints'}",
+        f"bindings={ROOT / 'bindings'}",
+        f"kernels={ROOT / 'kernels'}",
+    ]
+    assert dict(word.split("=", 1) for word in words_after(argv, "--build-arg")) == {
+        "BASE": "some-base:tag",
+        "TCMALLOC_PACKAGE": "libtcmalloc-minimal4",
+        "CCL": "bindings",
+        "PYTHON": "3.11",
+        "PIN": "2.13",
+        "ADVISORIES": "[]",
+    }
+    assert dict(word.split("=", 1) for word in words_after(argv, "--label")) == made
+    assert "s3cret" not in " ".join(argv)
+
+
+def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> None:
+    declared = {
+        line.split()[1].partition("=")[0]
+        for line in (ROOT / "images/Dockerfile").read_text(encoding="utf-8").splitlines()
+        if line.startswith("ARG ")
+    }
+    argv = build.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
+    assert {word.split("=")[0] for word in words_after(argv, "--build-arg")} == declared
+
+
+def test_the_labels_tell_the_pin_the_base_and_every_version() -> None:
+    made = build.labels(PIN, GROUND, {"b": "2", "a": "1"}, "sum")
+    assert json.loads(made["cpu-train-stack.versions"]) == {"a": "1", "b": "2"}
+    assert made["cpu-train-stack.pin"] == PIN.name
+    assert made["cpu-train-stack.inputs-sha256"] == "sum"
+    assert made["cpu-train-stack.base-source"] == "mmdebstrap"
+    assert made["org.opencontainers.image.base.digest"] == GROUND.digest
+    assert made["org.opencontainers.image.version"].endswith("-2.13")
+    assert all(made.values())
+
+
+def test_an_origin_with_a_token_is_told_without_it(checkout: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+        subprocess.run(["git", "-C", str(checkout), *identity, *arguments], check=True, capture_output=True)
+
+    git("init")
+    git("remote", "add", "origin", "https://user:s3cret@example.invalid/stack.git")
+    git("add", ".")
+    git("commit", "--message", "First")
+    made = build.labels(PIN, GROUND, {}, "sum")
+    assert made["org.opencontainers.image.source"] == "example.invalid/stack.git"
+    assert len(made["org.opencontainers.image.revision"]) == 40
+    (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n')
+    assert build.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
+
+
+def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would stage the locks in one folder, under the same names, and write one log."""
+    engine: dict[str, tuple[str, dict[str, str], int]] = {}
+    together, most = 0, 0
+    said: list[str] = []
+
+    def buildx(pin: Pin, argv: list[str], say: Say) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        time.sleep(0.5)
+        engine[pin.image] = ("sha256:1", {build.INPUTS_LABEL: build.inputs_sha256(pin, GROUND)}, 1)
+        together -= 1
+
+    monkeypatch.setattr(build, "CACHE", checkout / ".cache")
+    monkeypatch.setattr(build, "_buildx", buildx)
+    monkeypatch.setattr(build, "inspect", engine.get)
+    monkeypatch.setattr(build, "take_shared_tag", lambda _pin: None)
+    monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
+    monkeypatch.setattr(fetch, "fetch", lambda *_: checkout)
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda _: build.build(PIN, said.append), range(2)))
+    assert most == 1
+    assert sorted(image.built for image in made) == [False, True]
+    assert "waiting for another ./inv that is building pin 2.13" in said
+
+
+@pytest.mark.parametrize("has_git", [True, False], ids=["git", "no-git"])
+def test_a_folder_that_is_not_a_checkout_has_an_unknown_revision(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, has_git: bool
+) -> None:
+    if not has_git:
+        monkeypatch.setenv("PATH", str(checkout))
+    made = build.labels(PIN, GROUND, {}, "sum")
+    assert made["org.opencontainers.image.revision"] == "unknown"
+    assert made["org.opencontainers.image.source"] == "unknown"
+
+
+def test_the_dockerfile_has_a_stage_for_each_place_that_the_ccl_backend_comes_from() -> None:
+    recipe = (ROOT / "images" / "Dockerfile").read_text(encoding="utf-8")
+    assert {line.split()[-1] for line in recipe.splitlines() if " AS backend-" in line} == {
+        f"backend-{ccl}" for ccl in Ccl
+    }

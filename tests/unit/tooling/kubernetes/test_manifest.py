@@ -1,0 +1,284 @@
+"""Manifests: whole files, the operators' own models, Kubernetes' schemas, the webhooks' rules, and bad input.
+
+A golden file that has to change is written anew with MANIFESTS=write in the environment of this test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import kubeflow.training
+import kubeflow_trainer_api.models as trainer_models
+import kubernetes_validate
+import pytest
+import yaml
+
+from entrypoints.launch import options
+from entrypoints.launch.mpi import command as image_mpi_launch
+from tests.unit.tooling.image.test_push import LOCK
+from tooling.basis.errors import UsageError
+from tooling.image import lock
+from tooling.kubernetes import manifest
+from tooling.kubernetes import request as requests
+from tooling.kubernetes.request import CLAIM, Options
+
+Document = dict[str, Any]
+
+GOLDEN = Path(__file__).parent / "manifests"
+KINDS = tuple(manifest.KINDS)
+IMAGE = "registry.example:5000/team/cpu-train-stack@sha256:" + "1" * 64
+OPTIONS = Options(
+    command=("train", "--model_name_or_path", "bert-base-uncased", "--output_dir", "/pvc/output/bert", "--bf16"),
+    name="bert",
+    namespace="ml",
+    image=IMAGE,
+    nodes=4,
+    cpus=60,
+    memory="128Gi",
+    pvc="training",
+    node_selector=("node-type=gnr", "example.com/pool="),
+    env=("HF_HUB_OFFLINE=1", "NOTE=$(date) costs $5"),
+    secret_env=("HF_TOKEN=hub/token",),
+    pull_secret="registry",  # noqa: S106 - a name
+    node_cpus=128,
+)
+
+
+def documents(kind: str, **changes: Any) -> list[Document]:
+    """What the manifest says to whoever reads it."""
+    return list(yaml.safe_load_all(manifest.render(requests.parse(kind, replace(OPTIONS, **changes)))))
+
+
+def templates(kind: str, **changes: Any) -> list[Document]:
+    """The pod templates of a manifest."""
+    last = documents(kind, **changes)
+    if kind == "trainjob":
+        (job,) = last[0]["spec"]["template"]["spec"]["replicatedJobs"]
+        return [job["template"]["spec"]["template"]]
+    return [one["template"] for one in replicas(last[0]).values()]
+
+
+def replicas(job: Document) -> dict[str, Document]:
+    found: dict[str, Document] = job["spec"].get("pytorchReplicaSpecs") or job["spec"]["mpiReplicaSpecs"]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_manifest_is_the_golden_file(kind: str) -> None:
+    text = manifest.render(requests.parse(kind, OPTIONS))
+    file = GOLDEN / f"{kind}.yaml"
+    if os.environ.get("MANIFESTS") == "write":
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+def of_training_operator(document: Document, model: str) -> Document:
+    """The document as the operator's own Python client reads it and writes it again."""
+    client = kubeflow.training.ApiClient()
+    read = client.deserialize(SimpleNamespace(data=json.dumps(document)), model)
+    written: Document = client.sanitize_for_serialization(read)
+    return written
+
+
+def test_a_pytorchjob_loses_nothing_in_the_operators_model() -> None:
+    (job,) = documents("pytorchjob")
+    assert of_training_operator(job, "KubeflowOrgV1PyTorchJob") == job
+    job["spec"]["elasticPolicy"]["minReplica"] = 1
+    assert of_training_operator(job, "KubeflowOrgV1PyTorchJob") != job, "the model does not notice a wrong key"
+
+
+def test_a_trainjob_and_its_runtime_lose_nothing_in_the_trainers_models() -> None:
+    runtime, job = documents("trainjob")
+    assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
+    assert trainer_models.TrainerV1alpha1TrainingRuntime.from_dict(runtime).to_dict() == runtime
+    job["spec"]["trainer"]["numProcsPerNode"] = 1
+    assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() != job
+
+
+def test_an_mpijob_has_the_fields_of_v2beta1_and_no_other() -> None:
+    (job,) = documents("mpijob")
+    # No Python package has v2beta1's models; replicas and their pods are as in v1.
+    assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
+    assert set(job["spec"]) <= {
+        *("slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath"),
+        *("launcherCreationPolicy", "mpiImplementation"),
+    }
+    for one in replicas(job).values():
+        assert of_training_operator(one, "KubeflowOrgV1ReplicaSpec") == one
+    policy = job["spec"]["runPolicy"]
+    assert of_training_operator(policy, "KubeflowOrgV1RunPolicy") == policy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pod_templates_are_valid_for_kubernetes(kind: str) -> None:
+    latest = kubernetes_validate.latest_version()
+    for template in templates(kind):
+        # Where the operator sets the restart policy, the template has none; a pod template needs no name.
+        document = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
+        kubernetes_validate.validate(document, latest, strict=True)
+        template["spec"]["containers"][0]["volumeMount"] = []
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(document, latest, strict=True)
+
+
+def test_the_webhooks_rules_hold() -> None:
+    (job,) = documents("pytorchjob")
+    worker = replicas(job)["Worker"]
+    assert list(replicas(job)) == ["Worker"]  # an elastic policy asks for it
+    assert [one["name"] for one in worker["template"]["spec"]["containers"]] == ["pytorch"]
+    assert job["spec"]["nprocPerNode"] == "1"
+    assert "nProcPerNode" not in job["spec"]["elasticPolicy"]  # forbidden beside nprocPerNode
+    assert job["spec"]["elasticPolicy"]["minReplicas"] == job["spec"]["elasticPolicy"]["maxReplicas"] == 4
+    runtime, train = documents("trainjob")
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+    assert "replicas" not in replicated  # has to be 1
+    assert type(train["spec"]["trainer"]["numProcPerNode"]) is int
+    reference = train["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
+    (mpi,) = documents("mpijob")
+    assert replicas(mpi)["Launcher"]["replicas"] == 1
+    assert mpi["spec"]["slotsPerWorker"] == 1
+    assert {one["restartPolicy"] for one in replicas(mpi).values()} <= {"Never", "OnFailure"}
+
+
+def test_jobs_of_one_name_in_two_namespaces_share_no_runtime() -> None:
+    for namespace in ("ml", "research"):
+        runtime, train = documents("trainjob", namespace=namespace)
+        assert runtime["kind"] == "TrainingRuntime"  # of a namespace, unlike a ClusterTrainingRuntime
+        assert runtime["metadata"]["namespace"] == train["metadata"]["namespace"] == namespace
+        assert runtime["metadata"]["name"] == train["metadata"]["name"] == "bert"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_claim_the_pods_write_to_their_own_volume(kind: str) -> None:
+    for template in templates(kind, pvc="", command=("bench", "collectives")):
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert "claim" not in {one["name"] for one in (*spec["volumes"], *container["volumeMounts"])}
+        assert all("persistentVolumeClaim" not in one for one in spec["volumes"])
+        values = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert values.get("HF_HOME", "/tmp/huggingface") == "/tmp/huggingface"
+        kubernetes_validate.validate(
+            {"apiVersion": "v1", "kind": "PodTemplate", "template": template},
+            kubernetes_validate.latest_version(),
+            strict=True,
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_is_guaranteed_restricted_and_has_room_in_shared_memory(kind: str) -> None:
+    for template in templates(kind):
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert {volume["name"] for volume in spec["volumes"]} == {one["name"] for one in container["volumeMounts"]}
+        if "resources" in container:
+            assert container["resources"]["limits"] == container["resources"]["requests"]
+        # What the Pod Security Standard "restricted" asks for.
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        rights = container["securityContext"]
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert rights["readOnlyRootFilesystem"] is True
+        # The image knows its libraries, the control group the CPUs.
+        names = {entry["name"] for entry in container["env"]}
+        assert not names & {"LD_PRELOAD", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "mebibytes"),
+    [
+        ({}, 3200),  # 1 GiB, and for up to 8 ranks on 128 CPUs (128 + 7) x 16 + 2: 3186
+        ({"node_cpus": 0}, 3 * 1024),  # 120 CPUs
+        ({"ranks_per_node": "1"}, 1024),
+        ({"ranks_per_node": "2", "node_cpus": 64}, 2112),
+    ],
+)
+def test_shared_memory_goes_by_the_nodes_cpus(changes: dict[str, Any], mebibytes: int) -> None:
+    (template,) = templates("pytorchjob", **changes)
+    (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "shm"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{mebibytes}Mi"}
+
+
+def test_ranks_are_those_asked_for_or_one_a_numa_node_and_never_the_operators_auto() -> None:
+    for ranks, typed, told in (("", "auto", 1), ("auto", "auto", 1), ("2", "2", 2)):
+        (job,) = documents("pytorchjob", ranks_per_node=ranks)
+        _, train = documents("trainjob", ranks_per_node=ranks)
+        args = replicas(job)["Worker"]["template"]["spec"]["containers"][0]["args"]
+        assert args[:2] == train["spec"]["trainer"]["args"][:2] == ["launch", f"--nproc-per-node={typed}"]
+        assert (job["spec"]["nprocPerNode"], train["spec"]["trainer"]["numProcPerNode"]) == (str(told), told)
+    (mpi,) = documents("mpijob", ranks_per_node="2")
+    assert mpi["spec"]["slotsPerWorker"] == 2
+
+
+def test_the_images_launchers_understand_the_manifests_arguments() -> None:
+    (job,) = documents("pytorchjob")
+    args = replicas(job)["Worker"]["template"]["spec"]["containers"][0]["args"]
+    environ = {"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "bert-worker-0:23456"}
+    parsed = options.parse(args[1:], {**environ, "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3"})
+    assert (parsed.nnodes, parsed.nproc_per_node, parsed.max_restarts) == (4, None, 3)
+    assert parsed.command == OPTIONS.command
+    (mpi,) = documents("mpijob")
+    args = replicas(mpi)["Launcher"]["template"]["spec"]["containers"][0]["args"]
+    started = image_mpi_launch.parse(args[1:], {"I_MPI_HYDRA_HOST_FILE": "a,b", "I_MPI_PERHOST": "1"})
+    assert str(started.keys) == mpi["spec"]["sshAuthMountPath"]
+    assert {"HOME", "HF_HOME", "HF_TOKEN", "NOTE"} <= set(started.names)
+
+
+def test_dollar_signs_arrive_as_they_were_typed() -> None:
+    (template,) = templates("pytorchjob", command=("run", "x.py", "$(HOME)", "$$", "a$b"))
+    args = template["spec"]["containers"][0]["args"]
+    assert args[-3:] == ["$$(HOME)", "$$$$", "a$$b"]
+    values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
+    assert values["NOTE"] == "$$(date) costs $$5"
+
+
+def test_a_commands_numbers_stay_words_for_kubernetes() -> None:
+    command = ("train", "--output_dir=/pvc/x", "--learning_rate", "1e-3", "--seed", "42", "--bf16", "true")
+    text = manifest.render(requests.parse("pytorchjob", replace(OPTIONS, command=command)))
+    for word in ("1e-3", "42", "true"):
+        assert re.search(rf"^ *- '{word}'$", text, re.MULTILINE), word
+
+
+def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
+    first = requests.parse("pytorchjob", OPTIONS)
+    assert first.job == requests.parse("pytorchjob", replace(OPTIONS, memory="256Gi", nodes=2)).job
+    changed = replace(OPTIONS, command=(*OPTIONS.command, "--seed=2"))
+    others = [changed, replace(OPTIONS, name="other"), replace(OPTIONS, namespace="")]
+    assert len({first.job, *(requests.parse("pytorchjob", one).job for one in others)}) == 4
+
+
+def test_the_users_variables_win_over_the_manifests() -> None:
+    (template,) = templates("pytorchjob", env=(f"HF_HOME={CLAIM}/mine",))
+    values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
+    assert values["HF_HOME"] == f"{CLAIM}/mine"
+
+
+def test_without_restarts_a_failure_is_the_end() -> None:
+    (job,) = documents("pytorchjob", max_restarts=0)
+    assert replicas(job)["Worker"]["restartPolicy"] == "Never"
+    assert job["spec"]["runPolicy"]["backoffLimit"] == job["spec"]["elasticPolicy"]["maxRestarts"] == 0
+
+
+def test_the_image_of_a_lock_is_taken(tmp_path: Path) -> None:
+    lock.write(LOCK, tmp_path / "image.lock.json")
+    request = requests.parse("mpijob", replace(OPTIONS, image="", image_lock=str(tmp_path / "image.lock.json")))
+    assert request.image == LOCK.image
+
+
+def test_a_manifest_goes_to_a_file_that_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    manifest.run("pytorchjob", OPTIONS, str(tmp_path / "job.yaml"), said.append)
+    assert said == [f"wrote {tmp_path / 'job.yaml'}: kubectl create -f {tmp_path / 'job.yaml'}"]
+    manifest.run("pytorchjob", OPTIONS, "", said.append)
+    assert capsys.readouterr().out == (tmp_path / "job.yaml").read_text()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        manifest.run("pytorchjob", OPTIONS, str(tmp_path / "file" / "job.yaml"), said.append)

@@ -1,0 +1,140 @@
+"""./inv manifest: what the user would regret, and bad options, one line each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tooling.kubernetes.test_manifest import OPTIONS
+from tooling.basis.errors import UsageError
+from tooling.kubernetes import request as requests
+from tooling.kubernetes.request import Options
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"node_cpus": 60}, ["--cpus 60 of the node's 60 leaves none for the kubelet"]),
+        ({"node_memory": "128Gi"}, ["--memory 128Gi of the node's 128Gi leaves none for the kubelet"]),
+        ({"memory": "4Gi"}, ["shared memory may take 3200 MiB of the pod's 4Gi"]),
+        (
+            {"command": ("train", "--output_dir=/output")},
+            ["--output_dir is '/output', expected a folder"],
+        ),
+        ({"command": ("train",)}, ["--output_dir is ''"]),
+        ({"command": ("train", "/pvc/bert.yaml", "--bf16")}, []),
+        ({"command": ("train", "/pvc/bert.yaml", "--output_dir", "/tmp/x")}, ["--output_dir is '/tmp/x'"]),
+        ({"command": ("run", "x.py")}, []),
+        (
+            {"pvc": "", "command": ("train", "--output_dir", "/tmp/x")},
+            ["without --pvc, weights and checkpoints are deleted with the pods"],
+        ),
+        ({"pvc": "", "command": ("run", "x.py")}, []),
+    ],
+)
+def test_what_the_user_would_regret_is_a_warning(changes: dict[str, Any], expected: list[str]) -> None:
+    found = requests.warnings(requests.parse("trainjob", replace(OPTIONS, **changes)))
+    assert len(found) == len(expected)
+    for line, start in zip(found, expected, strict=True):
+        assert line.startswith(start)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"name": "Bert"}, "--name is 'Bert'"),
+    ({"name": "1bert"}, "starting with a letter"),
+    ({"name": "b" * 60}, "expected at most"),
+    ({"namespace": "m.l"}, "--namespace is 'm.l'"),
+    ({"image": "registry.example/stack:2.13"}, "expected HOST/NAME@sha256"),
+    ({"image": "stack@sha256:" + "1" * 64}, "expected HOST/NAME@sha256"),
+    ({"image": "registry.example/stack@sha256:12"}, "expected HOST/NAME@sha256"),
+    ({"image": ""}, "found neither --image nor --image-lock"),
+    ({"image_lock": "image.lock.json"}, "found both --image and --image-lock"),
+    ({"nodes": 0}, "--nodes is 0"),
+    ({"cpus": 0}, "--cpus is missing"),
+    ({"memory": ""}, "--memory is missing"),
+    ({"memory": "128GB"}, "--memory is '128GB', expected a quantity such as 128Gi"),
+    ({"memory": "0Gi"}, "--memory is '0Gi'"),
+    ({"memory": "2Gi"}, "--memory is 2Gi, but shared memory may take 3200 MiB"),
+    ({"node_memory": "much"}, "--node-memory is 'much'"),
+    ({"node_cpus": -1}, "--node-cpus is -1"),
+    ({"max_restarts": -1}, "--max-restarts is -1"),
+    ({"ranks_per_node": "two"}, "--ranks-per-node is 'two'"),
+    ({"ranks_per_node": "0"}, "--ranks-per-node is '0'"),
+    ({"ranks_per_node": "²"}, "--ranks-per-node is '²'"),
+    ({"memory": "\N{ARABIC-INDIC DIGIT THREE}Gi"}, "expected a quantity such as 128Gi"),
+    ({"pvc": ""}, "'/pvc/output/bert' is a path on the claim, but --pvc is missing"),
+    ({"pvc": "My_Claim"}, "--pvc is 'My_Claim'"),
+    ({"pull_secret": "a/b"}, "--pull-secret is 'a/b'"),
+    ({"node_selector": ("node-type",)}, "--node-selector is 'node-type', expected KEY=VALUE"),
+    ({"node_selector": ("a b=c",)}, "--node-selector is 'a b=c'"),
+    ({"node_selector": ("a/=c",)}, "--node-selector is 'a/=c'"),
+    ({"env": ("NAME",)}, "--env 'NAME': expected NAME=VALUE"),
+    ({"env": ("A-B=1",)}, "'A-B' is not a variable name"),
+    ({"env": ("PET_NNODES=2",)}, "the operator and the image's launcher set this variable"),
+    ({"env": ("MASTER_ADDR=x",)}, "the operator and the image's launcher set this variable"),
+    ({"secret_env": ("HF_TOKEN=hub",)}, "found 'hub', expected SECRET/KEY"),
+    ({"secret_env": ("HF_TOKEN=Hub/token",)}, "--secret-env is 'Hub'"),
+    ({"command": ()}, "no command"),
+    ({"command": ("torchrun", "x.py")}, "the command begins with torchrun"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"), BAD, ids=[" ".join(f"{k}={v}" for k, v in c.items()) for c, _ in BAD]
+)
+def test_a_bad_option_is_one_line(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)) as caught:
+        requests.parse("pytorchjob", replace(OPTIONS, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_all_that_is_missing_is_in_one_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        requests.parse("trainjob", Options(command=()))
+    line = str(caught.value)
+    assert "\n" not in line
+    for problem in (
+        "found neither --image nor --image-lock",
+        "--cpus is missing",
+        "--memory is missing",
+        "no command",
+    ):
+        assert problem in line
+    assert "--pvc" not in line
+
+
+def test_all_that_is_wrong_is_in_one_line() -> None:
+    wrong = [changes for changes, _ in BAD if not changes.keys() & {"image_lock", "command", "pvc"}]
+    several = {name: value for changes in wrong for name, value in changes.items()}
+    with pytest.raises(UsageError) as caught:
+        requests.parse("pytorchjob", replace(OPTIONS, **several))
+    line = str(caught.value)
+    assert "\n" not in line
+    for name in several.keys() - {"image"}:
+        assert f"--{name.replace('_', '-')}" in line
+    assert "found neither --image nor --image-lock" in line
+
+
+def test_each_value_of_a_repeated_option_is_checked() -> None:
+    with pytest.raises(UsageError) as caught:
+        requests.parse("pytorchjob", replace(OPTIONS, env=("A-B=1", "NAME", "C=2", "RANK=3")))
+    for problem in ("'A-B' is not a variable name", "--env 'NAME'", "--env RANK"):
+        assert problem in str(caught.value)
+
+
+def test_a_hostfile_needs_a_number_of_slots() -> None:
+    with pytest.raises(UsageError, match="--ranks-per-node is 'auto', expected a number for an mpijob"):
+        requests.parse("mpijob", replace(OPTIONS, ranks_per_node="auto"))
+
+
+def test_the_longest_pod_name_fits(tmp_path: Path) -> None:
+    assert requests.parse("pytorchjob", replace(OPTIONS, name="b" * 54)).name == "b" * 54
+    with pytest.raises(UsageError, match="-worker-10"):
+        requests.parse("pytorchjob", replace(OPTIONS, name="b" * 54, nodes=11))
+    with pytest.raises(UsageError, match="-node-0-3"):
+        requests.parse("trainjob", replace(OPTIONS, name="b" * 55))

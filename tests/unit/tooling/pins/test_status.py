@@ -1,0 +1,88 @@
+"""images/status.json: a proof is written by what proves it, and holds for the versions it was made with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.tiny import make_pin
+from tooling.basis.errors import UsageError
+from tooling.pins import parse, status
+from tooling.pins.pin import TorchSource
+from tooling.pins.status import Status
+
+ROW = make_pin({"torch": "2.13.0+cpu"})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "status.json"
+
+
+def test_a_row_without_a_proof_is_listed(path: Path) -> None:
+    assert status.of(ROW, path) == status.NOTHING
+
+
+def test_a_proof_says_what_proved_it_and_a_weaker_one_does_not_replace_it(path: Path) -> None:
+    assert status.record(ROW, Status.TESTED, "./inv demo", path)
+    before = path.read_bytes()
+    assert not status.record(ROW, Status.TESTED, "./inv demo", path)
+    assert not status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    assert path.read_bytes() == before, "a demo of a clean checkout leaves it clean"
+    proof = status.of(ROW, path)
+    assert (proof.status, proof.command) == (Status.TESTED, "./inv demo")
+
+
+def test_a_stronger_proof_replaces_a_weaker_one(path: Path) -> None:
+    status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    assert status.record(ROW, Status.TESTED, "./inv demo", path)
+    assert status.of(ROW, path).status is Status.TESTED
+
+
+def test_a_row_that_was_changed_afterwards_is_only_listed(path: Path) -> None:
+    status.record(ROW, Status.TESTED, "./inv demo", path)
+    changed = replace(ROW, packages={"torch": "2.14.0+cpu"})
+    assert status.of(changed, path).status is Status.LISTED
+    assert status.record(changed, Status.RESOLVED, "./inv check-matrix", path)
+
+
+def test_a_proof_with_the_default_indexs_torch_is_one_of_the_row_and_says_so(path: Path) -> None:
+    status.record(ROW.with_default_torch(), Status.TESTED, "./inv demo --torch-source default", path)
+    proof = status.of(ROW, path)
+    assert (proof.status, proof.torch_source) == (Status.TESTED, TorchSource.DEFAULT)
+
+
+def test_a_proof_without_intels_bindings_is_none_of_the_row(path: Path) -> None:
+    row = parse.load().pin("2.7")
+    status.record(row.with_default_torch(), Status.TESTED, "./inv demo --pin 2.7 --torch-source default", path)
+    assert status.of(row, path) == status.NOTHING
+    assert status.without_intel(row, path).status is Status.TESTED
+    assert status.without_intel(ROW, path) == status.NOTHING
+
+
+def test_a_users_own_combination_is_no_row(path: Path) -> None:
+    assert not status.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"tiny": {}}', '{"tiny": {"status": "perfect"}}'])
+def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"status\.json is not what \./inv check-matrix writes") as caught:
+        status.of(ROW, path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_projects_proofs_are_of_rows_that_there_are() -> None:
+    rows = parse.load().pins.values()
+    names = {pin.name for row in rows for pin in (row, row.with_default_torch())}
+    assert set(status.recorded()) <= names
+
+
+def test_an_image_is_tested_once_a_demo_has_passed_on_its_content(tmp_path: Path) -> None:
+    assert not status.is_tested("abc", tmp_path)
+    status.record_image("abc", {"pin": "tiny"}, tmp_path)
+    assert status.is_tested("abc", tmp_path)
+    assert not status.is_tested("abd", tmp_path)

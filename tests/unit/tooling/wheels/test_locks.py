@@ -1,0 +1,171 @@
+"""images/locks/<pin>.txt: read strictly, written only when everything resolved."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
+from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.pins import parse, status
+from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
+from tooling.pins.status import Status
+from tooling.wheels import locks, resolve
+from tooling.wheels.resolve import LockedWheel
+
+SHA256 = "a" * 64
+
+
+@pytest.fixture(autouse=True)
+def lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    monkeypatch.setattr(locks, "LOCKS", folder)
+    return folder
+
+
+PROVED = [row for row in parse.load().pins.values() if status.of(row).torch_source is TorchSource.ROW]
+
+
+@pytest.mark.parametrize(
+    "pin", [row for row in PROVED if status.of(row).status is not Status.LISTED], ids=lambda pin: pin.name
+)
+def test_the_lock_of_every_proved_pin_is_there_and_holds_the_pins_packages(
+    pin: Pin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    wheels = locks.read(pin)
+    assert all(wheels[name].version == version for name, version in pin.packages.items())
+    assert len(wheels) > len(pin.packages)
+
+
+def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
+    (lock_folder / "tiny.txt").write_text(f"# comment\n\nTiny_A==1.0 \\\n    --hash=sha256:{SHA256}\n")
+    expected = {"tiny-a": LockedWheel("tiny-a", "1.0", SHA256)}
+    assert locks.read(make_pin({"tiny.A": "1.0"})) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(None, "pin tiny has no tiny.txt: create it with ./inv lock --pin tiny", id="missing"),
+        pytest.param("", "tiny.txt locks tiny-a nothing, but versions.toml has 1.0", id="empty"),
+        pytest.param(
+            f"tiny-b==1.0 --hash=sha256:{SHA256}\n",
+            "locks tiny-a nothing, but versions.toml has 1.0",
+            id="absent",
+        ),
+        pytest.param(
+            f"tiny-a==1.1 --hash=sha256:{SHA256}\n",
+            "locks tiny-a 1.1, but versions.toml has 1.0",
+            id="other-version",
+        ),
+        pytest.param("tiny-a==1.0\n", "'tiny-a==1.0' is not 'name==version --hash=sha256:…'", id="no-hash"),
+        pytest.param("tiny-a==1.0 \\\n", "is not 'name==version --hash=sha256:…'", id="torn-line"),
+        pytest.param("tiny-a==1.0 \\\n    --hash=sha256:abc\n", "is not 'name==version", id="torn-hash"),
+        pytest.param(f"tiny-a --hash=sha256:{SHA256}\n", "is not 'name==version", id="no-version"),
+        pytest.param(f"tiny-a>=1.0 --hash=sha256:{SHA256}\n", "is not 'name==version", id="range"),
+        pytest.param(
+            f"tiny-a==1.0 --hash=sha256:{SHA256} --hash=sha256:{SHA256}\n",
+            "is not 'name==version",
+            id="two-hashes",
+        ),
+        pytest.param("<<<<<<< HEAD\n", "'<<<<<<< HEAD' is not 'name==version", id="conflict-marker"),
+    ],
+)
+def test_a_lock_that_cannot_be_used_is_one_line_that_says_how_to_make_it(
+    lock_folder: Path, text: str | None, expected: str
+) -> None:
+    if text is not None:
+        (lock_folder / "tiny.txt").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        locks.read(make_pin({"tiny-a": "1.0"}))
+    assert expected in str(caught.value)
+    assert "./inv lock --pin tiny" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == USAGE_EXIT_CODE
+
+
+def test_a_lock_that_was_written_is_read_again(
+    lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [make_wheel(tmp_path / "links", "tiny_a", "1.0"), make_wheel(tmp_path / "links", "tiny_b", "2.0")]
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    pin = make_pin({"tiny-a": "1.0", "tiny-b": "2.0"})
+    assert locks.write(pin, silent) == lock_folder / "tiny.txt"
+    written = (lock_folder / "tiny.txt").read_text()
+    read = locks.read(pin)
+    assert [wheel.sha256 for wheel in read.values()] == [
+        hashlib.sha256(w.read_bytes()).hexdigest() for w in wheels
+    ]
+    assert str(tmp_path) not in written
+    assert sorted(path.name for path in lock_folder.iterdir()) == ["tiny-build.txt", "tiny.txt"]
+
+
+def test_the_old_lock_stays_when_a_package_cannot_be_resolved(
+    lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path / "links", "tiny_a", "1.0")
+    before = write_lock(lock_folder, [wheel]).read_bytes()
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    with pytest.raises(UsageError) as caught:
+        locks.write(make_pin({"tiny-a": "1.0", "tiny-missing": "3.0"}), silent)
+    assert "pin tiny cannot be resolved" in str(caught.value)
+    assert "tiny-missing==3.0" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (lock_folder / "tiny.txt").read_bytes() == before
+    assert sorted(path.name for path in lock_folder.iterdir()) == ["tiny-build.txt", "tiny.txt"]
+
+
+def test_a_torch_that_the_hosts_indexes_lack_is_locked_from_the_pins_own_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = make_wheel(tmp_path / "made", "torch", "2.13.0+cpu")
+    other = make_wheel(tmp_path / "made", "tiny_a", "1.0")
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", make_simple_index(tmp_path / "host", [other]))
+    pin = make_pin({"torch": "2.13.0+cpu", "tiny-a": "1.0"}, make_simple_index(tmp_path / "own", [torch]))
+    locks.write(pin, silent)
+    assert locks.read(pin)["torch"].sha256 == hashlib.sha256(torch.read_bytes()).hexdigest()
+
+
+OTHER_PYTHONS = [
+    pytest.param(DEBIAN_RELEASES[11], ["tiny-a", "tiny-old"], id="3.9"),
+    pytest.param(DEBIAN_RELEASES[13], ["tiny-a", "tiny-new"], id="3.13"),
+]
+
+
+@pytest.mark.parametrize(("release", "expected"), OTHER_PYTHONS)
+def test_a_lock_for_another_python_has_what_its_markers_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: DebianRelease, expected: list[str]
+) -> None:
+    links = tmp_path / "links"
+    wanted = ['tiny-old==1.0; python_version < "3.10"', 'tiny-new==1.0; python_full_version >= "3.13.0"']
+    wheels = {
+        "tiny-a": make_wheel(links, "tiny_a", "1.0", requires=wanted),
+        "tiny-old": make_wheel(links, "tiny_old", "1.0"),
+        "tiny-new": make_wheel(links, "tiny_new", "1.0"),
+    }
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    pin = replace(make_pin({"tiny-a": "1.0"}), debian=release, python=release.python)
+    locks.write(pin, silent)
+    read = locks.read(pin)
+    assert sorted(read) == sorted(expected)
+    assert all(read[name].sha256 == hashlib.sha256(wheels[name].read_bytes()).hexdigest() for name in expected)
+
+
+def test_a_users_own_combination_is_locked_outside_of_the_project(lock_folder: Path, tmp_path: Path) -> None:
+    own = make_pin({"tiny-a": "1.0"}).with_versions({"tiny-a": "1.1"})
+    assert locks.path_of(own).parent == locks.OWN_LOCKS
+    assert lock_folder not in locks.path_of(own).parents
