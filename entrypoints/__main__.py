@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.rank import exit as failure
 
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
         return 0
     command, *rest = argv
     if command == "--version":
-        print(f"cpu-train-stack, pin {os.environ.get('CPU_TRAIN_STACK_PIN', 'unknown: not in an image')}")
+        print(f"cpu-train-stack, pin {os.environ.get(contract.PIN, 'unknown: not in an image')}")
         return 0
     try:
         # Imported where used: what is dispatched elsewhere should not wait for it.

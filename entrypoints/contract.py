@@ -14,12 +14,13 @@ PRELOADED = "CPU_TRAIN_STACK_PRELOADED"  # the libraries in LD_PRELOAD, from a r
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
 # Variables that a user may set.
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
-UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: after which a silent node is given up
+UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be silent
 NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` leaves out
-KERNELS = "CPU_TRAIN_STACK_KERNELS"  # 0: torch's own operators
-DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"
-ATTENTION_KERNEL = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
-BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"
+KERNELS = "CPU_TRAIN_STACK_KERNELS"  # "torch" turns off all operators of kernels/
+KERNELS_ALIAS = "CPU_TRAIN_STACK_DROPOUT"  # the older name of KERNELS
+DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"  # "torch" turns off the dropout
+ATTENTION_KERNEL = "CPU_TRAIN_STACK_ATTENTION_KERNEL"  # "torch" turns off the attention
+BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"  # "emulated" turns off our products on CPUs without bf16
 
 MASTER_PORT = 29500  # torch's own default for MASTER_PORT
 SSH_PORT = 2222  # sshd in a container: an unprivileged user cannot open 22

@@ -9,7 +9,7 @@ import sys
 from invoke.collection import Collection
 
 import tasks
-from tooling.basis.errors import INTERRUPTED_EXIT_CODE
+from entrypoints import contract
 from tooling.cli.parser import TaskProgram
 
 
@@ -30,7 +30,7 @@ def main() -> None:
         finally:  # here and not at the interpreter's end, where a closed pipe can no longer be caught
             sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED_EXIT_CODE)
+        sys.exit(contract.INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:  # `./inv --list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from entrypoints import contract
 from entrypoints.adapt import (
     cpu,
     cpu_device,
@@ -21,7 +22,6 @@ from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 
 # Names separated by commas, for those who cannot change the command line.
-VARIABLE = "CPU_TRAIN_STACK_NO_ADAPT"
 EVERYTHING = "all"
 
 ALL: tuple[Adaptation, ...] = (
@@ -40,11 +40,11 @@ ALL: tuple[Adaptation, ...] = (
 def switched_off(flags: Iterable[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """The names of --no-adapt and of the variable. Raises UsageError for one that no adaptation has."""
     known = [one.name for one in ALL]
-    asked = [name.strip() for given in (*flags, environ.get(VARIABLE, "")) for name in given.split(",")]
+    asked = [name.strip() for given in (*flags, environ.get(contract.NO_ADAPT, "")) for name in given.split(",")]
     off = {name for name in asked if name}
     for name in sorted(off - {EVERYTHING, *known}):
         raise UsageError(
-            f"run: no adaptation is called {name!r} (--no-adapt, {VARIABLE}): run --explain lists them"
+            f"run: no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): run --explain lists them"
         )
     return frozenset(known) if EVERYTHING in off else frozenset(off)
 

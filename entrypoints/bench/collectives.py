@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from entrypoints import contract
 from entrypoints.bench import calls, report
 from entrypoints.bench.cases import Case
 from entrypoints.bench.ceilings import Ceilings, everyone
@@ -96,7 +97,7 @@ def facts() -> dict[str, Any]:
     """What the figures depend on: processor, versions and the variables of the transports."""
     prefixes = ("CCL_", "FI_", "GLOO_")
     return {
-        "pin": os.environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
+        "pin": os.environ.get(contract.PIN, "unknown"),
         "torch": str(torch.__version__),
         "cpu": cpu(),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},

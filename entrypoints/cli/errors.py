@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-USAGE_EXIT_CODE = 2
-
 
 def one_line(error: BaseException) -> str:
     """The message of an error in one line, or its type without a message."""

@@ -14,8 +14,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.doctor.versions import PIN_VARIABLE
 
 GREETING = "cpu-train-stack-doctor"
 ROUNDS = 8
@@ -75,7 +75,7 @@ def serve(port: int) -> None:
 
 def answer(connection: socket.socket) -> None:
     """Serve one client: a greeting, then the time for each line."""
-    greeting = {GREETING: socket.gethostname(), "pin": os.environ.get(PIN_VARIABLE, "unknown")}
+    greeting = {GREETING: socket.gethostname(), "pin": os.environ.get(contract.PIN, "unknown")}
     try:
         with connection, connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
             connection.settimeout(ANSWER_SECONDS * ROUNDS)

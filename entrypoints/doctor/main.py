@@ -17,6 +17,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer
 from entrypoints.doctor import (
@@ -51,7 +52,7 @@ def parse(argv: list[str]) -> Namespace:
         help="ranks in this container (default: the launcher's number, or launch's default)")  # fmt: skip
     add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
     add("--master-port", type=port_number, metavar="PORT",
-        help=f"where the ranks meet (default: MASTER_PORT or {detect.DEFAULT_MASTER_PORT})")  # fmt: skip
+        help=f"where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})")  # fmt: skip
     add("--serve", action="store_true",
         help="answer other nodes' doctors on the master port with time and pin, until stopped")  # fmt: skip
     return parser.parse_args(argv)
@@ -60,7 +61,7 @@ def parse(argv: list[str]) -> Namespace:
 def main(argv: list[str]) -> int:
     options = parse(argv)
     if options.serve:
-        _serve(options.master_port or int(os.environ.get("MASTER_PORT") or detect.DEFAULT_MASTER_PORT))
+        _serve(options.master_port or int(os.environ.get("MASTER_PORT") or contract.MASTER_PORT))
         return 0
     done = []
     width = shutil.get_terminal_size((115, 0)).columns

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.doctor import clock
 from entrypoints.doctor.checks import Check, Status, refusal
-from entrypoints.doctor.versions import PIN_VARIABLE
 from entrypoints.machine import network
 from entrypoints.placement.detect import DistributedEnvironment
 
@@ -18,7 +18,6 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 RESOLVE_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
 # A larger offset makes logs of two nodes hard to compare. Training does not use other nodes' clocks.
-SKEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def reach(master: Master) -> list[Check]:
         fix = "start `entrypoint doctor --serve` there instead to compare the clocks"
         detail = "not measured: the listening process is not doctor --serve"
         return [Check("master", Status.OK, f"{where} answers"), Check("clock", Status.WARNING, detail, fix)]
-    return [same_pin(reading, where, os.environ.get(PIN_VARIABLE, "unknown")), skew(reading)]
+    return [same_pin(reading, where, os.environ.get(contract.PIN, "unknown")), skew(reading)]
 
 
 def same_pin(reading: clock.Reading, where: str, own: str) -> Check:
@@ -93,7 +92,7 @@ def same_pin(reading: clock.Reading, where: str, own: str) -> Check:
 def skew(reading: clock.Reading) -> Check:
     """The clock's offset counts only where it is more than the measurement's own error."""
     detail = f"the master's clock is {reading.offset * 1e3:+.1f} ms off (measured to {reading.error * 1e3:.1f} ms)"
-    if abs(reading.offset) - reading.error > SKEW_SECONDS:
+    if abs(reading.offset) - reading.error > contract.MAX_CLOCK_SKEW_SECONDS:
         return Check("clock", Status.WARNING, detail, "synchronize the nodes' clocks (chrony, systemd-timesyncd)")
     return Check("clock", Status.OK, detail)
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+from entrypoints import contract
 from entrypoints.doctor.checks import Check, Status
 
 LOCK = Path(__file__).resolve().parents[2] / "lock.txt"
-PIN_VARIABLE = "CPU_TRAIN_STACK_PIN"
 # If it is not in the lock file, it was compiled for the image's torch and has the same version.
 BACKEND = "oneccl-bind-pt"
 NAME = "versions"
@@ -58,8 +58,8 @@ def judge(pin: str, locked: Mapping[str, str], found: Mapping[str, str]) -> Chec
 
 
 def examine() -> list[Check]:
-    pin = os.environ.get(PIN_VARIABLE)
+    pin = os.environ.get(contract.PIN)
     if not pin or not LOCK.is_file():
-        detail = f"no pin to compare with, expected {PIN_VARIABLE} and {LOCK}"
+        detail = f"no pin to compare with, expected {contract.PIN} and {LOCK}"
         return [Check(NAME, Status.WARNING, detail, "use an image built by ./inv build")]
     return [judge(pin, parse(LOCK.read_text(encoding="utf-8")), installed())]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
 from entrypoints.machine import cpuinfo, mapped
@@ -59,7 +60,7 @@ def look(
     return Seen(
         node_rank=environment.node_rank,
         host=socket.gethostname(),
-        pin=environ.get("CPU_TRAIN_STACK_PIN", "unknown"),
+        pin=environ.get(contract.PIN, "unknown"),
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         bf16=cpuinfo.bf16_of(environ),

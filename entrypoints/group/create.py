@@ -17,8 +17,9 @@ from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
+from entrypoints import contract
 from entrypoints.cli import packages
-from entrypoints.cli.errors import USAGE_EXIT_CODE, MeetingError, UsageError
+from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS
 from entrypoints.group import backends
 from entrypoints.machine import network, shared_memory
@@ -117,7 +118,7 @@ def agree(error: str | None) -> None:
             ranks = [rank for rank, other in enumerate(gathered) if other == text]
             where = "" if len(ranks) == len(gathered) else f"rank {', '.join(map(str, ranks))}: "
             print(f"error: {where}{text}", file=sys.stderr, flush=True)
-    raise SystemExit(USAGE_EXIT_CODE)
+    raise SystemExit(contract.USAGE_EXIT_CODE)
 
 
 def agreed(check: Callable[[], T]) -> T:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import whole_number
 from entrypoints.cli.options import Parser, positive_seconds
-from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DEFAULT_MASTER_PORT
+from entrypoints.placement.detect import DEFAULT_MASTER_ADDR
 
 DEFAULT_JOIN_SECONDS = 300.0
 STATIC, C10D = "static", "c10d"
@@ -66,7 +67,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
         help="ranks on this node (auto, the default: one for each NUMA node, within the CPU quota)")  # fmt: skip
     add("--master-addr", default=pet["MASTER_ADDR"], metavar="HOST", help="node 0's name or address")
     add("--master-port", default=pet["MASTER_PORT"], metavar="PORT",
-        help=f"where the nodes meet (default: {DEFAULT_MASTER_PORT}; any free port for one node)")  # fmt: skip
+        help=f"where the nodes meet (default: {contract.MASTER_PORT}; any free port for one node)")  # fmt: skip
     add("--rdzv-backend", default=pet["RDZV_BACKEND"] or STATIC, metavar="static|c10d",
         help="how several nodes meet: static (each has a --node-rank, the default) or c10d")  # fmt: skip
     add("--rdzv-endpoint", default=pet["RDZV_ENDPOINT"], metavar="HOST[:PORT]",
@@ -124,7 +125,7 @@ def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str,
             f"launch: {nnodes} nodes, but {flags} is missing: set each node's index and node 0's name"
         )
     number = _number("--node-rank", options.node_rank, 0, nnodes - 1)
-    port = _number("--master-port", options.master_port or str(DEFAULT_MASTER_PORT), 0, 65535)
+    port = _number("--master-port", options.master_port or str(contract.MASTER_PORT), 0, 65535)
     return number, options.master_addr, port
 
 
@@ -136,7 +137,7 @@ def _endpoint(text: str) -> tuple[str, int]:
             f"launch: --rdzv-endpoint is {text!r}, expected HOST or HOST:PORT, "
             "with an IPv6 address in brackets ([fe80::1]:29500)"
         )
-    port = _number("--rdzv-endpoint's port", match["port"] or str(DEFAULT_MASTER_PORT), 1, 65535)
+    port = _number("--rdzv-endpoint's port", match["port"] or str(contract.MASTER_PORT), 1, 65535)
     return match["address"] or match["host"], port
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from entrypoints.cli.errors import USAGE_EXIT_CODE
+from entrypoints import contract
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -38,6 +38,6 @@ def agent(base: Any, describe: Callable[[Failures], str]) -> Any:
 def is_final(failures: Failures) -> bool:
     """Whether a rank has refused its command line or its input: a restart would fail in the same way."""
     return any(
-        failure.exitcode == USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
+        failure.exitcode == contract.USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
         for failure in failures.values()
     )

@@ -17,7 +17,6 @@ from entrypoints.operators.bf16_products import computed_in
 from entrypoints.operators.randomness import Rule
 
 # "torch" turns off this kernel.
-VARIABLE = "CPU_TRAIN_STACK_ATTENTION_KERNEL"
 # Arguments: query, key, value, mask (attention_mask.readable) or None, whether attention is causal, the factor of
 # the scores, the dropout rule.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]

@@ -10,13 +10,13 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
+from entrypoints import contract
 from entrypoints.machine.facts import EMULATED
 
 if TYPE_CHECKING:
     import torch
 
 # "emulated" leaves the products to torch.
-VARIABLE = "CPU_TRAIN_STACK_BF16_PRODUCTS"
 # What linear layers and attention without a fused kernel are made of.
 _OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
 # The registrations live as long as this.
@@ -25,7 +25,7 @@ _libraries: list[Any] = []
 
 def needed(bf16: str) -> bool:
     """Whether a CPU that does bf16 as `bf16` (see Topology) is better off, unless the user decided."""
-    return bf16 == EMULATED and os.environ.get(VARIABLE, "") != EMULATED
+    return bf16 == EMULATED and os.environ.get(contract.BF16_PRODUCTS, "") != EMULATED
 
 
 def install() -> None:

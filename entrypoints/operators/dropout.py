@@ -16,7 +16,6 @@ from entrypoints.operators import randomness
 from entrypoints.operators.randomness import Rule
 
 # "torch" turns off this kernel. Attention has its own dropout.
-VARIABLE = "CPU_TRAIN_STACK_DROPOUT_KERNEL"
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # The registration lives as long as this.
 _libraries: list[Any] = []

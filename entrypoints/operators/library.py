@@ -7,15 +7,14 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-# "torch" turns off every kernel of the library. OLD_NAME is an alias.
-VARIABLE = "CPU_TRAIN_STACK_KERNELS"
-OLD_NAME = "CPU_TRAIN_STACK_DROPOUT"
+from entrypoints import contract
+
 LIBRARY = Path(__file__).resolve().parents[2] / "kernels" / "libkernels.so"
 
 
 def wanted(variable: str) -> bool:
     """Whether the library exists, and the user has not turned off the kernels of `variable`, or all kernels."""
-    names = (VARIABLE, OLD_NAME, variable)
+    names = (contract.KERNELS, contract.KERNELS_ALIAS, variable)
     return LIBRARY.exists() and not any(os.environ.get(name) == "torch" for name in names)
 
 

@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import whole_number
 from entrypoints.placement.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
 from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
-DEFAULT_MASTER_PORT = 29500
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DistributedEnvironment:
     local_world_size: int = 1
     node_rank: int = 0
     master_addr: str = DEFAULT_MASTER_ADDR
-    master_port: int = DEFAULT_MASTER_PORT
+    master_port: int = contract.MASTER_PORT
     launcher: str = "single"
 
     def __post_init__(self) -> None:
@@ -230,7 +230,7 @@ def _integer(name: str, environ: Mapping[str, str]) -> int:
 
 
 def _master_port(environ: Mapping[str, str]) -> int:
-    return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else DEFAULT_MASTER_PORT
+    return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else contract.MASTER_PORT
 
 
 def _master_addr(environ: Mapping[str, str], launcher: Launcher | None, nodes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count, whole_number
 from entrypoints.machine.cpus import format_cpu_list
@@ -22,7 +23,6 @@ from entrypoints.plan.threads import LAUNCH_ROLE as LAUNCH_ROLE
 # torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
 QUIET = "FATAL"
 # The trainer's default for --dataloader_num_workers.
-DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"
 # Rows of text are put together in a few milliseconds a batch: one process is ahead, the other works.
 _MOST_DATALOADER_WORKERS = 2
 
@@ -62,7 +62,7 @@ def plan(
     if backend == "ccl" and environment.world_size > 1:
         chosen.update(ccl_workers.variables(workers, environment.local_world_size, user_environ))
     loaders = _dataloader_workers(part, len(cpus), threads, user_environ, notes)
-    chosen[DATALOADER_WORKERS] = str(loaders)
+    chosen[contract.DATALOADER_WORKERS] = str(loaders)
     if "TORCH_CPP_LOG_LEVEL" not in user_environ:
         chosen["TORCH_CPP_LOG_LEVEL"] = QUIET
         notes.reasons.append(
@@ -146,14 +146,14 @@ def _dataloader_workers(part: Share, cpus: int, threads: int, environ: Mapping[s
     """Processes that fit beside the compute threads: on second hardware threads, or on cores without one."""
     spare = 0 if part.crowded else math.floor(min(cpus, part.quota)) - threads
     workers = max(0, min(_MOST_DATALOADER_WORKERS, spare))
-    own = environ.get(DATALOADER_WORKERS, "")
+    own = environ.get(contract.DATALOADER_WORKERS, "")
     if own:
         value = whole_number(own)
         if value is None:
             raise UsageError(
-                f"{DATALOADER_WORKERS} is {own!r}, expected a number of processes: correct or unset it"
+                f"{contract.DATALOADER_WORKERS} is {own!r}, expected a number of processes: correct or unset it"
             )
-        notes.reasons.append(f"{DATALOADER_WORKERS}={own} is the user's own")
+        notes.reasons.append(f"{contract.DATALOADER_WORKERS}={own} is the user's own")
         return value
     if workers:
         where = f"beside {count(threads, 'thread')} on {count(cpus, 'CPU')}"

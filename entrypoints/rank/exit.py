@@ -17,7 +17,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from entrypoints.cli.errors import USAGE_EXIT_CODE, MeetingError, UsageError
+from entrypoints import contract
+from entrypoints.cli.errors import MeetingError, UsageError
 
 _ATEXIT_SECONDS = 10.0
 
@@ -27,7 +28,9 @@ def record(error: BaseException) -> None:
     name = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not name or Path(name).exists():  # the first error is the cause
         return
-    printed = isinstance(error, UsageError) or (isinstance(error, SystemExit) and error.code == USAGE_EXIT_CODE)
+    printed = isinstance(error, UsageError) or (
+        isinstance(error, SystemExit) and error.code == contract.USAGE_EXIT_CODE
+    )
     details = {
         "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "timestamp": str(int(time.time())),
@@ -48,7 +51,7 @@ def usage(error: UsageError) -> int:
     """Print the line, leave the cause for the agent. Returns the exit code."""
     print(f"error: {error}", file=sys.stderr, flush=True)
     record(error)
-    return USAGE_EXIT_CODE
+    return contract.USAGE_EXIT_CODE
 
 
 def how_it_ended(returncode: int, out_of_memory: bool = False) -> tuple[int, str]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from entrypoints import contract
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
@@ -51,7 +52,7 @@ def parse(argv: Sequence[str]) -> RunOptions:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"leave an adaptation out, or all of them; may be repeated (variable: {catalogue.VARIABLE})",
+        help=f"leave an adaptation out, or all of them; may be repeated (variable: {contract.NO_ADAPT})",
     )
     add("-m", dest="is_module", action="store_true", help="run a module instead of a file")
     add("target", nargs="?", metavar="SCRIPT.py|MODULE")

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine.facts import MemoryPolicy
 from entrypoints.placement import detect
@@ -13,8 +14,6 @@ from entrypoints.plan import command as plan
 from entrypoints.plan.preload import split
 
 # What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
-PRELOADED = "CPU_TRAIN_STACK_PRELOADED"
-LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"
 
 
 def start(argv: list[str]) -> NoReturn:
@@ -35,8 +34,8 @@ def start(argv: list[str]) -> NoReturn:
     environ = dict(os.environ)
     detect.export(made.placement, environ)
     environ.update(made.environment)
-    environ[LAUNCHER] = made.placement.launcher
-    environ[PRELOADED] = ":".join(made.preload)
+    environ[contract.LAUNCHER] = made.placement.launcher
+    environ[contract.PRELOADED] = ":".join(made.preload)
     os.execve(sys.executable, python("entrypoints.rank.worker", argv), environ)  # noqa: S606 - no shell is the point
 
 
@@ -101,7 +100,7 @@ def take_back(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironment,
 
     LD_PRELOAD goes back to what the user had: it was for this process, not for those that it starts.
     """
-    ours = split(environ.pop(PRELOADED, ""))
+    ours = split(environ.pop(contract.PRELOADED, ""))
     rest = [path for path in split(environ.get("LD_PRELOAD", "")) if path not in ours]
     environ.pop("LD_PRELOAD", None)
     if rest:
@@ -114,6 +113,6 @@ def take_back(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironment,
         node_rank=int(environ["GROUP_RANK"]),
         master_addr=environ["MASTER_ADDR"],
         master_port=int(environ["MASTER_PORT"]),
-        launcher=environ.pop(LAUNCHER),
+        launcher=environ.pop(contract.LAUNCHER),
     )
     return place, ours

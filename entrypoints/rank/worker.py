@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from typing import NoReturn, Protocol
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.group import banner
 from entrypoints.group.banner import Announce
@@ -73,9 +74,9 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         widened = bf16_products.needed(bf16)
         if widened:
             bf16_products.install()
-        if library.wanted(dropout.VARIABLE):
+        if library.wanted(contract.DROPOUT_KERNEL):
             dropout.install()
-        if library.wanted(attention.VARIABLE):
+        if library.wanted(contract.ATTENTION_KERNEL):
             attention.install(bf16, widened)
         return job.run(environment, partial(banner.show, environment, preloaded))
 

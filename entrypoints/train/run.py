@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch.distributed as dist
 
+from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreed
@@ -147,8 +148,8 @@ def _document(
     window = int(arguments.logging_steps) if arguments.logging_steps >= 1 else 10
     first, last = result.window_means(losses, window)
     return {
-        "pin": os.environ.get("CPU_TRAIN_STACK_PIN"),
-        "image": os.environ.get("CPU_TRAIN_STACK_IMAGE"),
+        "pin": os.environ.get(contract.PIN),
+        "image": os.environ.get(contract.IMAGE),
         "task": plan.rows.task,
         # What ran, not what was asked for.
         "backend": dist.get_backend() if dist.is_initialized() else None,

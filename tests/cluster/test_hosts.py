@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tests import containers, registry, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
-from tooling.basis.errors import USAGE_EXIT_CODE
 from tooling.basis.identity import IDENTITY
 from tooling.basis.say import say
 from tooling.engine import api
@@ -118,7 +118,7 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
         assert not any(UNSEEN.encode() in line for line in lines)
         assert_no_file_has_the_secret(machines)
         again = machines.inv("launch", *options, "--", "true")
-        assert (again.returncode, again.stderr.count("\n")) == (USAGE_EXIT_CODE, 1), again
+        assert (again.returncode, again.stderr.count("\n")) == (contract.USAGE_EXIT_CODE, 1), again
         assert "job held is running" in again.stderr
         # Without a record, as after rm -r .cache, it is known from the hosts themselves.
         file = record.folder_of("held") / "job.json"
@@ -126,7 +126,10 @@ def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machine
         file.unlink()
         elsewhere = machines.inv("launch", *options, "--", "true")
         file.write_text(text)
-        assert (elsewhere.returncode, elsewhere.stderr.count("a job held is running")) == (USAGE_EXIT_CODE, 3)
+        assert (elsewhere.returncode, elsewhere.stderr.count("a job held is running")) == (
+            contract.USAGE_EXIT_CODE,
+            3,
+        )
         shown = machines.inv("status", "--name=held").stdout
         assert shown.count("running") == 3
         assert re.search(rf"gamma .*cts-job-{IDENTITY}-held-2 .*running", shown)
@@ -240,13 +243,13 @@ def test_each_unfit_host_is_one_line_and_nothing_starts(machines: Machines, unfi
             bare_hosts.docker("image", "rm", "--force", made)
             # A host pulls a missing image. This image is empty: only the start of the container fails.
             pulled = machines.inv("launch", f"--hosts={machines.file('alpha')}", *options)
-            assert pulled.returncode == USAGE_EXIT_CODE
+            assert pulled.returncode == contract.USAGE_EXIT_CODE
             assert "alpha: its container cannot be started: " in pulled.stderr.splitlines()[-1], pulled.stderr
         hosts = ["alpha", "nowhere.invalid", "bare", "down", "other", "changed", "beta"]
         done = machines.inv("launch", f"--hosts={machines.file(*hosts)}", *options)
     finally:
         subprocess.run(["docker", "image", "rm", "--force", made], capture_output=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (USAGE_EXIT_CODE, "")
+    assert (done.returncode, done.stdout) == (contract.USAGE_EXIT_CODE, "")
     lines = done.stderr.splitlines()[1:]
     assert [line.partition(":")[0] for line in lines] == hosts[1:-1], done.stderr
     reasons = ["does not resolve", "is missing and cannot be pulled", "cannot be reached|does not answer"]
@@ -260,7 +263,7 @@ def test_a_key_that_is_not_known_is_refused(machines: Machines) -> None:
     text = known.read_text()
     known.write_text("".join(text.splitlines(keepends=True)[1:]))
     done = machines.inv("launch", f"--hosts={machines.file('alpha', 'beta')}", "--name=unknown", "--", "true")
-    assert (done.returncode, len(done.stderr.splitlines())) == (USAGE_EXIT_CODE, 2)
+    assert (done.returncode, len(done.stderr.splitlines())) == (contract.USAGE_EXIT_CODE, 2)
     assert re.match("alpha: the host key of .* is not known", done.stderr.splitlines()[1])
     assert known.read_text() == "".join(text.splitlines(keepends=True)[1:])
     known.write_text(text)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from entrypoints.machine import cpuinfo
 from entrypoints.machine.facts import EMULATED
-from entrypoints.operators import attention, dropout
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -44,8 +44,8 @@ def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str,
     ("variables", "left"),
     [
         ((), {"dropout", "attention", "attention-without-dropout"}),
-        ((dropout.VARIABLE,), {"attention", "attention-without-dropout"}),
-        ((attention.VARIABLE,), {"dropout"}),
+        ((contract.DROPOUT_KERNEL,), {"attention", "attention-without-dropout"}),
+        ((contract.ATTENTION_KERNEL,), {"dropout"}),
     ],
 )
 def test_a_user_can_have_torchs_own(run_in_image: RunInImage, variables: tuple[str, ...], left: set[str]) -> None:

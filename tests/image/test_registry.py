@@ -23,8 +23,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tests import containers, registry, second_engine
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.engine import api
 from tooling.engine.api import Engine
@@ -82,7 +83,7 @@ def fails(docker: Engine, address: str, image: str) -> str:
     """The one line of a push that fails; the local tag that it took is gone again."""
     with pytest.raises(UsageError) as caught:
         opened(docker, address).push(image, "fails", say)
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     listed = subprocess.run(["docker", "image", "ls", f"{address}/team/stack"], capture_output=True, check=True)
     assert len(listed.stdout.splitlines()) == 1, "a local tag was left behind"

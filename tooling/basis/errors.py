@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from invoke.exceptions import Exit
 
-USAGE_EXIT_CODE = 2
-INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
+from entrypoints import contract
 
 
 class UsageError(Exit):
     """One line: what was found, what was expected and what to do. ./inv prints the line and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message=message, code=USAGE_EXIT_CODE)
+        super().__init__(message=message, code=contract.USAGE_EXIT_CODE)
 
     def __str__(self) -> str:
         return str(self.message)

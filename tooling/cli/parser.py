@@ -13,7 +13,8 @@ from invoke.collection import Collection
 from invoke.exceptions import Exit, ParseError
 from invoke.program import Program
 
-from tooling.basis.errors import INTERRUPTED_EXIT_CODE, UsageError
+from entrypoints import contract
+from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
 
@@ -131,7 +132,7 @@ class TaskProgram(Program):
         try:
             super().execute()
         except KeyboardInterrupt:
-            sys.exit(INTERRUPTED_EXIT_CODE)
+            sys.exit(contract.INTERRUPTED_EXIT_CODE)
 
     def no_tasks_given(self) -> NoReturn:
         self.list_tasks()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
+from entrypoints import contract
 from tooling.basis.say import say
 from tooling.checks.faults import reliability
 from tooling.cli import jobs
@@ -145,7 +146,7 @@ def launch(
     output: str | None = None,
     hub: str | None = None,
     memory: str | None = None,
-    port: int = 29500,
+    port: int = contract.MASTER_PORT,
     detach: bool = False,
     dry_run: bool = False,
 ) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from entrypoints import contract
 from entrypoints.machine import shared_memory
 from entrypoints.machine.facts import Core
 from entrypoints.plan import division
@@ -20,9 +21,7 @@ from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
-MASTER_PORT = 29500
 # The variable with the job's name, which stays the same when the job restarts.
-JOB = "CPU_TRAIN_STACK_JOB"
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
@@ -144,7 +143,7 @@ def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
         f"--nnodes={spec.nodes}",
         f"--node-rank={node_rank}",
         "--master-addr=node-0",
-        f"--master-port={MASTER_PORT}",
+        f"--master-port={contract.MASTER_PORT}",
         f"--nproc-per-node={spec.ranks_per_node}",
         "--",
         *spec.command,

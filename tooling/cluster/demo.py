@@ -13,6 +13,7 @@ from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
+from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.cluster import demo_data, pretrained
@@ -85,7 +86,7 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
             Mount(FOLDER / "data", "/data"),
             Mount(cluster.writable_folder(output), "/output", read_only=False),
         ),
-        environment={"CPU_TRAIN_STACK_IMAGE": image.id},
+        environment={contract.IMAGE: image.id},
         offline=True,
         launcher=launcher,
     )

@@ -11,10 +11,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.cluster.compose import LABELS, LAUNCHER, ClusterSpec, container_user
 
-SSH_PORT = 2222
 # One private key a word: its path below the folder.
 _MAKE = 'cd /run/keys && for key; do ssh-keygen -q -t ed25519 -N "" -C "" -f "$key" || exit 1; done'
 USERS = """\
@@ -37,7 +37,7 @@ def make(spec: ClusterSpec, folder: Path) -> None:
     authorized = f"restrict {_public(user_key)}"
     for name in spec.node_names:
         (folder / name / "authorized_keys").write_text(authorized, encoding="ascii")
-    known = [f"[{name}]:{SSH_PORT} {_public(key)}" for name, key in host_keys.items()]
+    known = [f"[{name}]:{contract.SSH_PORT} {_public(key)}" for name, key in host_keys.items()]
     (folder / LAUNCHER / "known_hosts").write_text("".join(known), encoding="ascii")
     # ssh serves and logs in users with a name, and the nodes' user is the caller, whose name no image knows.
     uid, gid = container_user()

@@ -10,12 +10,12 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
+from entrypoints import contract
 from tooling.basis.errors import EngineLostError
 from tooling.engine.client import connect
 
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
-VANISHED_EXIT_CODE = 137  # as after SIGKILL
 _REMOVED = "is gone: its container was removed"
 
 
@@ -98,7 +98,7 @@ def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None
         return min(failed, key=lambda node: node.finished_at)
     vanished = sorted(set(expected) - {node.name for node in nodes})
     if vanished:
-        return Node(vanished[0], "", False, VANISHED_EXIT_CODE, False, "", _REMOVED)
+        return Node(vanished[0], "", False, contract.KILLED_EXIT_CODE, False, "", _REMOVED)
     return None
 
 

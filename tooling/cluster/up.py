@@ -11,7 +11,8 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints import contract
+from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster import compose, nodes
 from tooling.cluster import run as cluster
@@ -79,10 +80,10 @@ def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_rest
 
     No restart after bad usage, which would fail again, or after ./inv down.
     """
-    spec = spec.with_environment(**{compose.JOB: f"up/{uuid.uuid4().hex}"})
+    spec = spec.with_environment(**{contract.JOB: f"up/{uuid.uuid4().hex}"})
     outcome = run(spec)
     for restart in range(1, max_restarts + 1):
-        if outcome.exit_code in (0, USAGE_EXIT_CODE) or outcome.taken_down:
+        if outcome.exit_code in (0, contract.USAGE_EXIT_CODE) or outcome.taken_down:
             break
         say(f"restart {restart} of {max_restarts}")
         outcome = run(replace(spec, restarted=True))

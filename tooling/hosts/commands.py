@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from entrypoints import contract
 from tooling.basis import identity
 from tooling.cluster.compose import START_SECONDS
 from tooling.hosts.job import Job, Place
@@ -163,7 +164,7 @@ def keep(container: str) -> str:
 
 def _environment(job: Job, places: Sequence[Place]) -> dict[str, str | None]:
     hub = {"HF_HOME": "/hub"} if job.hub else {}
-    return {"CPU_TRAIN_STACK_IMAGE": places[0].image_id, **hub, **job.environment}
+    return {contract.IMAGE: places[0].image_id, **hub, **job.environment}
 
 
 def _create(

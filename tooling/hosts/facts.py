@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from entrypoints.doctor.meeting import SKEW_SECONDS
+from entrypoints import contract
 from entrypoints.machine import cpuinfo
 from tooling.hosts.job import Job
 
@@ -138,7 +138,7 @@ def _alone(job: Job, index: int, its: Facts) -> list[str]:
 def _beside(name: str, first: Facts, its: Facts) -> list[str]:
     found = []
     apart, error = its.clock - first.clock, its.clock_error + first.clock_error
-    if abs(apart) - error > SKEW_SECONDS:
+    if abs(apart) - error > contract.MAX_CLOCK_SKEW_SECONDS:
         found.append(f"its clock is {apart:+.1f} s off that of {name}, expected less than 1 s: set up NTP on both")
     if its.cpu.machine != first.cpu.machine:
         found.append(

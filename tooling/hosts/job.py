@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster.compose import check_launcher_and_memory
@@ -36,7 +37,7 @@ class Job:
     hub: str | None = None
     environment: Mapping[str, str | None] = field(default_factory=dict)
     memory: str | None = None
-    port: int = 29500
+    port: int = contract.MASTER_PORT
 
     def __post_init__(self) -> None:
         check_launcher_and_memory(self.launcher, self.memory)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tooling.basis.errors import INTERRUPTED_EXIT_CODE, UsageError
+from entrypoints import contract
+from tooling.basis.errors import UsageError
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.hosts import checks, commands, keys, record, state
 from tooling.hosts.job import Job, Place
@@ -33,7 +34,7 @@ def run(job: Job, secrets: Sequence[str], say: Say) -> int:
         folder = record.folder_of(job.name)
         folder.mkdir(parents=True, exist_ok=True)
         output = Output(record.log_of(job.name), _show)
-        code = INTERRUPTED_EXIT_CODE
+        code = contract.INTERRUPTED_EXIT_CODE
         record.write(record.of(job, detached=False))
         try:
             _start(job, remotes, places, secrets)
@@ -48,7 +49,7 @@ def run(job: Job, secrets: Sequence[str], say: Say) -> int:
             _stop_mpirun(job, remotes)
             left = _end(remotes, keepers)
             output.wait()
-            output.close(failed=code not in (0, INTERRUPTED_EXIT_CODE))
+            output.close(failed=code not in (0, contract.INTERRUPTED_EXIT_CODE))
             record.write(replace(record.of(job, detached=False), exit_code=code))
             for line in left:
                 say(line)

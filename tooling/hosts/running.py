@@ -9,14 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
+from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster.follow import lines
 from tooling.hosts import checks, commands, launch, record
 from tooling.hosts.record import Record
 from tooling.hosts.remote import Remote
-
-STOPPED_EXIT_CODE = 143  # 128 + SIGTERM
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def stop(job: Record) -> None:
             _keep_output(job, remotes)
         launch.take_away(job, remotes)
     if job.detached:  # else who watches it writes its end
-        record.write(replace(job, exit_code=STOPPED_EXIT_CODE))
+        record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE))
     say(f"job {job.name} is stopped")
 
 

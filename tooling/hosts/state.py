@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from entrypoints import contract
 from tooling.hosts import commands
 from tooling.hosts.remote import Remote, RemoteError
 
 # Enough for a restart, or for an upgrade that leaves the containers running.
 ENGINE_SECONDS = 120.0
 ASK_SECONDS = 1.0
-_OUT_OF_MEMORY_CODE = 137
 _NO_CONTAINER = "no such"
 # The last line of `docker logs` itself when Docker stops.
 _BROKEN = re.compile(rb"(unexpected EOF|error from daemon in stream: .*|Cannot connect to the Docker .*)\n\Z")
@@ -116,7 +116,7 @@ def _end(remote: Remote, code: int, state: State | None, restarted: bool) -> End
     if state and state.out_of_memory:
         how = (
             "was killed: out of memory"
-            if code == _OUT_OF_MEMORY_CODE
+            if code == contract.KILLED_EXIT_CODE
             else f"{how}; one of its processes was killed earlier: out of memory"
         )
     if state is None or restarted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from entrypoints import contract
 from entrypoints.launch.mpi import ssh
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
@@ -9,7 +10,7 @@ from tooling.kubernetes.request import TMP, Request
 
 # mpirun and its watch only start ranks and listen to them.
 LAUNCHER_CPUS, LAUNCHER_MEMORY = "1", "1Gi"
-PORT = {"name": "ssh", "containerPort": ssh.PORT}
+PORT = {"name": "ssh", "containerPort": contract.SSH_PORT}
 # ssh refuses keys that others can read: each end works on a copy here, in memory.
 _KEYS = {"name": "keys", "mountPath": str(ssh.PRIVATE)}
 _KEYS_BYTES = 1 << 20
@@ -23,7 +24,7 @@ def documents(request: Request) -> list[Document]:
         ["sshd"],
         ports=[PORT],
         resources=pods.resources(request),
-        readinessProbe={"tcpSocket": {"port": ssh.PORT}, "periodSeconds": 2},
+        readinessProbe={"tcpSocket": {"port": contract.SSH_PORT}, "periodSeconds": 2},
         # The ranks' own come from the launcher: what sshd starts does not inherit them.
         env=[{"name": "HOME", "value": TMP}],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from entrypoints import contract
 from tooling.kubernetes.request import CLAIM, TMP, Request
 
 Document = dict[str, Any]
@@ -38,8 +39,8 @@ def resources(request: Request) -> Document:
 def environment(request: Request) -> dict[str, Any]:
     """The variables of a job: the stack's, the user's, and those with a value from a secret."""
     own = {
-        "CPU_TRAIN_STACK_IMAGE": request.image,
-        "CPU_TRAIN_STACK_JOB": request.job,
+        contract.IMAGE: request.image,
+        contract.JOB: request.job,
         "HF_HOME": f"{CLAIM if request.pvc else TMP}/huggingface",
         "HOME": TMP,
     }

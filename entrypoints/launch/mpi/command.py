@@ -20,10 +20,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
 from entrypoints.launch.mpi import hostfile as hosts
-from entrypoints.launch.mpi import hydra, node_watch, ssh
+from entrypoints.launch.mpi import hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
 from entrypoints.rank.start import python
@@ -60,7 +61,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
         help="pass this variable to every rank (may be repeated); others are not passed")  # fmt: skip
     add("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
         help="the user's key and known_hosts, mounted (default: %(default)s)")  # fmt: skip
-    add("--port", type=port_number, default=ssh.PORT, help="of the nodes' sshd (default: %(default)s)")
+    add("--port", type=port_number, default=contract.SSH_PORT, help="of the nodes' sshd (default: %(default)s)")
     add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
         help="wait for all nodes (default: %(default)g)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
@@ -105,14 +106,14 @@ def main(argv: list[str]) -> int:
         nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)
         if signals.number:
             return 128 + signals.number
-        environ = {**hydra.environ(os.environ, options.hosts, config), node_watch.FOLDER: folder}
+        environ = {**hydra.environ(os.environ, options.hosts, config), contract.WATCH: folder}
         return Job(_start(options, hostfile, environ), nodes, signals).until_end()
 
 
 def _start(options: Launch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ranks = len(options.hosts) * options.ranks_per_node
     command = python("entrypoints.launch.mpi.rank_parent", list(options.command))
-    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [node_watch.FOLDER, *options.names], command)
+    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [contract.WATCH, *options.names], command)
     sys.stdout.flush()
     # Its own process group: ctrl-C at a terminal is handled here, once.
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -6,18 +6,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from entrypoints.placement.detect import DEFAULT_MASTER_PORT
+from entrypoints import contract
 
 # Everything that ranks and launcher listen at on a network with firewalls, with sshd's port beside it: here the
 # first port is where the ranks meet, the others are hydra's and libfabric's.
-FIRST_PORT, LAST_PORT = DEFAULT_MASTER_PORT, 29999
+FIRST_PORT, LAST_PORT = contract.MASTER_PORT, 29999
 PORT_RANGE = f"{FIRST_PORT + 1}:{LAST_PORT}"
 # What mpirun is but for its search for a batch system; signals reach it directly.
 PROGRAM = "mpiexec.hydra"
 # What of the launcher's environment every rank gets. hydra by itself hands on all of it, secrets included.
 HANDED_ON = (
-    "CPU_TRAIN_STACK_IMAGE",
-    "CPU_TRAIN_STACK_PIN",
+    contract.IMAGE,
+    contract.PIN,
     "MASTER_ADDR",
     "MASTER_PORT",
     "PATH",
@@ -50,7 +50,7 @@ def environ(base: Mapping[str, str], hosts: Sequence[str], ssh_config: Path) -> 
     return {
         "I_MPI_PORT_RANGE": PORT_RANGE,
         "MASTER_ADDR": hosts[0],
-        "MASTER_PORT": str(DEFAULT_MASTER_PORT),
+        "MASTER_PORT": str(contract.MASTER_PORT),
         **base,
         # The wheel has no script that sets it.
         "I_MPI_ROOT": sys.prefix,

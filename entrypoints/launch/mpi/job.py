@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from types import FrameType
 
-from entrypoints.cli.errors import USAGE_EXIT_CODE
+from entrypoints import contract
 from entrypoints.launch.mpi import ssh
 from entrypoints.launch.mpi.sessions import Event, Nodes
 from entrypoints.machine import processes
@@ -124,7 +124,7 @@ class Job:
         """Says once what the cause was. Returns its exit code, 0 where nothing failed."""
         if self._told is None and self._failures:
             self._told = min(self._failures, key=lambda failure: failure.order)
-            if self._told.code != USAGE_EXIT_CODE:  # that has been told, once for all ranks
+            if self._told.code != contract.USAGE_EXIT_CODE:  # that has been told, once for all ranks
                 _print(self._told.text)
         return self._told.exit_code if self._told else 0
 

@@ -21,7 +21,6 @@ from entrypoints.machine import processes
 from entrypoints.machine.memory_events import Kills
 
 # The variable that passes the folder for the ranks' state to the ranks. The same path on every node.
-FOLDER = "CPU_TRAIN_STACK_WATCH"
 READY = "ready"
 POLL_SECONDS = 0.25
 # The ranks' time to end on their own when the launcher is gone.

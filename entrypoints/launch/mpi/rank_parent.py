@@ -14,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from entrypoints.launch.mpi.node_watch import FOLDER, leave_word
+from entrypoints import contract
+from entrypoints.launch.mpi.node_watch import leave_word
 from entrypoints.placement.detect import detect
 from entrypoints.rank.start import python
 
@@ -23,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(argv: list[str]) -> int:
     """Runs `argv` to its end. Returns its exit code, 128 + N for signal N."""
-    folder = Path(os.environ.pop(FOLDER))
+    folder = Path(os.environ.pop(contract.WATCH))
     place = detect(os.environ)
     # A signal that stops the job is the rank's to answer; this process waits for what comes of it.
     for number in (signal.SIGINT, signal.SIGTERM):

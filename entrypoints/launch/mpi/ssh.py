@@ -22,7 +22,6 @@ from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
 
-PORT = 2222
 DEFAULT_KEYS = "/run/keys"
 # In the image a folder of the job's user; the local cluster mounts a tmpfs there.
 PRIVATE = Path("/run/ssh")

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number
 from entrypoints.launch.mpi import ssh
@@ -22,7 +23,9 @@ def main(argv: list[str]) -> int:
     parser = Parser("sshd", "Let mpirun of another container start ranks in this one, over ssh.")
     parser.add_argument("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
         help="authorized_keys and a host key, mounted (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--port", type=port_number, default=ssh.PORT, help="to listen at (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=port_number, default=contract.SSH_PORT, help="to listen at (default: %(default)s)"
+    )
     options = parser.parse_args(argv)
     if os.getuid() == 0:
         raise UsageError("sshd: this is root, expected another user: ranks do not run as root; leave out --user")

@@ -14,9 +14,9 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
+from entrypoints import contract
 from entrypoints.cli import config_files, packages
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.plan.planner import DATALOADER_WORKERS
 from entrypoints.train.flags import old_flags, unsupported
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def training_arguments(parsed: Parsed) -> TrainingArguments:
         # The other kind needs inputs with gradients, which a frozen model under an adapter has not.
         values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if "dataloader_num_workers" not in parsed.given:
-        values["dataloader_num_workers"] = int(os.environ.get(DATALOADER_WORKERS, "0"))
+        values["dataloader_num_workers"] = int(os.environ.get(contract.DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])
     unsupported.check_compiler_names(values)
     unsupported.check_compiler(values)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.model import adapters
 from entrypoints.train.output import checkpoints, result, staging
 
 # A name that identifies the job across its restarts.
-JOB = "CPU_TRAIN_STACK_JOB"
 _SIGNATURE = "_job"  # Trainer does not push files that start with an underscore
 # torchrun's agent has a temporary folder for its lifetime. This variable names a file in it.
 _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -43,7 +43,7 @@ def job_name(environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
     `flags`: those of the command line. Different flags are a different job.
     """
     agent = _AGENT_FOLDER.match(environ.get(_AGENT_FILE, ""))
-    name = environ.get(JOB) or (agent[1] if agent else "")
+    name = environ.get(contract.JOB) or (agent[1] if agent else "")
     command = json.dumps(flags, sort_keys=True, default=str)
     return f"{name} {hashlib.sha256(command.encode()).hexdigest()[:12]}" if name else ""
 

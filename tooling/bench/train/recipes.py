@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from entrypoints.operators import library
+from entrypoints import contract
 from tooling.basis.errors import UsageError
 
 FOLDER = "/bench"
@@ -68,7 +68,7 @@ ALL = (
     Recipe("run_cpu", _run_cpu),
     Recipe("accelerate", _accelerate),
     # IPEX alone, without this project's kernels, which are in its image too.
-    Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{library.VARIABLE}=torch",)),
+    Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{contract.KERNELS}=torch",)),
     Recipe("ours", _launch),
 )
 BY_NAME = {recipe.name: recipe for recipe in ALL}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from entrypoints import contract
 from entrypoints.adapt import catalogue, old_names, words
 from entrypoints.adapt.adaptation import Situation, release
 from entrypoints.adapt.loss_scale import divides_by_items
@@ -194,11 +195,11 @@ def test_no_two_adaptations_share_a_name_and_each_says_what_it_does() -> None:
 
 
 def test_adaptations_are_switched_off_by_flag_and_by_variable() -> None:
-    off = catalogue.switched_off(["no-cuda", "use-cpu,telemetry"], {catalogue.VARIABLE: "loss-scale"})
+    off = catalogue.switched_off(["no-cuda", "use-cpu,telemetry"], {contract.NO_ADAPT: "loss-scale"})
     assert off == {"no-cuda", "use-cpu", "telemetry", "loss-scale"}
     assert catalogue.switched_off(["all"], {}) == {one.name for one in catalogue.ALL}
     with pytest.raises(UsageError, match="'no-such'"):
-        catalogue.switched_off([], {catalogue.VARIABLE: "no-such"})
+        catalogue.switched_off([], {contract.NO_ADAPT: "no-such"})
 
 
 def test_explain_lists_every_adaptation_without_running_anything() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from entrypoints import contract
 from entrypoints.operators import bf16_products
 
 
@@ -20,7 +21,7 @@ from entrypoints.operators import bf16_products
 def test_products_are_widened_only_where_instructions_lack_and_the_user_does_not_object(
     monkeypatch: pytest.MonkeyPatch, bf16: str, users: str | None, expected: bool
 ) -> None:
-    monkeypatch.delenv(bf16_products.VARIABLE, raising=False)
+    monkeypatch.delenv(contract.BF16_PRODUCTS, raising=False)
     if users:
-        monkeypatch.setenv(bf16_products.VARIABLE, users)
+        monkeypatch.setenv(contract.BF16_PRODUCTS, users)
     assert bf16_products.needed(bf16) is expected

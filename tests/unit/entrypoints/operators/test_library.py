@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.operators import attention, dropout, library
+from entrypoints import contract
+from entrypoints.operators import library
 
-NAMES = (attention.VARIABLE, dropout.VARIABLE)
+NAMES = (contract.ATTENTION_KERNEL, contract.DROPOUT_KERNEL)
 
 
 @pytest.mark.parametrize(
@@ -16,8 +17,8 @@ NAMES = (attention.VARIABLE, dropout.VARIABLE)
     [
         ({}, NAMES),
         ({"CPU_TRAIN_STACK_KERNELS": "torch"}, ()),
-        ({"CPU_TRAIN_STACK_ATTENTION_KERNEL": "torch"}, (dropout.VARIABLE,)),
-        ({"CPU_TRAIN_STACK_DROPOUT_KERNEL": "torch"}, (attention.VARIABLE,)),
+        ({"CPU_TRAIN_STACK_ATTENTION_KERNEL": "torch"}, (contract.DROPOUT_KERNEL,)),
+        ({"CPU_TRAIN_STACK_DROPOUT_KERNEL": "torch"}, (contract.ATTENTION_KERNEL,)),
         pytest.param({"CPU_TRAIN_STACK_DROPOUT": "torch"}, (), id="the old name of CPU_TRAIN_STACK_KERNELS"),
         ({"CPU_TRAIN_STACK_KERNELS": ""}, NAMES),
     ],
@@ -26,7 +27,7 @@ def test_a_variable_leaves_to_torch_what_its_name_says(
     variables: dict[str, str], wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "LIBRARY", tmp_path)
-    for name in (library.VARIABLE, library.OLD_NAME, *NAMES):
+    for name in (contract.KERNELS, contract.KERNELS_ALIAS, *NAMES):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tests.unit.tooling.tiny import silent
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import UsageError
 from tooling.cluster import pretrained
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
@@ -46,7 +47,7 @@ def fails() -> str:
     """The one line of a fetch that fails and leaves nothing behind."""
     with pytest.raises(UsageError) as caught:
         pretrained.minilm(silent)
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     assert not pretrained.MODELS.is_dir() or list(pretrained.MODELS.iterdir()) == []
     return str(caught.value)

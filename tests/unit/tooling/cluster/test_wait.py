@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tooling.basis.errors import EngineLostError
 from tooling.checks.faults import reliability
 from tooling.checks.faults import trial as fault_trial
 from tooling.checks.faults.faults import FAULTS
 from tooling.checks.faults.reliability import Recovery
 from tooling.cluster import nodes, up
-from tooling.cluster.compose import JOB, ClusterSpec
+from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.cluster.run import Outcome
 from tooling.cluster.wait import PATIENCE_SECONDS, Watchdog
@@ -85,11 +86,11 @@ def test_a_cluster_is_started_again_after_a_failure_that_another_start_can_mend(
     assert up.run_again(run, spec(), max_restarts) is ends[runs - 1]
     assert [cluster.restarted for cluster in started] == [False, *[True] * (runs - 1)]
     # The trainer goes on in a folder that bears its own job's name, and in no other.
-    names = {cluster.environment[JOB] for cluster in started}
+    names = {cluster.environment[contract.JOB] for cluster in started}
     assert len(names) == 1
     ends += [Outcome(0, 1.0)] * len(started)
     up.run_again(run, spec(), 0)
-    assert started[-1].environment[JOB] not in names
+    assert started[-1].environment[contract.JOB] not in names
 
 
 def trial(**changes: object) -> fault_trial.Trial:

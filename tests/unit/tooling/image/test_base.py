@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tests.unit.tooling.tiny import make_pin, silent
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import UsageError
 from tooling.engine import api
 from tooling.image import base
 from tooling.pins.pin import DEBIAN_RELEASES, Pin
@@ -151,7 +152,7 @@ def test_a_base_that_cannot_be_made_is_one_line(
     with pytest.raises(UsageError, match=expected) as caught:
         base.ensure(PIN, silent)
     assert "\n" not in str(caught.value)
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
     assert list((programs.folder / "cache").iterdir()) == []
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints import contract
+from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.image.choice import Choice
 from tooling.pins import choose, parse
@@ -75,5 +76,5 @@ def test_what_cannot_be_is_one_line(name: str | None, assignments: list[str], so
 def test_a_refused_pin_names_the_nearest_one() -> None:
     argv = [sys.executable, "-m", "tooling", "build", "--pin", "1.9"]
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (result.returncode, result.stdout) == (USAGE_EXIT_CODE, "")
+    assert (result.returncode, result.stdout) == (contract.USAGE_EXIT_CODE, "")
     assert result.stderr.strip().endswith("; the nearest is 1.10")

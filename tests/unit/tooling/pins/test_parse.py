@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from entrypoints import contract
+from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.pins import parse, table
@@ -59,7 +60,7 @@ def test_an_unknown_pin_lists_the_choices() -> None:
     with pytest.raises(UsageError) as caught:
         parse.load().pin("2.12")
     assert str(caught.value) == f"unknown pin '2.12': choose one of {CHOICES}"
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_wrong_row_is_one_line_with_what_was_found_and_expected(
     assert expected in message
     assert message.startswith("versions.toml")
     assert "\n" not in message
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
 
 
 def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixtur
 
 def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2() -> None:
     result = run_tooling("build", "--pin", "2.12")
-    assert (result.returncode, result.stdout) == (USAGE_EXIT_CODE, "")
+    assert (result.returncode, result.stdout) == (contract.USAGE_EXIT_CODE, "")
     assert result.stderr.strip() == f"unknown pin '2.12': choose one of {CHOICES}"
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import UsageError
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
 from tooling.pins.status import Status
@@ -86,7 +87,7 @@ def test_a_lock_that_cannot_be_used_is_one_line_that_says_how_to_make_it(
     assert expected in str(caught.value)
     assert "./inv lock --pin tiny" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
 
 
 def test_a_lock_that_was_written_is_read_again(

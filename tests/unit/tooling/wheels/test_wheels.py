@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
-from tooling.basis.errors import USAGE_EXIT_CODE, UsageError
+from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch, locks, pip
@@ -70,7 +71,7 @@ def fails(place: Place) -> str:
     """The one line of a fetch that fails and leaves nothing partial behind."""
     with pytest.raises(UsageError) as caught:
         fetch.fetch(place.pin, silent, place.fetched)
-    assert caught.value.code == USAGE_EXIT_CODE
+    assert caught.value.code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     left = {path.name for path in place.fetched.parent.iterdir()} - {".tiny.lock"}
     assert left == {"tiny"}, "scratch was left behind"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from entrypoints import contract
 from entrypoints.launch.mpi import node_watch
 from entrypoints.machine import processes
 from tests.unit.entrypoints import ROOT
@@ -46,7 +47,7 @@ class Watched:
 
     def start(self, rank: int, *command: str) -> subprocess.Popen[bytes]:
         """A rank's parent with `command` as the rank."""
-        environ = {**os.environ, node_watch.FOLDER: str(self.folder), "PMI_RANK": str(rank), "PMI_SIZE": "2"}
+        environ = {**os.environ, contract.WATCH: str(self.folder), "PMI_RANK": str(rank), "PMI_SIZE": "2"}
         environ.update({"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"})
         argv = [sys.executable, "-m", "entrypoints.launch.mpi.rank_parent", *command]
         member = subprocess.Popen(argv, env=environ, cwd=ROOT, start_new_session=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.output import folder as output
 from entrypoints.train.output import result
@@ -90,7 +91,7 @@ def test_an_explicit_checkpoint_never_stands_among_another_runs(tmp_path: Path) 
 
 
 AGENT = "/tmp/torchelastic_a1/none_b2"
-MINE = {output.JOB: "team/bert/1"}
+MINE = {contract.JOB: "team/bert/1"}
 
 
 def test_a_job_has_one_name_at_every_start_by_its_launcher_and_none_without_one() -> None:
@@ -124,7 +125,7 @@ def test_a_restart_goes_on_with_its_own_checkpoints_whatever_the_flags_say(tmp_p
             assert (start.checkpoint, start.replaces) == (mine, False)
 
 
-@pytest.mark.parametrize("other", [[], [""], [output.job_name({output.JOB: "team/bert/2"}, {})]])
+@pytest.mark.parametrize("other", [[], [""], [output.job_name({contract.JOB: "team/bert/2"}, {})]])
 def test_a_restart_never_goes_on_with_another_jobs_checkpoints(tmp_path: Path, other: list[str]) -> None:
     name = output.job_name(MINE, {})
     output.prepare(tmp_path, output.Start(None), other)
