@@ -67,12 +67,12 @@ class Source:
     is_page: bool = False
 
     @property
-    def beside_the_hosts(self) -> list[str]:
+    def extra_option(self) -> list[str]:
         """pip's options for this source and the host's own."""
         return ["--find-links" if self.is_page else "--extra-index-url", self.url]
 
     @property
-    def alone(self) -> list[str]:
+    def only_option(self) -> list[str]:
         """pip's options for this source without the host's indexes."""
         return ["--no-index", "--find-links", self.url] if self.is_page else ["--index-url", self.url]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.pins.pin import Ccl, Pin, TorchSource
 
@@ -79,13 +79,13 @@ def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> 
         return False
     proofs[pin.name] = Proof(status, command, today(), pin.facts_sha256, pin.torch_source)
     document = {name: asdict(proofs[name]) for name in sorted(proofs)}
-    write_whole(path, json.dumps(document, indent=2) + "\n")
+    write_atomic(path, json.dumps(document, indent=2) + "\n")
     return True
 
 
 def record_image(content: str, facts: Mapping[str, Any], folder: Path = TESTED) -> None:
     """Writes down that a demo passed on an image with this content (tooling.image.inspect)."""
-    write_whole(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
+    write_atomic(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
 
 
 def is_tested(content: str, folder: Path = TESTED) -> bool:
