@@ -6,12 +6,13 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.hosts import checks, commands, keys, record, state
 from tooling.hosts.job import Job, Place
@@ -21,8 +22,6 @@ from tooling.hosts.remote import Remote, RemoteError
 from tooling.hosts.state import End
 
 _POLL_SECONDS = 0.2
-
-Say = Callable[[str], None]
 
 
 def run(job: Job, secrets: Sequence[str], say: Say) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.basis.locking import TakenError, alone
+from tooling.basis.files import LockedError, locked
 from tooling.basis.say import say
 from tooling.cluster import up
 from tooling.cluster.run import check_name
@@ -71,16 +71,16 @@ def run(request: Request) -> None:
         return
     secrets = values(job.secrets, os.environ)
     try:
-        with alone(record.lock_of(job.name), waiting=None):
+        with locked(record.lock_of(job.name), waiting=None):
             old = record.read(job.name)
             if old and old.detached and not old.ended:
-                raise TakenError
+                raise LockedError
             if request.detach:
                 launch.start(job, secrets, say)
                 say(f"started job {job.name}: ./inv logs --name {job.name} shows its output, ./inv stop ends it")
                 return
             code = launch.run(job, secrets, say)
-    except TakenError:
+    except LockedError:
         raise UsageError(
             f"job {job.name} is running: choose another --name, or stop it with ./inv stop --name {job.name}"
         ) from None
