@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from entrypoints import contract
 from tooling.basis import identity
-from tooling.cluster.compose import START_SECONDS
+from tooling.cluster import launchers
 from tooling.hosts.job import Job, Place
 
 JOB_LABEL = "cpu-train-stack.job"
@@ -83,32 +83,29 @@ def create(job: Job, index: int, places: Sequence[Place]) -> str:
         return _mpirun(job, index, places)
     low, high = job.port_range
     ports = {"FI_TCP_PORT_LOW_RANGE": str(low), "FI_TCP_PORT_HIGH_RANGE": str(high)}
-    command = [
-        "launch",
-        f"--nnodes={len(job.hosts)}",
-        f"--node-rank={index}",
-        f"--master-addr={places[0].address}",
-        f"--master-port={job.port}",
-        f"--nproc-per-node={job.ranks_per_node}",
-        "--",
-        *job.command,
-    ]
-    return _create(job, index, places, {**ports, **_environment(job, places)}, command)
+    launch = launchers.launch(
+        job.command,
+        ranks_per_node=job.ranks_per_node,
+        nodes=len(job.hosts),
+        node_rank=index,
+        master_addr=places[0].address,
+        master_port=job.port,
+    )
+    return _create(job, index, places, {**ports, **_environment(job, places)}, launch)
 
 
 def _mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
     if index > 0:
         return _create(job, index, places, {}, ["sshd", f"--port={job.ssh_port}"])
     environment = _environment(job, places)
-    launch = [
-        f"--hosts={','.join(place.address for place in places)}",
-        f"--ranks-per-node={job.ranks_per_node}",
-        f"--port={job.ssh_port}",
-        f"--timeout={START_SECONDS}",
-        *(f"--env={name}" for name in environment),
-        "--",
-        *job.command,
-    ]
+    launch = launchers.mpi_launch(
+        job.command,
+        variables=environment,
+        hosts=[place.address for place in places],
+        ranks_per_node=job.ranks_per_node,
+        port=job.ssh_port,
+        timeout=launchers.MPI_START_SECONDS,
+    )
     low, high = job.port_range
     own = {
         "MASTER_PORT": str(job.port),
@@ -117,7 +114,7 @@ def _mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
         "I_MPI_HYDRA_IFACE": places[0].interface,
     }
     # hydra starts the ranks of its own address without ssh, in its own container.
-    both = 'entrypoint sshd "--port=$0" & exec entrypoint mpi-launch "$@"'
+    both = 'entrypoint sshd "--port=$0" & exec entrypoint "$@"'
     return _create(job, 0, places, {**own, **environment}, ["sh", "-c", both, str(job.ssh_port), *launch])
 
 
