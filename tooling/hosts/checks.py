@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose
 from tooling.hosts import commands, facts
 from tooling.hosts.facts import Facts
-from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job, Place
 from tooling.hosts.remote import Done, Remote, RemoteError
 

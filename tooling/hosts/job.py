@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from entrypoints import contract
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster.compose import check_launcher_and_memory
-from tooling.hosts.hostfile import Host
 
 # Ports from the meeting port on: that one, hydra's and libfabric's, and the last for the containers' sshd.
 PORTS = 500

@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_whole
 from tooling.basis.locking import TakenError, alone
 from tooling.basis.paths import CACHE
-from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job
 
 JOBS = CACHE / "jobs"

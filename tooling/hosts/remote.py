@@ -16,7 +16,7 @@ from paramiko import Channel, RejectPolicy, SSHException
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
 
-from tooling.hosts.hostfile import Host
+from entrypoints.launch.mpi.hostfile import Host
 
 CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tooling.hosts.hostfile import Host
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.hosts.job import Job
 
 HOSTS = (Host("alpha"), Host("beta", user="me"), Host("gamma"))

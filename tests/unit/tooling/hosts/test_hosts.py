@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints.launch.mpi.hostfile import Host
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
 from tooling.hosts import facts, hostfile, keys, remote
 from tooling.hosts.facts import Facts
-from tooling.hosts.hostfile import Host
 from tooling.hosts.request import values
 
 FACTS = """\
@@ -30,46 +30,22 @@ cpu flags\t\t: fpu avx2 avx512f
 """
 
 
-def test_a_hostfile_in_the_forms_of_the_guides() -> None:
-    text = "# the cluster\n\nalpha\n  me@beta slots=4  # fast\ngamma:8\n10.0.0.7 slots = 2\n"
-    assert hostfile.parse(text, "hosts") == (
-        Host("alpha"),
-        Host("beta", "me", 4),
-        Host("gamma", None, 8),
-        Host("10.0.0.7", None, 2),
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("alpha beta", "line 2: found 'alpha beta', expected NAME"),
-        ("alpha slots=many", "line 2: slots is 'many', expected a number of 1 or more"),
-        ("alpha:0", "line 2: slots is '0'"),
-        ("alpha:", "line 2: slots is ''"),
-        ("alpha:2 slots=2", "line 2: found"),
-        ("@alpha", "line 2: found"),
-        ("-oProxyCommand=x", "line 2: found"),
-        ("fe80::1", "line 2: found 'fe80::1', expected NAME, USER@NAME"),
-        ("alpha;reboot", "line 2: found"),
-        ("first", "line 2: first is listed twice"),
-    ],
-)
-def test_a_line_that_is_no_host_is_one_line(line: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        hostfile.parse(f"first\n{line}\n", "hosts")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_without_hosts_or_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="lists no host"):
-        hostfile.parse("# nothing\n", "hosts")
+def test_a_hostfile_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
     with pytest.raises(UsageError, match="does not exist"):
-        hostfile.read(tmp_path / "hosts")
+        hostfile.read(file)
+    file.write_text("# nothing\n")
+    with pytest.raises(UsageError, match="found no host"):
+        hostfile.read(file)
+    file.write_text("first\nme@second # comment\n:2\n")
+    with pytest.raises(UsageError, match=r"hosts: line 3: found ':2', expected NAME, USER@NAME"):
+        hostfile.read(file)
+    file.write_bytes(b"\xff\n")
+    with pytest.raises(UsageError, match="cannot be read"):
+        hostfile.read(file)
 
 
-def test_ranks_on_a_host_are_as_asked_else_as_the_slots_say_else_one() -> None:
+def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> None:
     two = (Host("a", slots=2), Host("b", slots=2))
     assert hostfile.ranks(two, None) == 2
     assert hostfile.ranks(two, 1) == 1
