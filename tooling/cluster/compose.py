@@ -18,6 +18,7 @@ from tooling.basis import identity
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
 from tooling.basis.say import last_line
+from tooling.cluster import launchers
 from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
@@ -26,8 +27,6 @@ LABELS = {identity.LABEL: identity.IDENTITY}
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
-# For mpirun's nodes to come up. They start at the same time as the launcher, within a second or two.
-START_SECONDS = 60
 # Of a quota of processor time: who has used it up stands still to the period's end. The kernel's own: with 10 ms,
 # nodes of 0.15 of a core computed 15% less and waited for each other longer, see docs/benchmarks.md.
 CPU_PERIOD_US = 100_000
@@ -124,33 +123,6 @@ def shm_bytes(ranks: int, cpus: int) -> int:
     return (1 << 30) + shared_memory.needed(ranks, cpus)
 
 
-def mpi_launch_command(spec: ClusterSpec) -> list[str]:
-    """What the launcher of a cluster of mpirun's runs: of its environment the ranks get what is named."""
-    return [
-        "mpi-launch",
-        f"--hosts={','.join(spec.node_names)}",
-        f"--ranks-per-node={spec.ranks_per_node}",
-        f"--timeout={START_SECONDS}",
-        *(f"--env={name}" for name in spec.environment),
-        "--",
-        *spec.command,
-    ]
-
-
-def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
-    """What node `node_rank` runs: the image's own launcher around the cluster's command."""
-    return [
-        "launch",
-        f"--nnodes={spec.nodes}",
-        f"--node-rank={node_rank}",
-        "--master-addr=node-0",
-        f"--master-port={contract.MASTER_PORT}",
-        f"--nproc-per-node={spec.ranks_per_node}",
-        "--",
-        *spec.command,
-    ]
-
-
 def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
     """The Compose document of a cluster whose nodes split the host's physical `cores`.
 
@@ -177,14 +149,29 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
         if spec.launcher == "mpirun":
             services[name]["volumes"] += _key_volumes(keys, name)
         else:
-            services[name]["command"] = [_escape(word) for word in launch_command(spec, node_rank)]
+            launch = launchers.launch(
+                spec.command,
+                ranks_per_node=spec.ranks_per_node,
+                nodes=spec.nodes,
+                node_rank=node_rank,
+                master_addr=spec.node_names[0],
+                master_port=contract.MASTER_PORT,
+            )
+            services[name]["command"] = [_escape(word) for word in launch]
             services[name]["environment"] = environment
     if spec.launcher == "mpirun":
+        launch = launchers.mpi_launch(
+            spec.command,
+            variables=spec.environment,
+            hosts=spec.node_names,
+            ranks_per_node=spec.ranks_per_node,
+            timeout=launchers.MPI_START_SECONDS,
+        )
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
             "labels": LABELS,
-            "command": [_escape(word) for word in mpi_launch_command(spec)],
+            "command": [_escape(word) for word in launch],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
         }

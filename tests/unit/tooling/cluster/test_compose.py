@@ -18,7 +18,7 @@ from tests.unit.entrypoints.machines.layout import lay_out
 from tests.unit.entrypoints.machines.recorded import MACHINES
 from tooling.basis import yaml as yaml_text
 from tooling.basis.errors import UsageError
-from tooling.cluster import compose, nodes, up
+from tooling.cluster import compose, launchers, nodes, up
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.follow import lines
@@ -207,7 +207,7 @@ def test_a_cluster_of_mpiruns_has_nodes_that_wait_and_a_launcher_that_names_them
         "mpi-launch",
         "--hosts=node-0,node-1",
         "--ranks-per-node=3",
-        f"--timeout={compose.START_SECONDS}",
+        f"--timeout={launchers.MPI_START_SECONDS}",
         "--env=HF_TOKEN",
         "--env=A",
         "--",
