@@ -33,7 +33,7 @@ from entrypoints.doctor import (
     versions,
 )
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine import cpuinfo, topology
+from entrypoints.machine import cpus, topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command, planner, preload
@@ -97,7 +97,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     yield from checks.attempt("network", partial(meeting.examine, master, environ))
     if options.quick:
         return
-    yield from checks.attempt("a rank", lambda: single.examine(cpuinfo.read().bf16))
+    yield from checks.attempt("a rank", lambda: single.examine(cpus.read_model().bf16))
     yield from checks.attempt("allreduce", collectives.examine)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from entrypoints.doctor import ranks
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine.cpus import EMULATED
 from entrypoints.plan import preload
 
 MODULE = "entrypoints.doctor.probe"

@@ -17,8 +17,8 @@ from typing import Callable
 from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
-from entrypoints.machine import cpuinfo, mapped
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine import cpus, processes, shared_memory
+from entrypoints.machine.cpus import EMULATED
 from entrypoints.placement.detect import DistributedEnvironment
 
 # `show` for the process's own rank; the argument is `quiet`.
@@ -55,7 +55,7 @@ def look(
     """This rank. `preloaded`: the paths that it was started with. `backend`: of its group."""
     import torch
 
-    loaded = mapped.files()
+    loaded = processes.mapped_files()
     there = {path: str(Path(path).resolve()) in loaded for path in preloaded}
     return Seen(
         node_rank=environment.node_rank,
@@ -63,11 +63,11 @@ def look(
         pin=environ.get(contract.PIN, "unknown"),
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
-        bf16=cpuinfo.bf16_of(environ),
+        bf16=cpus.bf16_of(environ),
         preloads=tuple(Path(path).name for path, is_there in there.items() if is_there),
         missing=tuple(Path(path).name for path, is_there in there.items() if not is_there),
         interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
-        shared_memory=mapped.has_shared_memory(loaded),
+        shared_memory=shared_memory.is_in_use(loaded),
         wants_shared_memory=environ.get("CCL_ATL_SHM", "0") != "0",
     )
 

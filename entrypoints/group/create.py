@@ -38,8 +38,9 @@ _TICKETS, _ANSWER = "cpu-train-stack/tickets", "cpu-train-stack/answer/{}"
 
 
 def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) -> None:
-    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    os.environ["GLOO_SOCKET_IFNAME"] = network.choose(environment, wanted, deadline_seconds)
+    wanted = os.environ.get(network.USERS_CHOICE, "")
+    choice = network.choose(environment.master_addr, environment.several_nodes, wanted, deadline_seconds)
+    os.environ[network.USERS_CHOICE] = choice.interface
 
 
 def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:

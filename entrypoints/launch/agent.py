@@ -27,7 +27,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.launch import agent_options, restarts
 from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from entrypoints.plan.planner import LAUNCH_ROLE, QUIET, ranks_for
 from entrypoints.rank import start
@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
         launcher="launch",
     )
     if node.several_nodes:
-        network.choose(node, os.environ.get("GLOO_SOCKET_IFNAME", ""), options.timeout_seconds)
+        wanted = os.environ.get(network.USERS_CHOICE, "")
+        network.choose(node.master_addr, node.several_nodes, wanted, options.timeout_seconds)
     return _run_agent(options, node)
 
 
@@ -79,7 +80,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
-    kills = Kills()
+    kills = OutOfMemoryKills()
 
     def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
         line = _describe(failures, options, kills)[1]
@@ -103,7 +104,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             **_meeting_of(options, node),
         )
         first, *rest = start.python("entrypoints", list(options.command))
-        processes.tell_of_stopped_ranks(_node_name(options))
+        processes.report_stopped_ranks(_node_name(options))
         try:
             api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
@@ -137,14 +138,14 @@ def _node_name(options: Launch) -> object:
     return socket.gethostname() if options.node_rank is None else options.node_rank
 
 
-def _report(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> int:
+def _report(failures: Mapping[int, ProcessFailure], options: Launch, kills: OutOfMemoryKills) -> int:
     code, line = _describe(failures, options, kills)
     if not first_failure(failures)[1].error_file_data.get("printed"):
         print(line, file=sys.stderr, flush=True)
     return code
 
 
-def _describe(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> tuple[int, str]:
+def _describe(failures: Mapping[int, ProcessFailure], options: Launch, kills: OutOfMemoryKills) -> tuple[int, str]:
     """The first failure's exit code, and a line with its rank and its cause."""
     global_rank, failure = first_failure(failures)
     out_of_memory = failure.exitcode == -signal.SIGKILL and kills.any_new()

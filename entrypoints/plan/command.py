@@ -16,7 +16,7 @@ from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count, whole_number
 from entrypoints.cli.options import Parser, positive_integer
-from entrypoints.machine import topology
+from entrypoints.machine import network, topology
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Topology
 from entrypoints.placement import detect
@@ -52,10 +52,9 @@ def main(argv: list[str]) -> int:
     place = detect.detect(os.environ)
     if options.local_world_size or options.world_size or options.local_rank:
         place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
-    host = topology.read(master_addr=place.master_addr if place.launcher != _WHAT_IF else None)
-    libraries = preload.find(os.environ)
+    host, libraries = topology.read(), preload.find(os.environ)
     ranks = 1 if options.json else min(place.local_world_size, _MOST_RANKS_SHOWN)
-    made = planner.plan(place, host, os.environ, libraries, options.backend)
+    made = _with_interface(planner.plan(place, host, os.environ, libraries, options.backend), os.environ)
     if options.json:
         print(json.dumps(made.document(), indent=2))
         return 0
@@ -68,6 +67,20 @@ def main(argv: list[str]) -> int:
 
 
 _WHAT_IF = "what-if"
+
+
+def _with_interface(made: RankPlan, environ: Mapping[str, str]) -> RankPlan:
+    """The plan with the interface that the process group will use, or the error that it will raise."""
+    place = made.placement
+    if place.world_size == 1 or place.launcher == _WHAT_IF:
+        return made
+    try:
+        choice = network.choose(place.master_addr, place.several_nodes, environ.get(network.USERS_CHOICE, ""))
+    except UsageError as error:
+        return replace(made, warnings=(*made.warnings, str(error)))
+    return replace(
+        made, reasons=(*made.reasons, f"the ranks communicate over {choice.interface}: {choice.reason}")
+    )
 
 
 def what_if(

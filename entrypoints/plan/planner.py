@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count, whole_number
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import EMULATED, SUPPORTED_MACHINE, MemoryPolicy, Topology
+from entrypoints.machine.cpus import EMULATED, SUPPORTED_MACHINE, format_cpu_list
+from entrypoints.machine.facts import Topology
+from entrypoints.machine.numa import REFUSED, MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment, variables
 from entrypoints.placement.detect import warnings as environment_warnings
 from entrypoints.plan import ccl_workers, share
@@ -54,7 +55,6 @@ def plan(
     openmp.explain_threads(own_threads, threads, part, kept, notes)
     cpus = tuple(sorted(cpu for core in computing for cpu in core.cpus))
     memory = _memory_policy(part, topology, notes)
-    _meeting(environment, topology, user_environ, notes)
 
     chosen = variables(environment)
     chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
@@ -98,26 +98,13 @@ def ranks_for(topology: Topology) -> int:
     return max(1, min(places, math.ceil(topology.quota.cpus / cores_each), math.floor(topology.quota.cpus)))
 
 
-def _meeting(
-    environment: DistributedEnvironment, topology: Topology, environ: Mapping[str, str], notes: Notes
-) -> None:
-    """Say over which interface the ranks meet; `network.choose` decides it when they do."""
-    own, route = environ.get("GLOO_SOCKET_IFNAME"), topology.route
-    if own:
-        notes.reasons.append(f"GLOO_SOCKET_IFNAME={own} is the user's own: the ranks talk over it")
-    elif route and environment.world_size > 1:
-        notes.reasons.append(
-            f"the ranks talk over {route.interface}: {route.source} is on the way to {route.master_addr}"
-        )
-
-
 def _memory_policy(part: Share, topology: Topology, notes: Notes) -> MemoryPolicy:
     """Near memory for a rank on one NUMA node, all of its nodes in turn for one that reaches over several."""
     usable = {node.number for node in topology.nodes if node.allowed and node.memory_bytes and node.cpus}
     if sum(node.memory_bytes > 0 for node in topology.nodes) < 2:
         return MemoryPolicy()
     nodes = tuple(sorted({core.node for core in part.cores} & usable))
-    if topology.memory_policy == "refused":
+    if topology.memory_policy == REFUSED:
         notes.reasons.append(
             "no memory policy: this container forbids it (CAP_SYS_NICE allows it); pages come from the NUMA node "
             "of the thread that touches them first, which for a rank on one node is the same"

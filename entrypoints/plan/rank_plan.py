@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from entrypoints.machine.facts import MemoryPolicy
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import MemoryPolicy
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement import detect
 from entrypoints.plan import command as plan
 from entrypoints.plan.preload import split

@@ -56,7 +56,7 @@ LISTS = {"entrypoints": ENTRYPOINTS, "tooling": TOOLING}
 # What tooling/ may import of entrypoints/ besides contract.
 SHARED = {
     "entrypoints.launch.mpi.ssh",
-    "entrypoints.machine.cpuinfo",
+    "entrypoints.machine.cpus",
     "entrypoints.machine.facts",
     "entrypoints.machine.shared_memory",
     "entrypoints.machine.topology",

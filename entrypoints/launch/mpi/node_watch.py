@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from entrypoints.machine import processes
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 
 # The variable that passes the folder for the ranks' state to the ranks. The same path on every node.
 READY = "ready"
@@ -73,7 +73,7 @@ def read(folder: Path) -> dict[int, Member]:
 
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
-    kills = Kills()
+    kills = OutOfMemoryKills()
     open_ended = True
     while open_ended:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
@@ -85,7 +85,7 @@ def _watch(folder: Path) -> None:
                 _say({"rank": rank, "local_rank": member.local_rank, **event})
 
 
-def _events(member: Member, kills: Kills) -> list[dict[str, object]]:
+def _events(member: Member, kills: OutOfMemoryKills) -> list[dict[str, object]]:
     events: list[dict[str, object]] = []
     if member.code is not None and "end" not in member.reported:
         member.reported.add("end")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from entrypoints.group.banner import LINES, Seen, lines
-from entrypoints.machine.cpuinfo import limited
+from entrypoints.machine.cpus import Cpu, bf16_of
 from entrypoints.placement.detect import DistributedEnvironment
 
 VERSIONS = {"torch": "2.13.0+cpu"}
@@ -118,4 +118,4 @@ def test_everything_wrong_at_once_is_still_eight_lines() -> None:
     ],
 )
 def test_a_limit_on_onednns_instructions_counts(bf16: str, cap: str, expected: str) -> None:
-    assert limited(bf16, cap) == expected
+    assert bf16_of({"ONEDNN_MAX_CPU_ISA": cap}, Cpu("x86_64", "", (), bf16)) == expected

@@ -13,7 +13,7 @@ import pytest
 from entrypoints.cli.errors import UsageError
 from entrypoints.launch import agent
 from entrypoints.launch import options as launch_options
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 
 
 def test_one_node_needs_no_options_but_the_command() -> None:
@@ -159,7 +159,7 @@ def test_the_report_is_one_line_and_the_ranks_own_code(
 ) -> None:
     argv = ["--nnodes", "3", "--node-rank", "2", "--master-addr", "h", "--", "train"]
     failures: Any = {5: Failure(1, exitcode, 1000)}
-    assert agent._report(failures, launch_options.parse(argv, {}), Kills()) == code
+    assert agent._report(failures, launch_options.parse(argv, {}), OutOfMemoryKills()) == code
     assert capsys.readouterr().err == line
 
 
@@ -170,7 +170,7 @@ def test_a_kill_for_memory_before_this_launch_is_not_this_ones_cause(
     events = tmp_path / "sys/fs/cgroup/memory.events"
     events.parent.mkdir(parents=True)
     events.write_text("oom 3\noom_kill 3\n")
-    kills = Kills(tmp_path)
+    kills = OutOfMemoryKills(tmp_path)
     failures: Any = {0: Failure(0, -signal.SIGKILL, 1000)}
     options = launch_options.parse(["--", "train"], {})
     assert agent._report(failures, options, kills) == 137
@@ -182,5 +182,5 @@ def test_a_kill_for_memory_before_this_launch_is_not_this_ones_cause(
 
 def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     failures: Any = {0: Failure(0, 2, 1000, error_file_data={"printed": True})}
-    assert agent._report(failures, launch_options.parse(["--", "train"], {}), Kills()) == 2
+    assert agent._report(failures, launch_options.parse(["--", "train"], {}), OutOfMemoryKills()) == 2
     assert capsys.readouterr().err == ""

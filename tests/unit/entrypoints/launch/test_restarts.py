@@ -12,7 +12,7 @@ import pytest
 
 from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.launch import restarts
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.rank import exit as failure
 
 
@@ -87,7 +87,7 @@ def test_a_kill_for_memory_is_reported_of_the_attempt_that_it_ended(tmp_path: Pa
     events = tmp_path / "sys/fs/cgroup/memory.events"
     events.parent.mkdir(parents=True)
     events.write_text("oom_kill 1\n")
-    kills = Kills(tmp_path)
+    kills = OutOfMemoryKills(tmp_path)
     found = [kills.any_new()]
     events.write_text("oom_kill 2\n")
     found.append(kills.any_new())

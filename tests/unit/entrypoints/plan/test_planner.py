@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Core, MemoryPolicy, NumaNode, Quota
+from entrypoints.machine.facts import Core, NumaNode, Quota
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement.detect import variables
 from entrypoints.plan.division import shares
 from entrypoints.plan.preload import Preloads
