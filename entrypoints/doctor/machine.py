@@ -10,7 +10,7 @@ from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine.cpus import SUPPORTED_MACHINE, format_cpu_list
 from entrypoints.machine.facts import Topology
 from entrypoints.machine.numa import REFUSED
-from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.plan.planner import RankPlan
 
 GIBIBYTE = 1 << 30
 # Weights, gradients, the two moments of AdamW and activations of a BERT-base, beside torch itself.

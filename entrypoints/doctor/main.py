@@ -19,7 +19,7 @@ from functools import partial
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import Parser, port_number, positive_integer
+from entrypoints.cli.options import Parser, default_backend, port_number, positive_integer
 from entrypoints.doctor import (
     advisories,
     checks,
@@ -114,7 +114,7 @@ def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str])
     host, libraries = topology.read(), preload.find(environ)
     if ranks != place.local_world_size:
         place = command.what_if(place, ranks, None, None)
-    found = planner.plan(place, host, environ, libraries, command.default_backend())
+    found = planner.plan(place, host, environ, libraries, default_backend())
     return machine.plan(found, (*host.warnings, *libraries.warnings))
 
 

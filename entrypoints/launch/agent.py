@@ -29,7 +29,8 @@ from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
 from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
-from entrypoints.plan.planner import LAUNCH_ROLE, QUIET, ranks_for
+from entrypoints.plan.planner import QUIET, ranks_for
+from entrypoints.plan.threads import LAUNCH_ROLE
 from entrypoints.rank import start
 from entrypoints.rank.exit import how_it_ended
 

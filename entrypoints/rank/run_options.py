@@ -11,8 +11,7 @@ from entrypoints import contract
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, positive_seconds
-from entrypoints.plan.command import default_backend
+from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, default_backend, positive_seconds
 
 
 @dataclass(frozen=True)

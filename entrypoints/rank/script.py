@@ -14,8 +14,8 @@ from pathlib import Path
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
+from entrypoints.group.backends import check_backend
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import check_backend
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.rank import run_options
 

@@ -60,8 +60,8 @@ SHARED = {
     "entrypoints.machine.facts",
     "entrypoints.machine.shared_memory",
     "entrypoints.machine.topology",
-    "entrypoints.plan.ccl_workers",
-    "entrypoints.plan.division",
+    "entrypoints.plan.ccl",
+    "entrypoints.plan.cores",
 }
 TORCH_FREE = ("contract", "cli", "placement", "machine", "plan")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
