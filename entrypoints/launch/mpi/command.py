@@ -3,14 +3,15 @@
     mpi-launch --hosts node-0,node-1 --ranks-per-node 2 -- train ...
 
 The nodes run `sshd`. Intel MPI's mpirun starts the ranks, and a watch on each node reports their state. When a
-rank fails, this prints one line with the rank and the cause, waits briefly for the other ranks' messages, ends
-them and exits with that rank's code (128 + the signal's number if a signal killed it).
+rank fails, mpi-launch prints one line with the rank and the cause, waits briefly for the other ranks' messages,
+ends the other ranks and exits with the failed rank's code (128 + the signal's number if a signal killed it).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,29 +24,31 @@ from pathlib import Path
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
-from entrypoints.launch.mpi import hostfile as hosts
 from entrypoints.launch.mpi import hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
-from entrypoints.rank.start import python
+from entrypoints.launch.options import command_of
+from entrypoints.rank.start import python_command
 
 DEFAULT_START_SECONDS = 300.0
+# A node in a hostfile or in --hosts. Anything after a space (slots=2, options) is ignored.
+_NODE = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(:[0-9]+)?(\s.*)?")
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A job. `names`: variables of this environment that every rank gets, beside hydra.HANDED_ON."""
+class MpiLaunch:
+    """A job. `variables`: names of this environment's variables that every rank gets, besides hydra.PASSED_ON."""
 
     hosts: tuple[str, ...]
     ranks_per_node: int
-    names: tuple[str, ...]
+    variables: tuple[str, ...]
     keys: Path
     port: int
     timeout_seconds: float
     command: tuple[str, ...]
 
 
-def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
+def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
     """The options, with Intel MPI's variables (mpi-operator sets them) as defaults. Raises UsageError."""
     parser = Parser(
         "mpi-launch",
@@ -58,35 +61,60 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     add("--ranks-per-node", type=positive_integer, default=environ.get("I_MPI_PERHOST") or "1", metavar="R",
         help="ranks on each node (default: $I_MPI_PERHOST, or 1)")  # fmt: skip
     add("--env", action="append", default=[], metavar="NAME",
-        help="pass this variable to every rank (may be repeated); others are not passed")  # fmt: skip
+        help="pass this variable to every rank; may be repeated")  # fmt: skip
     add("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
-        help="the user's key and known_hosts, mounted (default: %(default)s)")  # fmt: skip
-    add("--port", type=port_number, default=contract.SSH_PORT, help="of the nodes' sshd (default: %(default)s)")
+        help="mounted folder with the user's key and known_hosts (default: %(default)s)")  # fmt: skip
+    add(
+        "--port",
+        type=port_number,
+        default=contract.SSH_PORT,
+        help="port of the nodes' sshd (default: %(default)s)",
+    )
     add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
         help="wait for all nodes (default: %(default)g)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(argv)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise UsageError(
-            "mpi-launch: no command, expected mpi-launch [options] -- train ... (or run SCRIPT.py ...)"
-        )
+    command = command_of("mpi-launch", options.command)
     if not options.hosts:
         raise UsageError("mpi-launch: --hosts is missing, expected a hostfile or names like node-0,node-1")
     wrong = [name for name in options.env if not name.isidentifier()]
     if wrong:
         raise UsageError(
-            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set its value in this environment"
+            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set the value in this environment"
         )
-    return Launch(
-        hosts=hosts.read(options.hosts),
+    return MpiLaunch(
+        hosts=read_hosts(options.hosts),
         ranks_per_node=options.ranks_per_node,
-        names=tuple(options.env),
+        variables=tuple(options.env),
         keys=options.keys,
         port=options.port,
         timeout_seconds=options.timeout,
-        command=tuple(command),
+        command=command,
     )
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    """The hosts of `--hosts`: those in a hostfile (a node per line, `host` or `host:slots`), or node-0,node-1.
+
+    Slots are ignored: every node gets the same number of ranks. Raises UsageError.
+    """
+    path = Path(text)
+    if "/" in text and not path.is_file():
+        raise UsageError(f"--hosts {text} is not a file, expected a hostfile or names like node-0,node-1")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    entries = [entry for line in lines if (entry := line.split("#")[0].strip())]
+    nodes = [_NODE.fullmatch(entry) for entry in entries]
+    wrong = [entry for entry, node in zip(entries, nodes) if node is None]
+    if wrong or not entries:
+        found = ", ".join(map(repr, wrong)) or "no host"
+        raise UsageError(
+            f"--hosts {text}: found {found}, expected names or IPv4 addresses of nodes (NAME or NAME:SLOTS)"
+        )
+    hosts = tuple(node["host"] for node in nodes if node)
+    twice = sorted({host for host in hosts if hosts.count(host) > 1})
+    if twice:
+        raise UsageError(f"--hosts {text}: {', '.join(twice)} is listed twice: list each node once")
+    return hosts
 
 
 def main(argv: list[str]) -> int:
@@ -110,10 +138,10 @@ def main(argv: list[str]) -> int:
         return Job(_start(options, hostfile, environ), nodes, signals).until_end()
 
 
-def _start(options: Launch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(options: MpiLaunch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ranks = len(options.hosts) * options.ranks_per_node
-    command = python("entrypoints.launch.mpi.rank_parent", list(options.command))
-    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [contract.WATCH, *options.names], command)
+    command = python_command("entrypoints.launch.mpi.rank_parent", list(options.command))
+    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [contract.WATCH, *options.variables], command)
     sys.stdout.flush()
     # Its own process group: ctrl-C at a terminal is handled here, once.
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
