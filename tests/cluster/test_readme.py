@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import documents
 from tests.cluster.conftest import inv
 from tooling.basis.paths import ROOT
 from tooling.cluster import demo
@@ -103,6 +104,7 @@ def test_the_documented_command_works(command: str, image: str, shared_tag: None
 
 def test_the_demo_has_written_its_result(image: str) -> None:
     document = json.loads(demo.RESULT.read_text())
+    assert documents.missing("result", document) == []
     assert (document["pin"], document["nodes"], document["world_size"]) == ("2.13", 2, 2)
     assert document["bf16"] is True
     assert document["image"].startswith("sha256:")
