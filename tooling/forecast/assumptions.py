@@ -9,7 +9,7 @@ from tooling.forecast.estimate import Estimate
 from tooling.forecast.network import Link
 
 # Of the network card's rate, what an all_reduce gets. ccl gets 89 to 94% of what plain TCP streams move both ways
-# at once (docs/bench.md); TCP loses a twentieth to headers, a cloud's neighbours and limits more: AWS, for
+# at once (docs/collectives.md); TCP loses a twentieth to headers, a cloud's neighbours and limits more: AWS, for
 # example, gives one stream 5 Gbit/s outside of a placement group, whatever the instance has.
 BANDWIDTH_SHARE = Estimate(0.85, 0.5, 0.95)
 

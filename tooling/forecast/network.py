@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tooling.basis.errors import UsageError
 
 # From one process to another over TCP on a switched network. An all_reduce of 4 KiB between two containers took
-# 32 us (docs/bench.md); a switch and two network cards come on top.
+# 32 us (docs/collectives.md); a switch and two network cards come on top.
 LATENCY_SECONDS = 50e-6
 
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
