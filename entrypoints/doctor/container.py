@@ -12,10 +12,11 @@ from pathlib import Path
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import SUPPORTED_MACHINE, Topology
+from entrypoints.machine.cpus import SUPPORTED_MACHINE, format_cpu_list
+from entrypoints.machine.facts import Topology
+from entrypoints.machine.numa import REFUSED
 from entrypoints.machine.shared_memory import MEBIBYTE, Space
-from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.plan.planner import RankPlan
 
 GIBIBYTE = 1 << 30
 # Weights, gradients, AdamW's two moments and activations of a BERT-base, and torch itself.
@@ -68,7 +69,7 @@ def numa(topology: Topology) -> Check:
     used = format_cpu_list(frozenset(core.node for core in topology.cores))
     policy = topology.memory_policy
     detail = f"{len(nodes)} nodes with CPUs, allowed CPUs on {used}; memory policy {policy}"
-    if policy == "refused":
+    if policy == REFUSED:
         fix = "docker run --cap-add SYS_NICE lets a rank keep its memory on its own node"
         return Check("NUMA", Status.WARNING, detail, fix)
     return Check("NUMA", Status.OK, detail)

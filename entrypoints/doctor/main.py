@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import Parser, port_number, positive_integer
+from entrypoints.cli.options import Parser, default_backend, port_number, positive_integer
 from entrypoints.doctor import checks, container, image, network, ranks
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine import cpuinfo, topology
+from entrypoints.machine import cpus, topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command, planner, preload
@@ -85,7 +85,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     yield from checks.attempt("network", lambda: network.examine_network(master, environ))
     if options.quick:
         return
-    yield from checks.attempt("a rank", lambda: ranks.examine_rank(cpuinfo.read().bf16))
+    yield from checks.attempt("a rank", lambda: ranks.examine_rank(cpus.read_model().bf16))
     yield from checks.attempt("allreduce", ranks.examine_allreduce)
 
 
@@ -102,7 +102,7 @@ def _plan(place: DistributedEnvironment, wanted: int, environ: Mapping[str, str]
     host, libraries = topology.read(), preload.find(environ)
     if wanted != place.local_world_size:
         place = command.what_if(place, wanted, None, None)
-    found = planner.plan(place, host, environ, libraries, command.default_backend())
+    found = planner.plan(place, host, environ, libraries, default_backend())
     return container.plan(found, (*host.warnings, *libraries.warnings))
 
 

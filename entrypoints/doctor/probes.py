@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from entrypoints.doctor.ranks import report
-from entrypoints.machine import mapped
+from entrypoints.machine import processes, shared_memory
 
 # Large enough for the kernels of real layers, small enough for a slow core.
 MATRIX_SIZE = 1024
@@ -37,7 +37,7 @@ def speed() -> None:
     operations = 2 * MATRIX_SIZE**3
     report(
         {
-            "mapped": sorted(mapped.files()),
+            "mapped": sorted(processes.mapped_files()),
             "cores": sorted(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
             "fp32_gflops": operations / fp32 / 1e9,
@@ -94,7 +94,7 @@ def allreduce() -> None:
             {
                 "backend": dist.get_backend(),
                 "ranks": dist.get_world_size(),
-                "shared_memory": mapped.has_shared_memory(mapped.files()),
+                "shared_memory": shared_memory.is_in_use(processes.mapped_files()),
                 "small_seconds": small,
                 "large_seconds": large,
             }

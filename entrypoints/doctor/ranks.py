@@ -21,7 +21,7 @@ from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine.cpus import EMULATED
 from entrypoints.placement.launchers import LAUNCHERS, MARKS
 from entrypoints.plan import preload
 from entrypoints.rank.start import python_command
@@ -128,7 +128,7 @@ def preloads(libraries: Iterable[preload.Library], wanted: Iterable[str], mapped
             if Path(file).name.startswith(library.rivals) and "torch/lib" not in file
         ]
         name = f"preload {library.name}"
-        if ours and str(Path(ours[0]).resolve()) in files:
+        if ours and not preload.not_loaded(ours[:1], files):
             checks.append(Check(name, Status.OK, f"{ours[0]} is mapped into a rank"))
         elif ours:
             detail = f"{ours[0]} exists, but a rank has not mapped it, so {library.without}"

@@ -28,9 +28,10 @@ from entrypoints.launch import restarts
 from entrypoints.launch.failures import Failure, failed_rank, first_failure, report
 from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
-from entrypoints.plan.planner import LAUNCH_ROLE, QUIET, ranks_for
+from entrypoints.plan.planner import QUIET, ranks_for
+from entrypoints.plan.threads import LAUNCH_ROLE
 from entrypoints.rank.start import python_command
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def main(argv: list[str]) -> int:
         launcher="launch",
     )
     if node.several_nodes:
-        network.choose(node, os.environ.get("GLOO_SOCKET_IFNAME", ""), options.timeout_seconds)
+        wanted = os.environ.get(network.USERS_CHOICE, "")
+        network.choose(node.master_addr, node.several_nodes, wanted, options.timeout_seconds)
     return _run_agent(options, node)
 
 
@@ -82,7 +84,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
-    kills = Kills()
+    kills = OutOfMemoryKills()
 
     def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
         text = first_failure(rank_failures(failures, _node_name(options), kills)).text
@@ -106,7 +108,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             **_rendezvous(options, node),
         )
         first, *rest = python_command("entrypoints", list(options.command))
-        processes.tell_of_stopped_ranks(_node_name(options))
+        processes.report_stopped_ranks(_node_name(options))
         try:
             api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
@@ -152,7 +154,7 @@ def _node_name(options: Launch) -> object:
     return socket.gethostname() if options.node_rank is None else options.node_rank
 
 
-def rank_failures(failures: Mapping[int, ProcessFailure], node: object, kills: Kills) -> list[Failure]:
+def rank_failures(failures: Mapping[int, ProcessFailure], node: object, kills: OutOfMemoryKills) -> list[Failure]:
     """The agent's failures, by global rank, as Failure. `node`: its name in messages.
 
     A killed rank leaves no error file; its peers then lose the connection, fail within milliseconds and leave one.
@@ -162,7 +164,7 @@ def rank_failures(failures: Mapping[int, ProcessFailure], node: object, kills: K
     return [_rank_failure(rank, failure, node, kills) for rank, failure in failures.items()]
 
 
-def _rank_failure(rank: int, failure: ProcessFailure, node: object, kills: Kills) -> Failure:
+def _rank_failure(rank: int, failure: ProcessFailure, node: object, kills: OutOfMemoryKills) -> Failure:
     file = Path(failure.error_file)
     has_file = file.is_file()
     return failed_rank(

@@ -19,10 +19,9 @@ from entrypoints import contract
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, positive_seconds
+from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, default_backend, positive_seconds
 from entrypoints.group.banner import Announce
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.command import default_backend
 
 
 @dataclass(frozen=True)

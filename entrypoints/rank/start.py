@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import MemoryPolicy
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement import detect
 from entrypoints.plan.command import make
 from entrypoints.plan.preload import split

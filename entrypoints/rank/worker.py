@@ -14,9 +14,10 @@ from typing import NoReturn, Protocol
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.group import banner
+from entrypoints.group.backends import check_backend
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
-from entrypoints.machine import cpuinfo
+from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, initialize
+from entrypoints.machine import cpus
 from entrypoints.operators import attention, bf16_products, dropout, library
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload
@@ -70,7 +71,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
-        bf16 = cpuinfo.bf16_of(os.environ)
+        bf16 = cpus.bf16_of(os.environ)
         widened = bf16_products.needed(bf16)
         if widened:
             bf16_products.install()
@@ -78,7 +79,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
             dropout.install()
         if library.wanted(contract.ATTENTION_KERNEL):
             attention.install(bf16, widened)
-        return job.run(environment, partial(banner.show, environment, preloaded))
+        return job.run(environment, partial(banner.show, environment, preloaded, bf16))
 
 
 def _others_backend(command: str, argv: list[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from entrypoints.machine import processes
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 
 READY = "ready"
 POLL_SECONDS = 0.25
@@ -75,7 +75,7 @@ def read(folder: Path) -> dict[int, Member]:
 
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
-    kills = Kills()
+    kills = OutOfMemoryKills()
     is_open = True
     while is_open:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
@@ -87,7 +87,7 @@ def _watch(folder: Path) -> None:
                 _send({"rank": rank, "local_rank": member.local_rank, **event})
 
 
-def _events(member: Member, kills: Kills) -> list[dict[str, object]]:
+def _events(member: Member, kills: OutOfMemoryKills) -> list[dict[str, object]]:
     events: list[dict[str, object]] = []
     if member.code is not None and "end" not in member.reported:
         member.reported.add("end")

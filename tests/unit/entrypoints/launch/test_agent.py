@@ -13,7 +13,7 @@ import pytest
 from entrypoints.cli.errors import UsageError
 from entrypoints.launch import agent, options
 from entrypoints.launch.failures import Failure, first_failure, report
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 
 
 def test_one_node_needs_only_a_command() -> None:
@@ -117,8 +117,8 @@ def left(folder: Path, rank: int, when: float) -> str:
     return str(file)
 
 
-def found(failures: dict[int, Ended], node: object = 0, kills: Kills | None = None) -> list[Failure]:
-    return agent.rank_failures(failures, node, kills or Kills())
+def found(failures: dict[int, Ended], node: object = 0, kills: OutOfMemoryKills | None = None) -> list[Failure]:
+    return agent.rank_failures(failures, node, kills or OutOfMemoryKills())
 
 
 def cause(failures: dict[int, Ended]) -> int:
@@ -177,7 +177,7 @@ def test_an_out_of_memory_kill_before_this_launch_is_not_counted(
     events = tmp_path / "sys/fs/cgroup/memory.events"
     events.parent.mkdir(parents=True)
     events.write_text("oom 3\noom_kill 3\n")
-    kills = Kills(tmp_path)
+    kills = OutOfMemoryKills(tmp_path)
     failures = {0: Ended(0, -signal.SIGKILL, 1000)}
     assert report(found(failures, kills=kills)) == 137
     assert "out of memory" not in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 
 from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.launch import restarts
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.rank.exit import record
 
 
@@ -87,7 +87,7 @@ def test_an_out_of_memory_kill_counts_for_its_own_attempt(tmp_path: Path) -> Non
     events = tmp_path / "sys/fs/cgroup/memory.events"
     events.parent.mkdir(parents=True)
     events.write_text("oom_kill 1\n")
-    kills = Kills(tmp_path)
+    kills = OutOfMemoryKills(tmp_path)
     found = [kills.any_new()]
     events.write_text("oom_kill 2\n")
     found.append(kills.any_new())
