@@ -17,6 +17,7 @@ from entrypoints.plan import division
 from tooling.basis import identity
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
+from tooling.basis.say import last_line
 from tooling.cluster import launchers
 from tooling.engine import find
 
@@ -194,7 +195,7 @@ def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -
         command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
     )
     if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        last = last_line(result.stderr)
         error = EngineLostError if find.find().engine is None else UsageError
         raise error(f"{' '.join(command[:4])} … failed: {last}")
     return result.stdout

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from invoke.exceptions import Exit
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
-from tooling.basis.locking import TakenError, alone
+from tooling.basis.files import LockedError, locked
 from tooling.basis.say import say
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.hosts import checks, commands, container, control, keys, record
@@ -26,8 +26,6 @@ from tooling.hosts.output import Output
 from tooling.hosts.remote import Remote, RemoteError, connect, each
 
 _POLL_SECONDS = 0.2
-
-Say = Callable[[str], None]
 
 
 def launch(job: Job, detach: bool, dry_run: bool) -> None:
@@ -42,16 +40,16 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
         return
     values = forwarded_values(job, os.environ)
     try:
-        with alone(record.lock_of(job.name), waiting=None):
+        with locked(record.lock_of(job.name), waiting=None):
             old = record.read(job.name)
             if old and old.detached and not old.ended:
-                raise TakenError
+                raise LockedError
             if detach:
-                _start_detached(job, values, say)
+                _start_detached(job, values)
                 say(f"started job {job.name}: ./inv logs --name {job.name} shows its output, ./inv stop ends it")
                 return
-            code = _run(job, values, say)
-    except TakenError:
+            code = _run(job, values)
+    except LockedError:
         raise UsageError(
             f"job {job.name} is running: choose another --name, or stop it with ./inv stop --name {job.name}"
         ) from None
@@ -59,10 +57,10 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
         raise Exit(code=code)
 
 
-def _run(job: Job, values: Sequence[str], say: Say) -> int:
+def _run(job: Job, values: Sequence[str]) -> int:
     """Starts the job, watches it until its end and returns its exit code. `values`: of job.forwarded."""
     with ExitStack() as stack:
-        remotes, places = _check(job, stack, say)
+        remotes, places = _check(job, stack)
         events: queue.Queue[End] = queue.Queue()
         keepers = _keepers(job, remotes, events)
         record.folder_of(job.name).mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,7 @@ def _run(job: Job, values: Sequence[str], say: Say) -> int:
             for index, remote in enumerate(remotes):
                 output.read(remote, job.container(index), has_rank_0=index == 0)
                 threading.Thread(target=_wait, args=(remote, job.container(index), events), daemon=True).start()
-            code = _until_end(job, events, say)
+            code = _until_end(job, events)
         except UsageError:
             code = STUCK_EXIT_CODE
             raise
@@ -89,10 +87,10 @@ def _run(job: Job, values: Sequence[str], say: Say) -> int:
     return code
 
 
-def _start_detached(job: Job, values: Sequence[str], say: Say) -> None:
+def _start_detached(job: Job, values: Sequence[str]) -> None:
     """Starts the job and leaves it running. If a container cannot start, removes all of them."""
     with ExitStack() as stack:
-        remotes, places = _check(job, stack, say)
+        remotes, places = _check(job, stack)
         record.log_of(job.name).unlink(missing_ok=True)
         started = record.of(job, detached=True)
         record.write(started)
@@ -106,7 +104,7 @@ def _start_detached(job: Job, values: Sequence[str], say: Say) -> None:
             raise
 
 
-def _check(job: Job, stack: ExitStack, say: Say) -> tuple[list[Remote], list[Place]]:
+def _check(job: Job, stack: ExitStack) -> tuple[list[Remote], list[Place]]:
     say(f"checking {', '.join(host.name for host in job.nodes)}")
     remotes, unreachable = connect(job.nodes, stack)
     places = checks.places(job, remotes, unreachable)
@@ -152,7 +150,7 @@ def _wait(remote: Remote, name: str, events: queue.Queue[End]) -> None:
     events.put(container.wait(remote, name))
 
 
-def _until_end(job: Job, events: queue.Queue[End], say: Say) -> int:
+def _until_end(job: Job, events: queue.Queue[End]) -> int:
     """0, or the exit code of the first container that failed. The others then have GRACE_SECONDS to end."""
     # Under mpirun, the containers of the other hosts run sshd until they are stopped.
     running = {host.name for host in (job.nodes[:1] if job.mpirun else job.nodes)}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
-from tooling.basis.locking import TakenError, alone
+from tooling.basis.files import LockedError, locked, write_atomic
 from tooling.basis.paths import CACHE
 from tooling.hosts.job import Job
 
@@ -46,7 +45,7 @@ def log_of(name: str) -> Path:
 
 
 def write(record: Record) -> None:
-    write_whole(folder_of(record.name) / "job.json", json.dumps(asdict(record), indent=2) + "\n")
+    write_atomic(folder_of(record.name) / "job.json", json.dumps(asdict(record), indent=2) + "\n")
 
 
 def read(name: str) -> Record | None:
@@ -73,9 +72,9 @@ def runs(job: Record) -> bool:
     if job.ended or job.detached:
         return not job.ended
     try:
-        with alone(lock_of(job.name), waiting=None):
+        with locked(lock_of(job.name), waiting=None):
             return False
-    except TakenError:
+    except LockedError:
         return True
 
 

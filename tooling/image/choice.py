@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.engine.api import Engine
 from tooling.image import build
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
+from tooling.basis.say import Say
 from tooling.kubernetes.operators import Job
 from tooling.kubernetes.request import warnings
 
 
-def write(job: Job, output: str, say: Callable[[str], None]) -> None:
+def write(job: Job, output: str, say: Say) -> None:
     """Writes the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
     text = yaml.render(job.documents())
     for warning in warnings(job):
@@ -21,7 +21,7 @@ def write(job: Job, output: str, say: Callable[[str], None]) -> None:
         print(text, end="")
         return
     try:
-        write_whole(Path(output), text)
+        write_atomic(Path(output), text)
     except OSError as error:
         raise UsageError(f"--output {output} cannot be written ({error.strerror}): choose another file") from error
     say(f"wrote {output}: kubectl create -f {output}")

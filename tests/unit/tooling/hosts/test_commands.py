@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tooling.hosts.host_jobs import job
+from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
-from tooling.basis.locking import alone
 from tooling.cli import jobs
 from tooling.cluster import run as cluster
 from tooling.hosts import commands, keys, record
@@ -111,7 +111,7 @@ def test_a_name_means_the_running_job_else_the_latest_record(
     assert jobs.find("one") is None
     record.write(replace(left, detached=False))  # its ./inv launch was killed
     assert jobs.find(None) is None
-    with alone(record.lock_of("one"), waiting=None):
+    with locked(record.lock_of("one"), waiting=None):
         assert jobs.find(None) == replace(left, detached=False)
 
 
