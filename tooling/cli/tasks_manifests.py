@@ -11,7 +11,7 @@ from tooling.basis.say import say
 from tooling.cli.options import task
 from tooling.cli.parser import remainder_argv
 from tooling.kubernetes import manifest as manifests
-from tooling.kubernetes.request import DEFAULT_NAME, Options
+from tooling.kubernetes.operators import OPERATORS
 
 
 def _manifest(kind: str, what: str) -> Task[Callable[..., None]]:
@@ -22,7 +22,7 @@ def _manifest(kind: str, what: str) -> Task[Callable[..., None]]:
         node_selector: list[str],
         env: list[str],
         secret_env: list[str],
-        name: str = DEFAULT_NAME,
+        name: str = "train",
         namespace: str = "",
         image_lock: str = "",
         image: str = "",
@@ -37,7 +37,7 @@ def _manifest(kind: str, what: str) -> Task[Callable[..., None]]:
         max_restarts: int = 3,
         output: str = "",
     ) -> None:
-        options = Options(
+        job = OPERATORS[kind](
             command=tuple(remainder_argv()),
             name=name,
             namespace=namespace,
@@ -56,7 +56,7 @@ def _manifest(kind: str, what: str) -> Task[Callable[..., None]]:
             node_cpus=node_cpus,
             node_memory=node_memory,
         )
-        manifests.run(kind, options, output, say)
+        manifests.write(job, output, say)
 
     manifest.__doc__ = f"Write a Kubernetes {what}: ./inv manifest {kind} ... -- train ..."
     made: Task[Callable[..., None]] = task(

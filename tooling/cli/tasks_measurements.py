@@ -15,6 +15,7 @@ from tooling.checks import soak as soaking
 from tooling.cli.options import PIN_HELP, task
 from tooling.forecast import command as cluster_planning
 from tooling.forecast.request import Request as PlanRequest
+from tooling.forecast.request import node_counts
 
 
 @task(
@@ -117,7 +118,7 @@ def bench_scaling(
     json: bool = False,
 ) -> None:
     """Train on 1, 2 and 4 containers, and compare with what 1 and 2 predict: ./inv bench scaling."""
-    scaling.run(pin, cluster_planning.nodes_of(nodes), backend, seconds, cores, ratio, output, json, say)
+    scaling.run(pin, node_counts(nodes), backend, seconds, cores, ratio, output, json, say)
 
 
 @task(
@@ -165,19 +166,19 @@ def plan_cluster(
 ) -> None:
     """Predict how long a job takes on N nodes and how many are worth it, with error bars."""
     if published:
-        cluster_planning.check(json)
+        cluster_planning.run_published(json)
         return
     request = PlanRequest(
         model=model,
-        nodes=cluster_planning.nodes_of(nodes),
+        nodes=nodes,
         network=network,
         samples=samples,
         epochs=epochs,
-        length=seq_length,
+        seq_length=seq_length,
         batch_size=batch_size,
         ranks_per_node=ranks_per_node,
-        evaluated=eval_samples,
-        samples_per_second=single_node_samples_per_second,
+        eval_samples=eval_samples,
+        single_node_samples_per_second=single_node_samples_per_second,
         cores=cores,
         ghz=ghz,
         isa=isa,
