@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose
@@ -37,22 +37,26 @@ class Options:
     """The options of `./inv manifest KIND`, as typed; `command` is what follows --."""
 
     command: tuple[str, ...]
-    name: str = DEFAULT_NAME
-    namespace: str = ""
-    image: str = ""
-    image_lock: str = ""
-    nodes: int = 2
-    cpus: int = 0
-    memory: str = ""
-    ranks_per_node: str = ""
-    pvc: str = ""
-    node_selector: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    secret_env: tuple[str, ...] = ()
-    pull_secret: str = ""
-    max_restarts: int = 3
-    node_cpus: int = 0
-    node_memory: str = ""
+    name: Annotated[str, "the job's name, and the prefix of its pods' names"] = DEFAULT_NAME
+    namespace: Annotated[str, "the namespace; default: that of kubectl's context"] = ""
+    image: Annotated[str, "HOST/NAME@sha256:…, instead of --image-lock"] = ""
+    image_lock: Annotated[str, "an image.lock.json of ./inv push: run that image, by digest"] = ""
+    nodes: Annotated[int, "pods that train; each runs on its own node of the cluster"] = 2
+    cpus: Annotated[int, "CPUs of each pod, its request and its limit; leave some CPUs for the node's system"] = 0
+    memory: Annotated[
+        str, "memory of each pod, its request and its limit, such as 128Gi; /dev/shm counts as memory"
+    ] = ""
+    ranks_per_node: Annotated[str, "ranks in each pod; default: one for each NUMA node (mpijob: 1)"] = ""
+    pvc: Annotated[str, "a PersistentVolumeClaim for models, data and output, mounted at /pvc; default: none"] = ""
+    node_selector: Annotated[tuple[str, ...], "KEY=VALUE, a label that the nodes must have; may be repeated"] = ()
+    env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
+    secret_env: Annotated[
+        tuple[str, ...], "NAME=SECRET/KEY: a variable for every rank, with a secret's value; may be repeated"
+    ] = ()
+    pull_secret: Annotated[str, "the secret with the registry's credentials"] = ""
+    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint"] = 3
+    node_cpus: Annotated[int, "hardware threads of a node, which set the size of /dev/shm; 0: twice --cpus"] = 0
+    node_memory: Annotated[str, "memory of a node: warn if --memory leaves none for the system"] = ""
 
 
 @dataclass(frozen=True)

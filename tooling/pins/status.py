@@ -1,7 +1,7 @@
 """What is proved about a pin, written by the command that proves it.
 
-images/status.json is about rows: `resolved` by ./inv check-matrix, `tested` by ./inv demo. A proof holds for the
-versions it was made with: a row that is changed afterwards is only `listed`. .cache/tested/ is about images: what
+images/status.json is about rows: `resolved` by ./inv dev check-matrix, `tested` by ./inv demo. A proof holds for
+the versions it was made with: a row that is changed afterwards is only `listed`. .cache/tested/ is about images: what
 was in the one that a demo trained with.
 """
 
@@ -116,6 +116,6 @@ def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path.name} is not what ./inv check-matrix writes ({error}): restore it from the repository, "
-            "or delete it and run ./inv check-matrix"
+            f"{path.name} is not what ./inv dev check-matrix writes ({error}): restore it from the repository, "
+            "or delete it and run ./inv dev check-matrix"
         ) from None
