@@ -1,8 +1,8 @@
 """What is proved about a pin, written by the command that proves it.
 
 images/status.json is about rows: `resolved` by ./inv dev check-matrix, `tested` by ./inv demo. A proof holds for
-the versions it was made with: a row that is changed afterwards is only `listed`. .cache/tested/ is about images: what
-was in the one that a demo trained with.
+the versions that were tested: a row that is changed afterwards is only `listed`. .cache/tested/ is about images: the
+contents of each image that a demo trained with.
 """
 
 from __future__ import annotations
