@@ -14,9 +14,10 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
+from tooling.basis.say import Say
 from tooling.image import build as images
 from tooling.image import builds
-from tooling.image.build import Image, Say
+from tooling.image.build import Image
 from tooling.pins import parse
 from tooling.pins import pin as pin_module
 from tooling.pins.parse import Matrix

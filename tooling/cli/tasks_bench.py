@@ -57,7 +57,7 @@ def scaling(
     pin: PinOption = None,
     nodes: Annotated[
         str, "numbers of containers to compare; each container gets the same share of the machine"
-    ] = ("1,2,4"),
+    ] = "1,2,4",
     seconds: Annotated[float, "approximate time to measure, without the start"] = 120.0,
     cores: Annotated[
         float | None, "cores of each container, such as 0.25; default equal shares of the machine"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from entrypoints import contract
 from tooling.basis.say import say
 from tooling.cli.options import JsonOption, Task
-from tooling.cluster.compose import LauncherOption, MemoryOption
-from tooling.cluster.up import EnvOption
 from tooling.forecast import command as forecast
 from tooling.forecast.request import Request as ForecastRequest
-from tooling.hosts import request as host_jobs
-from tooling.image.choice import Choice, PinOption
+from tooling.hosts import launch as host_jobs
+from tooling.hosts.job import Job
 
 
 @Task
@@ -72,46 +69,9 @@ def plan_cluster(
 
 @Task
 def launch(
-    command: tuple[str, ...],
-    hosts: Annotated[
-        str, "a file with one host on each line, named as in ~/.ssh/config; rank 0 runs on the first"
-    ] = "",
-    ranks_per_node: Annotated[
-        int | None, "ranks on each host; default: the slots in the file, or 1 without slots"
-    ] = None,
-    launcher: LauncherOption = "torchrun",
-    name: Annotated[str, "the job's name; jobs with different names and ports can run at the same time"] = "job",
-    pin: PinOption = None,
-    image_lock: Annotated[
-        str | None, "an image.lock.json of ./inv push: run that image; hosts without it pull it by digest"
-    ] = None,
-    data: Annotated[str | None, "a folder on every host, mounted read-only at /data"] = None,
-    output: Annotated[
-        str | None, "a folder on every host, mounted writable at /output; default ~/cpu-train-stack/IDENTITY/NAME"
-    ] = None,
-    hub: Annotated[str | None, "a folder on every host for downloads from Hugging Face's hub (HF_HOME)"] = None,
-    env: EnvOption = (),
-    memory: MemoryOption = None,
-    port: Annotated[int, "port of the rendezvous; the job also uses the next 499 ports"] = contract.MASTER_PORT,
+    job: Job,
     detach: Annotated[bool, "leave the job running: see ./inv logs, ./inv status, ./inv stop"] = False,
     dry_run: Annotated[bool, "print every command without running any"] = False,
 ) -> None:
     """Run a command on bare-metal hosts, over ssh: ./inv launch --hosts hosts -- train ..."""
-    host_jobs.run(
-        host_jobs.Request(
-            command=command,
-            choice=Choice(pin, image_lock=image_lock),
-            hosts=hosts,
-            ranks_per_node=ranks_per_node or None,
-            launcher=launcher,
-            name=name,
-            data=data,
-            output=output,
-            hub=hub,
-            environment=env,
-            memory=memory,
-            port=port,
-            detach=detach,
-            dry_run=dry_run,
-        )
-    )
+    host_jobs.launch(job, detach, dry_run)

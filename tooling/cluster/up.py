@@ -23,11 +23,6 @@ from tooling.engine import api
 from tooling.image import choice
 from tooling.image.choice import Choice
 
-EnvOption = Annotated[
-    tuple[str, ...],
-    "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
-]
-
 
 @dataclass(frozen=True)
 class Request:
@@ -39,7 +34,10 @@ class Request:
     output: Annotated[
         str | None, "a folder on this machine, mounted writable at /output; default .cache/clusters/NAME/output"
     ] = None
-    env: EnvOption = ()
+    env: Annotated[
+        tuple[str, ...],
+        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
+    ] = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
     max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint"] = 0
 

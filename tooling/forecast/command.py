@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.forecast import published
 from tooling.forecast import request as cluster_plan
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.fit import fit
 from tooling.forecast.request import Plan, Request
 from tooling.forecast.step import predict
-
-Say = Callable[[str], None]
 
 
 def run(request: Request, as_json: bool, say: Say) -> None:

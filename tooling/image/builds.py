@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.image import build
 from tooling.image.build import Image
@@ -14,8 +15,6 @@ from tooling.image.choice import Choice, image
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
 from tooling.wheels import locks
-
-Say = Callable[[str], None]
 
 
 def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Say) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.engine.api import Engine
 from tooling.image import build
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource
-
-Say = Callable[[str], None]
-
 
 TORCH_SOURCE_HELP = (
     "which build of torch: row (the CPU build that the row names), or default (the build on pip's default index: "

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
+from tooling.basis.say import Say
 from tooling.kubernetes import mpijob, pytorchjob, trainjob
 from tooling.kubernetes import request as requests
 from tooling.kubernetes.pods import Document
@@ -26,7 +27,7 @@ def render(request: Request) -> str:
     return yaml.render(documents)
 
 
-def run(kind: str, options: Options, output: str, say: Callable[[str], None]) -> None:
+def run(kind: str, options: Options, output: str, say: Say) -> None:
     """Writes the manifest to `output`, standard output where that is empty. Raises UsageError."""
     request = requests.parse(kind, options)
     text = render(request)
@@ -36,7 +37,7 @@ def run(kind: str, options: Options, output: str, say: Callable[[str], None]) ->
         print(text, end="")
         return
     try:
-        write_whole(Path(output), text)
+        write_atomic(Path(output), text)
     except OSError as error:
         raise UsageError(f"--output {output} cannot be written ({error.strerror}): name another file") from error
     say(f"wrote {output}: kubectl create -f {output}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.pins import rules, status
 from tooling.pins.pin import Pin, TorchSource
 from tooling.pins.status import Status
@@ -15,8 +16,6 @@ from tooling.wheels import resolve
 from tooling.wheels.resolve import UnavailableError
 
 CHECK = "./inv dev check-matrix"
-
-Say = Callable[[str], None]
 
 
 def check(chosen: Iterable[Pin], say: Say) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from rich.console import Console
 from benchmarks import jobs
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.bench.train import measure, pairs, picture, recipes, results, tables
 from tooling.bench.train.measure import RunError
 from tooling.bench.train.recipes import Recipe
@@ -33,8 +34,6 @@ FOLDER = CACHE / "bench"
 # Of the CPUs: more than that before the start is somebody else.
 BUSY = 0.3
 CEILING = f"{recipes.FOLDER}/benchmarks/ceiling.py"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine.doctor import (
     GIGABYTE,
@@ -96,6 +97,7 @@ def test_a_stopped_engine_and_an_old_one_are_told_apart() -> None:
 def test_the_json_has_the_four_keys_of_every_check() -> None:
     checks = json.loads(document([Check("a", Status.WARNING, "b", "c")]))["checks"]
     assert checks == [{"name": "a", "status": "warning", "detail": "b", "fix": "c"}]
+    assert documents.missing("host-doctor", {"checks": checks}) == []
 
 
 def test_the_table_shows_brackets_as_they_are() -> None:
