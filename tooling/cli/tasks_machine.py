@@ -21,16 +21,18 @@ def doctor(json: JsonOption = False) -> None:
 
 @partial(Task, name="test")
 def run_suite(
-    unit: Annotated[bool, "run only the tests that need no Docker"] = False,
+    part: Annotated[
+        str | None, "unit (the checks, and the tests that need no Docker), image, cluster, or a file in tests/"
+    ] = None,
     inside: Annotated[
         str | None, "a row of ./inv matrix: run only the unit tests of entrypoints, in its image"
     ] = None,
     torch_source: Annotated[str, f"with --inside: {TORCH_SOURCE_HELP}"] = "row",
 ) -> None:
     """Run the checks (ruff, mypy) and the complete test suite."""
-    if (unit and inside) or (torch_source != "row" and not inside):
-        raise UsageError("test takes --unit, or --inside PIN with or without --torch-source: give one of the two")
+    if (part and inside) or (torch_source != "row" and not inside):
+        raise UsageError("test takes --part, or --inside PIN with or without --torch-source: give one of the two")
     if inside:
         in_image.run(Choice(inside, torch_source=torch_source), say)
     else:
-        suite.run(unit_only=unit)
+        suite.run(part)
