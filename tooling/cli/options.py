@@ -56,7 +56,7 @@ class Task(InvokeTask[Callable[..., None]]):
 
 
 def _parameters(target: Callable[..., object]) -> Iterator[_Parameter]:
-    hints = get_type_hints(target.__init__ if isinstance(target, type) else target, include_extras=True)  # type: ignore[misc]  # unsound only if a subclass overrides it
+    hints = get_type_hints(target, include_extras=True)
     for name, parameter in inspect.signature(target).parameters.items():
         kind, *texts = get_args(hints[name]) if get_origin(hints[name]) is Annotated else [hints[name]]
         default = None if parameter.default is parameter.empty else parameter.default

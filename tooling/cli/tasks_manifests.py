@@ -7,24 +7,24 @@ from typing import Annotated
 from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.kubernetes import manifest
-from tooling.kubernetes.request import Options
+from tooling.kubernetes.operators import MPIJob, PyTorchJob, TrainJob
 
-OutputOption = Annotated[str, "the file to write; default standard output"]
+OutputOption = Annotated[str, "the file to write; default: standard output"]
 
 
 @Task
-def pytorchjob(options: Options, output: OutputOption = "") -> None:
+def pytorchjob(job: PyTorchJob, output: OutputOption = "") -> None:
     """Write a Kubernetes PyTorchJob: ./inv manifest pytorchjob ... -- train ..."""
-    manifest.run("pytorchjob", options, output, say)
+    manifest.write(job, output, say)
 
 
 @Task
-def trainjob(options: Options, output: OutputOption = "") -> None:
+def trainjob(job: TrainJob, output: OutputOption = "") -> None:
     """Write a Kubernetes TrainJob with its runtime: ./inv manifest trainjob ... -- train ..."""
-    manifest.run("trainjob", options, output, say)
+    manifest.write(job, output, say)
 
 
 @Task
-def mpijob(options: Options, output: OutputOption = "") -> None:
+def mpijob(job: MPIJob, output: OutputOption = "") -> None:
     """Write a Kubernetes MPIJob with Intel MPI: ./inv manifest mpijob ... -- train ..."""
-    manifest.run("mpijob", options, output, say)
+    manifest.write(job, output, say)
