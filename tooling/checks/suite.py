@@ -10,7 +10,7 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling.basis import locking
+from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import say
@@ -79,7 +79,7 @@ def _pytest(*arguments: str) -> None:
 def install_requirements() -> None:
     """Adds to ./inv's own .venv what only the tests and checks need, once for each state of their lock."""
     stamp = Path(sys.prefix) / "stamp-test"
-    with locking.alone(CACHE / "venv-test.lock", lambda: say("another ./inv test is installing")):
+    with files.locked(CACHE / "venv-test.lock", lambda: say("another ./inv test is installing")):
         wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
             return

@@ -15,9 +15,9 @@ import pytest
 
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
+from tooling.basis.say import Say
 from tooling.image import base, build
 from tooling.image.base import Base
-from tooling.image.build import Say
 from tooling.pins import parse
 from tooling.pins.pin import Ccl, Pin
 from tooling.wheels import fetch, locks
