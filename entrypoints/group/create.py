@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Callable, TypeVar
+from typing import Callable
 
 import torch.distributed as dist
 
@@ -27,7 +27,6 @@ from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
 from entrypoints.plan.command import default_backend
 
-T = TypeVar("T")
 # An image without the ccl backend has torch's own.
 DEFAULT_BACKEND = default_backend()
 # How long ranks wait for each other at the start, even with a longer timeout for collectives.
@@ -121,16 +120,15 @@ def agree(error: str | None) -> None:
     raise SystemExit(contract.USAGE_EXIT_CODE)
 
 
-def agreed(check: Callable[[], T]) -> T:
-    """`check()` on every rank. A collective: if it raises UsageError on any rank, `agree` ends all ranks."""
-    values: list[T] = []
+@contextmanager
+def agreement() -> Iterator[None]:
+    """A block that every rank runs, and a collective at its end: a UsageError on any rank ends all ranks."""
     error: str | None = None
     try:
-        values.append(check())
+        yield
     except UsageError as found:
         error = str(found)
     agree(error)
-    return values[0]
 
 
 def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Store:

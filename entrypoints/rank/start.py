@@ -62,7 +62,7 @@ def named_backend(argv: list[str]) -> str | None:
 
 def _trainers_backend(argv: list[str]) -> str | None:
     """The value of --backend, or else of a flag from old guides. The command line overrides the file."""
-    from entrypoints.adapt.words import BACKENDS, name_of
+    from entrypoints.adapt.flags import BACKENDS, name_of
     from entrypoints.cli import config_files
 
     file, words = config_files.split(argv)
