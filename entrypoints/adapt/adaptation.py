@@ -15,16 +15,6 @@ from entrypoints.cli.import_hooks import after_import
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
 
-def release(version: str | None) -> tuple[int, ...]:
-    """`5.23.0` or `2.13.0+cpu` as numbers that compare; empty without a version."""
-    numbers = []
-    for part in (version or "").partition("+")[0].split("."):
-        if not part.isdigit():  # rc1, dev0
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
 @dataclass(frozen=True)
 class Situation:
     """A script's command line and its environment. `backend`: of the process group.
@@ -41,7 +31,7 @@ class Situation:
 
     def since(self, package: str, version: str) -> bool:
         """Whether this version of the package, or a later one, is installed."""
-        return release(self.versions.get(package)) >= release(version)
+        return packages.release(self.versions.get(package)) >= packages.release(version)
 
     def before(self, package: str, version: str) -> bool:
         """Whether an older version of the package is installed."""

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from entrypoints.adapt.adaptation import release
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.flags import help as help_text
@@ -62,7 +61,7 @@ def prepare(argv: list[str]) -> Prepared:
 
 def check_release(version: str | None) -> None:
     """Raise UsageError if the image's transformers (`version`) is older than this trainer supports."""
-    if version and release(version) < release(OLDEST_TRANSFORMERS):
+    if version and packages.release(version) < packages.release(OLDEST_TRANSFORMERS):
         raise UsageError(
             f"train needs transformers {OLDEST_TRANSFORMERS} or newer, this image has {version}: use a newer "
             "pin, or run the example script of that release with `run`"

@@ -16,7 +16,7 @@ from transformers import Trainer, get_scheduler, set_seed
 
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement
-from entrypoints.machine import cpuinfo
+from entrypoints.machine import cpus
 from entrypoints.train.data import splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags import training_arguments
@@ -58,7 +58,7 @@ def prepare(parsed: Parsed, environment: DistributedEnvironment, announce: Annou
     with agreement():
         arguments = training_arguments.create(parsed)
     if arguments.bf16:
-        warning = console.bf16_warning(replicas.gather(cpuinfo.bf16_of(os.environ)))
+        warning = console.bf16_warning(replicas.gather(cpus.bf16_of(os.environ)))
         if warning is not None:
             console.note(warning, rank, kind="warning")
 
