@@ -1,4 +1,4 @@
-"""Every command of the README works unchanged."""
+"""Every command in a `sh` block of the README and of the pages in docs/ works unchanged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,13 +19,16 @@ from tooling.image import build
 from tooling.pins import parse
 
 PIN = parse.load().pin()
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line
-    for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    for line in block.splitlines()
-    if line.strip()
-]
+
+
+def commands(page: Path) -> list[str]:
+    blocks = re.findall(r"^ *```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+README = commands(ROOT / "README.md")
+# The README first, because commands of the pages use what ./inv demo has built and downloaded.
+COMMANDS = [*README, *(line for page in sorted((ROOT / "docs").glob("*.md")) for line in commands(page))]
 # The command that runs this test; the other tests cover it.
 ITSELF = "./inv test"
 # What the output of a command must contain, in addition to exit code 0.
@@ -69,10 +73,10 @@ def run(command: str, image: str) -> str:
 
 
 def test_the_readme_begins_with_its_two_commands() -> None:
-    assert COMMANDS[:2] == ["./inv demo", ITSELF]
+    assert README[:2] == ["./inv demo", ITSELF]
 
 
-def test_every_command_with_an_expectation_is_in_the_readme() -> None:
+def test_every_command_with_an_expectation_is_documented() -> None:
     assert not set(EXPECTED) - set(COMMANDS)
     assert all(any(command.startswith(start) for command in COMMANDS) for start in BEGINNINGS)
 
@@ -88,7 +92,7 @@ def shared_tag() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != ITSELF])
-def test_the_readmes_command_works(command: str, image: str, shared_tag: None) -> None:
+def test_the_documented_command_works(command: str, image: str, shared_tag: None) -> None:
     output = run(command, image)
     beginnings = [texts for start, texts in BEGINNINGS.items() if command.startswith(start)]
     for text in [*EXPECTED.get(command, []), *(text for texts in beginnings for text in texts)]:
@@ -106,3 +110,9 @@ def test_the_demo_has_written_its_result(image: str) -> None:
     assert document["image"].startswith("sha256:")
     assert document["metric_after"] - document["metric_before"] >= demo.CLEAR_RISE
     assert {"build", "start", "train"} <= document["seconds"].keys()
+
+
+def test_a_backend_that_is_not_there_is_said_once(image: str) -> None:
+    result = inv("demo", "--backend=smoke")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stdout.count("backend 'smoke' is not in this image") == 1, result.stdout

@@ -14,9 +14,10 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
+from tooling.basis.say import Say
 from tooling.image import build as images
 from tooling.image import builds
-from tooling.image.build import Image, Say
+from tooling.image.build import Image
 from tooling.pins import parse
 from tooling.pins import pin as pin_module
 from tooling.pins.parse import Matrix
@@ -128,6 +129,6 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     assert caught.value.code == 1
     assert str(caught.value) == f"2 of 3 rows were not built: unlocked, {name}"
     lines = {line.partition(":")[0]: line for line in said}
-    assert "has no unlocked.txt: create it with ./inv lock --pin unlocked" in lines["unlocked"]
+    assert "has no unlocked.txt: create it with ./inv dev lock --pin unlocked" in lines["unlocked"]
     assert "the package index refuses connections: check network and proxy" in lines[name]
     assert f"{image}: up to date" in said[-1]

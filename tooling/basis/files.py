@@ -1,8 +1,11 @@
-"""Hashes of files, and atomic writes."""
+"""Files that several processes use: hashes, atomic writes, and locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 
@@ -13,9 +16,31 @@ def sha256_of(path: Path) -> str:
         return file_digest(stream, "sha256").hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replaces a file atomically: readers see the old text or the new one, never a part."""
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a file atomically: readers see either the old text or the new text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")  # two processes may write at the same time
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+class LockedError(Exception):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path`. The lock ends with the process, even if the process is killed.
+
+    If another process holds the lock, call `waiting` and wait. Without `waiting`, raise LockedError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting is None:
+                raise LockedError from None
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.bench import plots, report
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
@@ -27,8 +28,6 @@ FOLDER = CACHE / "bench"
 CLUSTER = "bench"
 # What DDP does at every step: the picture is of this one, the table of all.
 PLOTTED = "all_reduce"
-
-Say = Callable[[str], None]
 
 
 def collectives(

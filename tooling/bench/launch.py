@@ -6,7 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.engine import docker as container
 from tooling.image import build
@@ -26,8 +27,6 @@ FOLDER = CACHE / "bench"
 SCRIPT = "/data/throughput.py"
 ROUNDS = 5
 LIMIT_SECONDS = 600.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

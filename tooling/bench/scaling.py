@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
 
 from entrypoints.machine import topology
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.bench import collectives, plots_scaling, scaling_report
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
@@ -19,8 +20,6 @@ from tooling.image import build
 from tooling.pins import parse
 
 CLUSTER = "scaling"
-
-Say = Callable[[str], None]
 
 
 def run(

@@ -1,4 +1,4 @@
-"""`./inv conformance`: torch's own suite for backends, with ccl and with gloo in the image, beside each other."""
+"""`./inv dev conformance`: compares ccl with gloo in torch's own suite for process groups, in the image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build
 from tooling.pins import parse
@@ -35,8 +36,6 @@ DIFFERENCES: Mapping[str, str] = {
     "test_monitored_barrier_gloo_subgroup": _MONITORED,
     "test_sparse_all_reduce_sum": "ccl has no sparse tensors",
 }
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling.basis import locking
+from tooling.basis import files
 from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import choice as chosen
 from tooling.image.choice import Choice
@@ -47,8 +47,6 @@ sys.exit(pytest.main(sys.argv[1:], plugins=[Patience()]))
 # With SYS_NICE the engine lets a process ask for and set its NUMA memory policy.
 ARGUMENTS = ("--network=none", "--workdir=/tmp", "--cap-add=SYS_NICE", "--env=PYTHONDONTWRITEBYTECODE=1")
 LIMIT_SECONDS = 600.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def install(say: Say) -> Path:
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     folder = PYTEST / wanted[:12]
     CACHE.mkdir(exist_ok=True)
-    with locking.alone(CACHE / "inside.lock", lambda: say("another ./inv installs what runs the tests inside")):
+    with files.locked(CACHE / "inside.lock", lambda: say("another ./inv installs what runs the tests inside")):
         if folder.is_dir():
             return folder
         shutil.rmtree(PYTEST, ignore_errors=True)

@@ -1,15 +1,15 @@
-"""`./inv sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
+"""`./inv dev sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import base, build
 from tooling.pins import parse
@@ -20,8 +20,6 @@ from tooling.wheels import fetch
 STAGE = "backend"
 ONECCL = "/tmp/oneccl"  # noqa: S108  in the container, created by images/scripts/build-bindings
 LIMIT_SECONDS = 1800.0
-
-Say = Callable[[str], None]
 
 
 def run(pin_name: str | None, thread: bool, say: Say) -> None:

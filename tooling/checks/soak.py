@@ -1,4 +1,4 @@
-"""`./inv soak`: many short jobs one after another on fresh clusters. Not one may fail."""
+"""`./inv dev soak`: many short jobs one after another on fresh clusters. Not one may fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.say import Say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
@@ -25,8 +25,6 @@ from tooling.pins import parse
 
 FOLDER = CACHE / "soak"
 NAME = "soak"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from entrypoints import contract
 from entrypoints.machine import shared_memory
@@ -18,16 +18,15 @@ from entrypoints.plan.cores import divide
 from tooling.basis import identity
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
+from tooling.basis.say import last_line
+from tooling.cluster import launchers
 from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
-# The variable with the job's name, which stays the same when the job restarts.
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
-# For mpirun's nodes to come up. They start at the same time as the launcher, within a second or two.
-START_SECONDS = 60
 # Of a quota of processor time: who has used it up stands still to the period's end. The kernel's own: with 10 ms,
 # nodes of 0.15 of a core computed 15% less and waited for each other longer, see docs/benchmarks.md.
 CPU_PERIOD_US = 100_000
@@ -50,26 +49,30 @@ class Mount:
     read_only: bool = True
 
 
+NodesOption = Annotated[int, "containers to start; they share the physical cores of this machine"]
+RanksPerNodeOption = Annotated[int, "ranks (training processes) in each container"]
+LauncherOption = Annotated[str, "what starts the ranks: torchrun, or mpirun (Intel MPI, over ssh)"]
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What a cluster is: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
+    """A cluster: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
 
-    `environment` maps a variable to its value, or to None to pass the caller's own value unseen.
-    `launcher` is one of LAUNCHERS. `offline` cuts the nodes' network off from everything but each other.
-    `memory` limits each node's memory, in Docker's form ("4g"), `cpus` its processor time, in cores.
+    Fields with a help text are options of `./inv up`. `environment` maps a variable to its value, or to None to
+    pass the caller's own value without writing it to a file. `cpus` limits each node's processor time, in cores.
     `restarted`: replaces a cluster of the same name that failed.
     """
 
-    name: str
-    image: str
-    nodes: int
-    ranks_per_node: int
-    command: tuple[str, ...]
+    name: Annotated[str, "the cluster's name; clusters with different names can run at the same time"] = "cluster"
+    image: str = ""
+    nodes: NodesOption = 2
+    ranks_per_node: RanksPerNodeOption = 1
+    command: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    offline: bool = False
-    launcher: str = LAUNCHERS[0]
-    memory: str | None = None
+    offline: Annotated[bool, "connect the containers to each other, but to no other network"] = False
+    launcher: LauncherOption = LAUNCHERS[0]
+    memory: Annotated[str | None, "memory limit of each container, such as 64g; default: none"] = None
     cpus: float | None = None
     restarted: bool = False
 
@@ -110,33 +113,6 @@ def shm_bytes(ranks: int, cpus: int) -> int:
     return (1 << 30) + shared_memory.needed(ranks, cpus)
 
 
-def mpi_launch_command(spec: ClusterSpec) -> list[str]:
-    """What the launcher of a cluster of mpirun's runs: of its environment the ranks get what is named."""
-    return [
-        "mpi-launch",
-        f"--hosts={','.join(spec.node_names)}",
-        f"--ranks-per-node={spec.ranks_per_node}",
-        f"--timeout={START_SECONDS}",
-        *(f"--env={name}" for name in spec.environment),
-        "--",
-        *spec.command,
-    ]
-
-
-def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
-    """What node `node_rank` runs: the image's own launcher around the cluster's command."""
-    return [
-        "launch",
-        f"--nnodes={spec.nodes}",
-        f"--node-rank={node_rank}",
-        "--master-addr=node-0",
-        f"--master-port={contract.MASTER_PORT}",
-        f"--nproc-per-node={spec.ranks_per_node}",
-        "--",
-        *spec.command,
-    ]
-
-
 def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
     """The Compose document of a cluster whose nodes split the host's physical `cores`.
 
@@ -163,14 +139,29 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
         if spec.launcher == "mpirun":
             services[name]["volumes"] += _key_volumes(keys, name)
         else:
-            services[name]["command"] = [_escape(word) for word in launch_command(spec, node_rank)]
+            launch = launchers.launch(
+                spec.command,
+                ranks_per_node=spec.ranks_per_node,
+                nodes=spec.nodes,
+                node_rank=node_rank,
+                master_addr=spec.node_names[0],
+                master_port=contract.MASTER_PORT,
+            )
+            services[name]["command"] = [_escape(word) for word in launch]
             services[name]["environment"] = environment
     if spec.launcher == "mpirun":
+        launch = launchers.mpi_launch(
+            spec.command,
+            variables=spec.environment,
+            hosts=spec.node_names,
+            ranks_per_node=spec.ranks_per_node,
+            timeout=launchers.MPI_START_SECONDS,
+        )
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
             "labels": LABELS,
-            "command": [_escape(word) for word in mpi_launch_command(spec)],
+            "command": [_escape(word) for word in launch],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
         }
@@ -194,7 +185,7 @@ def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -
         command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
     )
     if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        last = last_line(result.stderr)
         error = EngineLostError if find.find().engine is None else UsageError
         raise error(f"{' '.join(command[:4])} … failed: {last}")
     return result.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rich.table import Table
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.cluster import demo_data, pretrained
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
@@ -41,8 +41,6 @@ HYPERPARAMETERS = {
     "save_strategy": "no",
     "seed": "42",
 }
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

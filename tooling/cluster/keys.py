@@ -13,6 +13,7 @@ from pathlib import Path
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
+from tooling.basis.say import last_line
 from tooling.cluster.compose import LABELS, LAUNCHER, ClusterSpec, container_user
 
 # One private key a word: its path below the folder.
@@ -59,7 +60,7 @@ def _generate(spec: ClusterSpec, folder: Path, keys: list[Path]) -> None:
     argv += ["-c", _MAKE, "sh", *(str(key.relative_to(folder)) for key in keys)]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        last = last_line(result.stderr)
         raise UsageError(f"the cluster's ssh keys could not be generated: {last}")
 
 

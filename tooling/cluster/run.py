@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import BinaryIO
 from entrypoints.machine import topology
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.locking import TakenError, alone
+from tooling.basis.files import LockedError, locked
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.cluster import compose, keys, nodes, wait
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.follow import following
@@ -29,7 +30,6 @@ from tooling.engine.api import Engine
 
 CLUSTERS = CACHE / "clusters"
 
-Say = Callable[[str], None]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -171,9 +171,9 @@ def check_name(name: str) -> str:
 def _reserved(name: str) -> Iterator[None]:
     """Holds the cluster's name while its command runs; the lock ends with the process, however that ends."""
     try:
-        with alone(CLUSTERS / f".{check_name(name)}.lock", waiting=None):
+        with locked(CLUSTERS / f".{check_name(name)}.lock", waiting=None):
             yield
-    except TakenError:
+    except LockedError:
         raise _is_running(name) from None
 
 

@@ -7,12 +7,13 @@ slow; the engine knows better.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import EngineLostError, UsageError
+from tooling.basis.say import Say
 from tooling.cluster import compose, nodes
 from tooling.cluster.compose import LAUNCHER, ClusterSpec
 from tooling.cluster.nodes import Node
@@ -27,8 +28,6 @@ RETURN_SECONDS = 60.0
 # The job's exit code where no process of it has one.
 STUCK_EXIT_CODE = 1
 POLL_SECONDS = 0.3
-
-Say = Callable[[str], None]
 
 
 def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.basis.locking import alone
+from tooling.basis.files import locked
+from tooling.basis.say import Say
 from tooling.engine.decide import Plan, any_known, decide, may_act
 from tooling.engine.find import Findings, find
 from tooling.engine.host import Host, read_host
@@ -38,7 +38,7 @@ class Engine:
     memory: int
 
 
-def ensure(say: Callable[[str], None]) -> Engine:
+def ensure(say: Say) -> Engine:
     """The engine; what is missing is installed and started where that is allowed (see engine_plan.may_act).
 
     `say` gets one line before each thing that is done. Errors: UsageError with the commands for the user.
@@ -46,7 +46,7 @@ def ensure(say: Callable[[str], None]) -> Engine:
     host, findings = read_host(), find()
     if _plan(findings, host).nothing:
         return _engine(findings)
-    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
         findings = find()  # another ./inv may have done everything in the meantime
         if packages := _plan(findings, host).packages:
             install(packages, host, say)
@@ -59,14 +59,14 @@ def ensure(say: Callable[[str], None]) -> Engine:
     return _engine(findings)
 
 
-def start_again(say: Callable[[str], None]) -> None:
+def start_again(say: Say) -> None:
     """Restarts an engine that this checkout started and that was killed. Restarts no other engine.
 
     Raises UsageError with the cause if the engine does not start.
     """
     if find().chosen_by or not was_killed():
         return
-    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
         if was_killed():  # another ./inv may have restarted it in the meantime
             start(read_host(), say)
 
@@ -78,14 +78,14 @@ def _plan(findings: Findings, host: Host) -> Plan:
     return plan
 
 
-def ensure_mmdebstrap(say: Callable[[str], None]) -> None:
+def ensure_mmdebstrap(say: Say) -> None:
     """Installs mmdebstrap where it is missing and that is allowed. Errors: UsageError with the command."""
     host = read_host()
     if find().mmdebstrap:
         return
     if not may_act(host):
         raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
-    with alone(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
         install(("mmdebstrap",), host, say)
 
 

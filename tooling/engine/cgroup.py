@@ -8,8 +8,9 @@ controllers". Put into a child, they are out of the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+
+from tooling.basis.say import Say
 
 CGROUP = Path("/sys/fs/cgroup")
 CHILD = "init"
@@ -25,7 +26,7 @@ def lacking_controllers(cgroup: Path = CGROUP) -> tuple[str, ...]:
     return tuple(name for name in here if name not in given)
 
 
-def make_room(say: Callable[[str], None], cgroup: Path = CGROUP) -> None:
+def make_room(say: Say, cgroup: Path = CGROUP) -> None:
     """Moves every process of `cgroup` into its child `init` and enables all controllers. Errors: OSError."""
     controllers = lacking_controllers(cgroup)
     if not controllers:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.engine.apt_sources import APT, NEWER_PACKAGES, Source, newer_release, preferences, read_sources
 from tooling.engine.decide import MINIMUM_ENGINE
 from tooling.engine.find import version_tuple
@@ -64,7 +65,7 @@ def apt_cause(log: str) -> str:
     return lines[-1].strip() if lines else "no output"
 
 
-def install(packages: Sequence[str], host: Host, say: Callable[[str], None]) -> None:
+def install(packages: Sequence[str], host: Host, say: Say) -> None:
     """Runs apt-get, saying so first. Errors: UsageError with apt's own cause; added sources are then removed."""
     policy = subprocess.run(
         ("apt-cache", "policy", "docker.io"), capture_output=True, text=True, check=False, timeout=60

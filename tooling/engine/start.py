@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.engine.cgroup import make_room
 from tooling.engine.find import Findings, find, find_dockerd
 from tooling.engine.host import Host
@@ -66,7 +66,7 @@ def was_killed() -> bool:
     return own and is_stale(pid_file, program)
 
 
-def start(host: Host, say: Callable[[str], None]) -> Findings:
+def start(host: Host, say: Say) -> Findings:
     """Starts the engine and waits until it answers. Errors: UsageError with the cause after START_SECONDS."""
     if host.systemd:
         say("starting Docker: systemctl start docker")

@@ -10,12 +10,12 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.pins.pin import Pin
 
@@ -43,8 +43,6 @@ _REFUSALS = (
     ("denied", "the registry denied access: run docker login, or docker logout"),
     ("Cannot connect to the Docker daemon", "start Docker"),
 )
-
-Say = Callable[[str], None]
 
 
 class NoRegistryError(Exception):

@@ -14,14 +14,15 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.basis.locking import alone
+from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, IMAGES, ROOT
+from tooling.basis.say import Say
 from tooling.image import base
 from tooling.image.base import Base
 from tooling.pins import advisories
@@ -43,8 +44,6 @@ DIRTY = "-dirty"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
 CCL_LABEL = f"{LABEL}.ccl"
 ADVISORIES_LABEL = f"{LABEL}.advisories"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def build_uncached(pin: Pin, tag: str, say: Say) -> None:
 def building(pin: Pin, say: Say) -> Iterator[None]:
     """Locks the pin during a build, because builds of one pin share the staged locks and the log."""
     file = CACHE / "build" / f".{pin.name}.lock"
-    with alone(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
+    with locked(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
         yield
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.image import build
 from tooling.image.build import Image
@@ -14,8 +15,6 @@ from tooling.image.choice import Choice, image
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
 from tooling.wheels import locks
-
-Say = Callable[[str], None]
 
 
 def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Say) -> None:
@@ -28,7 +27,7 @@ def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Sa
 def every(torch_source: str, say: Say) -> None:
     """Builds every row, one after another. Exits with 1 if one was not built; each of those has a line.
 
-    A row without a lock is not built: what is in an image is decided by ./inv lock, which is committed.
+    A row without a lock is not built: what is in an image is decided by ./inv dev lock, which is committed.
     """
     chosen, failed = [], []
     for row in parse.load().pins.values():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
+from tooling.basis.say import Say
 from tooling.engine.api import Engine
 from tooling.image import build, registry
 from tooling.image.build import Image
@@ -17,8 +18,6 @@ from tooling.image.registry import Registry, Target
 
 _IMAGE = re.compile(r"(?P<target>[^@\s]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _SUM = re.compile(r"[0-9a-f]{64}")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class ImageLock:
 
 def write(lock: ImageLock, path: Path) -> None:
     """Replaces the file at once."""
-    write_whole(path, json.dumps(asdict(lock), indent=2) + "\n")
+    write_atomic(path, json.dumps(asdict(lock), indent=2) + "\n")
 
 
 def read(path: Path) -> ImageLock:

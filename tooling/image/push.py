@@ -6,11 +6,11 @@ The tag is never moved and never overwritten. image.lock.json is written last: o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.image import build, inspect
 from tooling.image import lock as image_lock
@@ -22,8 +22,6 @@ from tooling.pins import choose, status
 LOCK_FILE = "image.lock.json"
 SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
-
-Say = Callable[[str], None]
 
 
 def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None:
@@ -66,7 +64,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
         labels=labels,
         sbom_sha256=hashlib.sha256(bill.encode()).hexdigest(),
     )
-    write_whole(folder / SBOM_FILE, bill)
+    write_atomic(folder / SBOM_FILE, bill)
     image_lock.write(lock, folder / LOCK_FILE)
     say(f"pushed {where}:{tag} as {digest}; wrote {folder / LOCK_FILE} and {SBOM_FILE}")
 

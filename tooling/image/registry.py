@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.engine.client import connect
 
 # The engine tries each layer five times, with pauses of 5 to 20 seconds, and reports progress every second.
@@ -52,8 +53,6 @@ _CAUSES = (
     ("reset by peer", "the connection broke: check the network, and push again"),
     ("broken pipe", "the connection broke: check the network, and push again"),
 )
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

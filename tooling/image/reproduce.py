@@ -1,23 +1,21 @@
-"""`./inv reproduce`: two builds of one pin, both without the build cache, and their layers side by side."""
+"""`./inv dev reproduce`: two builds of one pin, both without the build cache, and their layers side by side."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
 from itertools import zip_longest
 
 from invoke.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.image import build, inspect, layers, registry
 from tooling.image.choice import Choice
 from tooling.pins import choose
-
-Say = Callable[[str], None]
 
 
 def run(choice: Choice, as_json: bool, say: Say) -> None:

@@ -7,7 +7,7 @@ ends in the sum of what the image holds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -30,8 +30,9 @@ from spdx_tools.spdx.model import (
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.image import build, inspect
 from tooling.image.choice import Choice
@@ -42,8 +43,6 @@ NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
 CREATED_LABEL = "org.opencontainers.image.created"
 IMAGE_ID = "SPDXRef-image"
 LICENSES = get_spdx_licensing()
-
-Say = Callable[[str], None]
 
 
 def run(choice: Choice, output: str | None, say: Say) -> None:
@@ -57,7 +56,7 @@ def run(choice: Choice, output: str | None, say: Say) -> None:
     say(f"listing the packages of {image.tag}")
     found = inspect.inventory(image.tag)
     try:
-        write_whole(path, document(image.tag, inspect.content_sha256(image.tag), labels_of(image.tag), found))
+        write_atomic(path, document(image.tag, inspect.content_sha256(image.tag), labels_of(image.tag), found))
     except OSError as error:
         raise UsageError(f"--output {path} cannot be written: {error.strerror or error}") from None
     say(f"wrote {path}: {len(found.apt)} Debian and {len(found.python_packages)} Python packages")

@@ -45,12 +45,12 @@ class Advisory:
     affected: tuple[Range, ...]
 
     def applies_to(self, packages: Mapping[str, str]) -> bool:
-        """Whether these versions are affected. `packages`: version by name."""
+        """Whether a pin is affected. `packages`: its versions by name."""
         return all(one.package in packages and one.includes(packages[one.package]) for one in self.affected)
 
     @property
     def fix(self) -> str:
-        """How to fix it: one package outside of its range is enough."""
+        """How to fix it. One package outside of its range is enough."""
         return "use " + " or ".join(
             f"{one.package} {one.fixed} or later" if one.fixed else f"a pin without {one.package}"
             for one in self.affected
@@ -61,5 +61,5 @@ class Advisory:
 
 
 def document(advisories: Iterable[Advisory]) -> str:
-    """The JSON that the image's doctor reads."""
+    """The JSON document that the doctor in the image reads."""
     return json.dumps([{"detail": str(advisory), "fix": advisory.fix} for advisory in advisories])

@@ -1,4 +1,4 @@
-"""Which pin a command line means: a row, with the default index's torch, or with versions of the user's own."""
+"""Which pin a command line selects: a row, a row with the default index's torch, or versions of the user's own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Sequence
 from packaging.utils import canonicalize_name
 
 from tooling.basis.errors import UsageError
-from tooling.pins import parse as pins
-from tooling.pins import rules
+from tooling.pins import parse, rules
 from tooling.pins.parse import Matrix
-from tooling.pins.pin import PYTORCH_CPU, Pin, TorchSource
+from tooling.pins.pin import (
+    EXACT_VERSION,
+    OPTIONAL_PACKAGES,
+    PYTORCH_CPU,
+    REQUIRED_PACKAGES,
+    VERSION,
+    Pin,
+    TorchSource,
+)
 
 
 def choose(
@@ -19,17 +26,16 @@ def choose(
     torch_source: str = TorchSource.ROW,
     matrix: Matrix | None = None,
 ) -> Pin:
-    """The pin of `--pin NAME --set PACKAGE=VERSION … --torch-source row|default`.
+    """The pin for `--pin NAME --set PACKAGE=VERSION … --torch-source row|default`.
 
     Raises UsageError with the rule that the combination breaks (tooling.pins.rules).
     """
     if torch_source not in tuple(TorchSource):
-        choices = " or ".join(TorchSource)
-        raise UsageError(f"--torch-source is {torch_source!r}, expected {choices}")
-    pin = (matrix or pins.load()).pin(name)
-    versions = parse(assignments, pin)
+        raise UsageError(f"--torch-source is {torch_source!r}, expected {' or '.join(TorchSource)}")
+    pin = (matrix or parse.load()).pin(name)
+    versions = parse_assignments(assignments, pin)
     torch = versions.get("torch")
-    if torch and "+" not in torch:  # the row's source has no other; with_default_torch takes it off again
+    if torch and "+" not in torch:  # the row's index has only +cpu builds; with_default_torch removes the suffix
         versions["torch"] = torch + PYTORCH_CPU
     wanted = f"pin {pin.name}" + (f" with {', '.join(assignments)}" if assignments else "")
     if versions:
@@ -41,18 +47,18 @@ def choose(
     return pin
 
 
-def parse(assignments: Sequence[str], pin: Pin) -> dict[str, str]:
-    """PACKAGE=VERSION words as a mapping by canonical name."""
-    known = (*pins.REQUIRED_PACKAGES, *pins.OPTIONAL_PACKAGES, *pin.build_packages)
+def parse_assignments(assignments: Sequence[str], pin: Pin) -> dict[str, str]:
+    """The version by canonical name, from PACKAGE=VERSION arguments."""
+    known = (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES, *pin.build_packages)
     versions = {}
-    for word in assignments:
-        name, _, version = word.partition("=")
+    for assignment in assignments:
+        name, _, version = assignment.partition("=")
         package = canonicalize_name(name)
         if package not in known:
             raise UsageError(
-                f"--set {word}: {name!r} is not a package of a pin, expected one of {', '.join(known)}"
+                f"--set {assignment}: {name!r} is not a package of a pin, expected one of {', '.join(known)}"
             )
-        if not pins.VERSION.fullmatch(version):
-            raise UsageError(f"--set {word}: {version!r}, expected {pins.EXACT_VERSION}")
+        if not VERSION.fullmatch(version):
+            raise UsageError(f"--set {assignment}: {version!r}, expected {EXACT_VERSION}")
         versions[str(package)] = version
     return versions

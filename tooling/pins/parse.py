@@ -1,76 +1,53 @@
 """The version matrix: images/versions.toml parsed into frozen, validated pins.
 
-A pin is one row: a Debian release, its Python and the exact versions of the packages that were chosen to fit
-together. Their dependencies are in the pin's lock (tooling.wheels.locks). tooling.pins.rules decides whether the
-packages fit together.
+A pin is one row: a Debian release, its Python and exact versions of packages. The versions of their dependencies
+are in the pin's lock (tooling.wheels.locks). tooling.pins.rules decides whether the packages fit together.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import IMAGES
-from tooling.pins import toml_checks as check
 from tooling.pins.advisories import Advisory, Range
-from tooling.pins.pin import DEBIAN_RELEASES, INTEL_BINDINGS, Ccl, Pin, Source
+from tooling.pins.pin import (
+    DEBIAN_RELEASES,
+    EXACT_VERSION,
+    ONECCL,
+    OPTIONAL_PACKAGES,
+    REQUIRED_PACKAGES,
+    VERSION,
+    Ccl,
+    Pin,
+    Source,
+)
 
 VERSIONS_FILE = IMAGES / "versions.toml"
 
-PIN_KEYS = ("debian", "python", "tcmalloc_package", "ccl", "sources", "packages")
-OPTIONAL_PIN_KEYS = ("base", "oneccl", "build_packages")
-REQUIRED_PACKAGES = (
-    "torch",
-    "transformers",
-    "datasets",
-    "tokenizers",
-    "numpy",
-    "intel-openmp",
-    "impi-rt",
-    "scikit-learn",
-    "torchmetrics",
-    "tensorboard",
-    "psutil",
-)
-IPEX = "intel-extension-for-pytorch"
-ONECCL = "oneccl-devel"
-OPTIONAL_PACKAGES = (
-    "accelerate",
-    "evaluate",
-    "peft",
-    "protobuf",
-    "sentencepiece",
-    IPEX,
-    INTEL_BINDINGS,
-    # What old rows need held back, because their packages do not bound it themselves.
-    "dill",
-    "fsspec",
-    "huggingface-hub",
-    "multiprocess",
-    "pandas",
-    "pyarrow",
-    "setuptools",
-)
+_Parsed = TypeVar("_Parsed")
 
-VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
+_PIN_KEYS = ("debian", "python", "tcmalloc_package", "ccl", "sources", "packages")
+_OPTIONAL_PIN_KEYS = ("base", "oneccl", "build_packages")
 _URL = re.compile(r"(https?|file)://\S+")
-_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
+_PIN_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _BASE = re.compile(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}")
 _APT_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+")
 _SENTENCE = re.compile(r"\S.*\S")
 _ADVISORY = re.compile(r"CVE-[0-9]{4}-[0-9]{4,}|GHSA(-[0-9a-z]{4}){3}|[\w.-]+/[\w.-]+#[0-9]+")
-EXACT_VERSION = "an exact version such as 2.13.0+cpu"
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Every pin, in the file's order, and the one that is built when none is named.
+    """Every pin in the file's order, and the name of the default pin.
 
     `refused`: the reason why a row does not exist, by the name that a user may ask for.
     """
@@ -80,7 +57,7 @@ class Matrix:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def pin(self, name: str | None = None) -> Pin:
-        """The pin called `name`, or the default one. Raises UsageError with the choices."""
+        """The pin called `name`, or the default pin. Raises UsageError with the choices."""
         chosen = self.default if name is None else name
         if chosen in self.refused:
             raise UsageError(f"pin {chosen!r} does not exist: {self.refused[chosen]}")
@@ -90,7 +67,7 @@ class Matrix:
 
 
 def load(path: Path = VERSIONS_FILE) -> Matrix:
-    """Reads and validates the matrix. Raises UsageError with one line for the first thing that is wrong."""
+    """Read and validate the matrix. Raises UsageError with a line for each row that has a mistake."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -98,84 +75,84 @@ def load(path: Path = VERSIONS_FILE) -> Matrix:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}") from None
     where = path.name
-    check.keys(where, document, ("default", "indexes", "pins"), ("pages", "refused", "advisories"))
-    sources = _sources(where, "indexes", document["indexes"], is_page=False)
-    sources |= _sources(where, "pages", document.get("pages", {}), is_page=True)
-    advisories = _advisories(where, document.get("advisories", []))
-    rows = check.table(where, "pins", document["pins"])
-    for name in rows:
-        check.text(where, "a pin's name", name, _NAME, "what an image's tag may hold, such as 2.13")
-    pins = {name: _pin(f"{where}, pin {name}", name, row, sources, advisories) for name, row in rows.items()}
-    check.choice(where, "default", document["default"], tuple(pins))
-    refused = _refused(where, document.get("refused", {}), tuple(pins))
-    return Matrix(document["default"], MappingProxyType(pins), MappingProxyType(refused))
+    _table(where, document, ("default", "indexes", "pins"), ("pages", "refused", "advisories"))
+    sources = {
+        name: Source(url, is_page=key == "pages")
+        for key in ("indexes", "pages")
+        for name, url in _texts(f"{where}, {key}", document.get(key, {}), _URL, "a URL such as https://HOST/PATH")
+    }
+    listed = document.get("advisories", [])
+    if not isinstance(listed, list):
+        raise UsageError(f"{where}: advisories is {type(listed).__name__}, expected a list of tables")
+    rows = _table(f"{where}, pins", document["pins"])
+    _check_choice(where, "default", document["default"], tuple(rows))
+    mistakes: list[str] = []
+    numbered = {f"advisory {number}": row for number, row in enumerate(listed, start=1)}
+    advisories = tuple(_parse_each(where, numbered, _advisory, mistakes).values())
+    pins = _parse_each(f"{where}, pin", rows, partial(_pin, sources, advisories), mistakes)
+    refused = _table(f"{where}, refused", document.get("refused", {}))
+    reasons = _parse_each(f"{where}, refused", refused, partial(_refusal, tuple(rows)), mistakes)
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
+    return Matrix(document["default"], MappingProxyType(pins), MappingProxyType(reasons))
 
 
-def _sources(where: str, key: str, value: Any, is_page: bool) -> dict[str, Source]:
-    urls = check.table(where, key, value)
-    for name, url in urls.items():
-        check.text(f"{where}, {key}", name, url, _URL, "a URL such as https://HOST/PATH")
-    return {name: Source(url, is_page) for name, url in urls.items()}
+def _parse_each(
+    where: str, tables: Mapping[str, Any], parse: Callable[[str, str, Any], _Parsed], mistakes: list[str]
+) -> dict[str, _Parsed]:
+    """The result of `parse` for each table. Adds a line to `mistakes` for each table that raises UsageError."""
+    results = {}
+    for name, row in tables.items():
+        try:
+            results[name] = parse(f"{where} {name}", name, row)
+        except UsageError as error:
+            mistakes.append(str(error))
+    return results
 
 
-def _advisories(where: str, value: Any) -> tuple[Advisory, ...]:
-    if not isinstance(value, list):
-        raise UsageError(f"{where}: advisories is {type(value).__name__}, expected a list of tables")
-    made = []
-    for number, row in enumerate(value, start=1):
-        place = f"{where}, advisory {number}"
-        check.keys(place, check.table(where, f"advisory {number}", row), ("id", "affected", "summary"))
-        check.text(place, "id", row["id"], _ADVISORY, "CVE-YEAR-NUMBER, GHSA-… or OWNER/REPOSITORY#NUMBER")
-        check.text(place, "summary", row["summary"], _SENTENCE, "a sentence")
-        made.append(Advisory(row["id"], row["summary"], _ranges(place, row["affected"])))
-    return tuple(made)
-
-
-def _ranges(where: str, value: Any) -> tuple[Range, ...]:
+def _advisory(where: str, _name: str, row: Any) -> Advisory:
+    _table(where, row, ("id", "affected", "summary"))
+    _check_text(where, "id", row["id"], _ADVISORY, "CVE-YEAR-NUMBER, GHSA-… or OWNER/REPOSITORY#NUMBER")
+    _check_text(where, "summary", row["summary"], _SENTENCE, "a sentence")
     ranges = []
-    for package, bounds in check.table(where, "affected", value).items():
+    for package, bounds in _table(f"{where}, affected", row["affected"]).items():
+        _check_choice(where, "affected", package, (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES))
         place = f"{where}, affected {package}"
-        check.choice(where, "affected", package, (*REQUIRED_PACKAGES, *OPTIONAL_PACKAGES))
-        check.keys(place, check.table(where, f"affected {package}", bounds), (), ("introduced", "fixed"))
-        for key, version in bounds.items():
-            check.text(place, key, version, VERSION, EXACT_VERSION)
-        ranges.append(Range(package, bounds.get("introduced"), bounds.get("fixed")))
+        _table(place, bounds, (), ("introduced", "fixed"))
+        versions = dict(_texts(place, bounds, VERSION, EXACT_VERSION))
+        ranges.append(Range(package, versions.get("introduced"), versions.get("fixed")))
     if not ranges:
         raise UsageError(f"{where}: affected is empty, expected a range of versions for a package")
-    return tuple(ranges)
+    return Advisory(row["id"], row["summary"], tuple(ranges))
 
 
-def _refused(where: str, value: Any, pins: tuple[str, ...]) -> dict[str, str]:
-    refused = {}
-    for name, row in check.table(where, "refused", value).items():
-        place = f"{where}, refused {name}"
-        check.keys(place, check.table(where, f"refused {name}", row), ("why", "nearest"))
-        check.text(place, "why", row["why"], _SENTENCE, "a sentence")
-        check.choice(place, "nearest", row["nearest"], pins)
-        refused[name] = f"{row['why']}; the nearest is {row['nearest']}"
-    return refused
+def _refusal(pins: tuple[str, ...], where: str, _name: str, row: Any) -> str:
+    _table(where, row, ("why", "nearest"))
+    _check_text(where, "why", row["why"], _SENTENCE, "a sentence")
+    _check_choice(where, "nearest", row["nearest"], pins)
+    return f"{row['why']}; the nearest is {row['nearest']}"
 
 
-def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories: tuple[Advisory, ...]) -> Pin:
-    row = check.table(where, name, row)
-    check.keys(where, row, PIN_KEYS, OPTIONAL_PIN_KEYS)
-    check.choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
+def _pin(
+    known_sources: Mapping[str, Source], advisories: tuple[Advisory, ...], where: str, name: str, row: Any
+) -> Pin:
+    _check_text(where, "a pin's name", name, _PIN_NAME, "what an image's tag may hold, such as 2.13")
+    _table(where, row, _PIN_KEYS, _OPTIONAL_PIN_KEYS)
+    _check_choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
     release = DEBIAN_RELEASES[row["debian"]]
     if row["python"] != release.python:
         raise UsageError(
             f"{where}: python = {row['python']!r}, but Debian {release.number} has {release.python}: "
-            "change one of the two"
+            "change python or debian"
         )
-    check.choice(where, "ccl", row["ccl"], (Ccl.INTEL, Ccl.BINDINGS))
-    packages = _packages(where, "packages", row["packages"], REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
+    packages = _packages(f"{where}, packages", row["packages"], REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
     ccl, build_packages, oneccl = _ccl(where, row)
-    chosen = check.table(where, "sources", row["sources"])
-    check.keys(f"{where}, sources", chosen, ("torch",), tuple(packages))
-    for package, source in chosen.items():
-        check.choice(f"{where}, sources", package, source, tuple(sources))
+    sources = _table(f"{where}, sources", row["sources"], ("torch",), tuple(packages))
+    for package, source in sources.items():
+        _check_choice(f"{where}, sources", package, source, tuple(known_sources))
     if "base" in row:
-        check.text(where, "base", row["base"], _BASE, "an image reference with its digest, name@sha256:…")
-    check.text(where, "tcmalloc_package", row["tcmalloc_package"], _APT_PACKAGE, "an apt package's name")
+        _check_text(where, "base", row["base"], _BASE, "an image reference with its digest, name@sha256:…")
+    _check_text(where, "tcmalloc_package", row["tcmalloc_package"], _APT_PACKAGE, "an apt package's name")
     return Pin(
         name=name,
         debian=release,
@@ -185,30 +162,72 @@ def _pin(where: str, name: str, row: Any, sources: dict[str, Source], advisories
         oneccl=oneccl,
         packages=packages,
         build_packages=build_packages,
-        sources=MappingProxyType({package: sources[source] for package, source in chosen.items()}),
+        sources=MappingProxyType({package: known_sources[source] for package, source in sources.items()}),
         base=row.get("base", ""),
         known_advisories=advisories,
     )
 
 
 def _ccl(where: str, row: dict[str, Any]) -> tuple[Ccl, Mapping[str, str], str]:
-    """Either Intel's wheel with the oneCCL that it holds, or what the project's own backend is compiled from."""
+    """The backend, the packages that it is compiled from, and its version of oneCCL.
+
+    Intel's wheel contains oneCCL: the key is `oneccl`. This project's backend is compiled from oneCCL: the key is
+    `build_packages`.
+    """
+    _check_choice(where, "ccl", row["ccl"], (Ccl.INTEL, Ccl.BINDINGS))
     ccl = Ccl(row["ccl"])
     wanted, other = ("oneccl", "build_packages") if ccl is Ccl.INTEL else ("build_packages", "oneccl")
     if wanted not in row or other in row:
         raise UsageError(f"{where}: ccl = {row['ccl']!r} takes the key {wanted} and not {other}")
     if ccl is Ccl.INTEL:
-        check.text(where, "oneccl", row["oneccl"], VERSION, EXACT_VERSION)
+        _check_text(where, "oneccl", row["oneccl"], VERSION, EXACT_VERSION)
         return ccl, MappingProxyType({}), row["oneccl"]
-    build_packages = _packages(where, "build_packages", row["build_packages"], (ONECCL,), ())
+    build_packages = _packages(f"{where}, build_packages", row["build_packages"], (ONECCL,))
     return ccl, build_packages, build_packages[ONECCL]
 
 
 def _packages(
-    where: str, key: str, value: Any, required: tuple[str, ...], optional: tuple[str, ...]
+    where: str, value: Any, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Mapping[str, str]:
-    packages = check.table(where, key, value)
-    check.keys(f"{where}, {key}", packages, required, optional)
-    for package, version in packages.items():
-        check.text(f"{where}, {key}", package, version, VERSION, EXACT_VERSION)
-    return MappingProxyType(dict(packages))
+    _table(where, value, required, optional)
+    return MappingProxyType(dict(_texts(where, value, VERSION, EXACT_VERSION)))
+
+
+def _texts(where: str, value: Any, pattern: re.Pattern[str], expected: str) -> Iterable[tuple[str, str]]:
+    """The items of a table whose values all match `pattern`."""
+    items = _table(where, value).items()
+    for key, text in items:
+        _check_text(where, key, text, pattern, expected)
+    return items
+
+
+def _table(
+    where: str, value: Any, required: tuple[str, ...] | None = None, optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Returns `value`, which must be a table: with all keys of `required`, and no others than those of `optional`.
+
+    With `required` None, a table may have any keys.
+    """
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is {type(value).__name__}, expected a table")
+    if required is None:
+        return value
+    known = required + optional
+    for key in value:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UsageError(f"{where}: unknown key {key!r}{hint}: the keys are {', '.join(known)}")
+    if missing := [key for key in required if key not in value]:
+        raise UsageError(f"{where}: missing {', '.join(missing)}: the keys are {', '.join(known)}")
+    return value
+
+
+def _check_choice(where: str, key: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:  # in a tuple, because a TOML value may be a list, which has no hash
+        raise UsageError(f"{where}: {key} = {value!r} is unknown: choose one of {', '.join(map(str, choices))}")
+
+
+def _check_text(where: str, key: str, value: Any, pattern: re.Pattern[str], expected: str) -> None:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise UsageError(f"{where}: {key} = {value!r}, expected {expected}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,13 +14,47 @@ from tooling.basis.identity import IDENTITY
 from tooling.pins.advisories import Advisory
 
 INTEL_BINDINGS = "oneccl-bind-pt"
+IPEX = "intel-extension-for-pytorch"
+ONECCL = "oneccl-devel"
+REQUIRED_PACKAGES = (
+    "torch",
+    "transformers",
+    "datasets",
+    "tokenizers",
+    "numpy",
+    "intel-openmp",
+    "impi-rt",
+    "scikit-learn",
+    "torchmetrics",
+    "tensorboard",
+    "psutil",
+)
+OPTIONAL_PACKAGES = (
+    "accelerate",
+    "evaluate",
+    "peft",
+    "protobuf",
+    "sentencepiece",
+    IPEX,
+    INTEL_BINDINGS,
+    # Old rows hold these back, because the packages that depend on them set no upper bound.
+    "dill",
+    "fsspec",
+    "huggingface-hub",
+    "multiprocess",
+    "pandas",
+    "pyarrow",
+    "setuptools",
+)
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?(\+[a-z0-9.]+)?")
+EXACT_VERSION = "an exact version such as 2.13.0+cpu"
 PYTORCH_CPU = "+cpu"
 DEFAULT_TORCH_SUFFIX = "-default-torch"
 
 
 @dataclass(frozen=True)
 class DebianRelease:
-    """A Debian release as far as an image depends on it. `eol`: the end of Debian's long-term support."""
+    """The facts of a Debian release that an image depends on. `eol`: the end of Debian's long-term support."""
 
     number: int
     suite: str
@@ -29,7 +64,7 @@ class DebianRelease:
 
     @property
     def python(self) -> str:
-        """The Python's version as a row names it, 3.11 for example."""
+        """The version as a row has it, 3.11 for example."""
         return self.python_full.rpartition(".")[0]
 
 
@@ -42,9 +77,9 @@ DEBIAN_RELEASES = {
 
 
 class Ccl(StrEnum):
-    """Where the `ccl` backend comes from: Intel's wheel, this project's own, compiled into the image, or nowhere.
+    """Where the `ccl` backend comes from: Intel's wheel, or this project's bindings, compiled into the image.
 
-    Without one the process group is gloo.
+    NONE: the image has no `ccl` backend, and the process group is gloo.
     """
 
     INTEL = "intel"
@@ -53,7 +88,7 @@ class Ccl(StrEnum):
 
 
 class TorchSource(StrEnum):
-    """Which build of torch: the row's own (+cpu), or the one of the same version on the default index (CUDA)."""
+    """Which build of torch: the row's (+cpu), or the build of the same version on the default index (CUDA)."""
 
     ROW = "row"
     DEFAULT = "default"
@@ -61,19 +96,19 @@ class TorchSource(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where pip searches for a wheel after the host's own indexes: a package index, or a page of links."""
+    """Where pip searches for a wheel after the indexes of the host: a package index, or a page of links."""
 
     url: str
     is_page: bool = False
 
     @property
-    def beside_the_hosts(self) -> list[str]:
-        """pip's options for this source and the host's own."""
+    def extra_option(self) -> list[str]:
+        """pip's options to search this source and the host's indexes."""
         return ["--find-links" if self.is_page else "--extra-index-url", self.url]
 
     @property
-    def alone(self) -> list[str]:
-        """pip's options for this source without the host's indexes."""
+    def only_option(self) -> list[str]:
+        """pip's options to search this source and not the host's indexes."""
         return ["--no-index", "--find-links", self.url] if self.is_page else ["--index-url", self.url]
 
 
@@ -81,12 +116,12 @@ class Source:
 class Pin:
     """One row of the matrix. `packages` maps a distribution's name to its exact version.
 
-    `base`: the official image by digest, empty where mmdebstrap is the only way.
-    `build_packages`: what the ccl backend is compiled from: fetched like the others, but not installed.
-    `oneccl`: the version of oneCCL that is inside the ccl backend.
-    `sources`: for packages that the host's indexes may lack.
-    `own`: a user's own combination, which has no row.
-    `known_advisories`: for any versions; `advisories`: those that apply to this pin's versions.
+    `base`: the official image by digest; empty if only mmdebstrap can build the base.
+    `build_packages`: the packages that the ccl backend is compiled from. They are fetched, but not installed.
+    `oneccl`: the version of oneCCL in the ccl backend.
+    `sources`: where to find packages that the host's indexes may lack.
+    `own`: a user's own combination of versions, which has no row.
+    `known_advisories`: advisories for any version. `advisories`: those that apply to this pin's versions.
     """
 
     name: str
@@ -105,7 +140,7 @@ class Pin:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """The row's own packages as pip requirements, sorted by name."""
+        """The row's packages as pip requirements, sorted by name."""
         return _requirements(self.packages)
 
     @property
@@ -130,15 +165,15 @@ class Pin:
 
     @property
     def facts_sha256(self) -> str:
-        """The hash of the chosen versions: a proof is valid for one hash only."""
+        """The sha256 of the chosen versions. A proof (tooling.pins.status) is valid for one sha256 only."""
         facts = [self.python, self.debian.number, self.ccl, *self.requirements, *self.build_requirements]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def with_default_torch(self) -> Pin:
-        """The same row with the default index's build of its torch.
+        """The same row with the default index's build of torch.
 
-        Intel's bindings are linked against the CPU build and left out; this project's backend needs a newer torch
-        than theirs, so the group is gloo.
+        Intel's bindings are linked against the CPU build of torch and are left out. This project's bindings need a
+        newer torch than Intel's, so the process group of such a pin is gloo.
         """
         pin = self._without_intel() if self.ccl is Ccl.INTEL else self
         torch = self.packages["torch"].removesuffix(PYTORCH_CPU)
@@ -163,7 +198,7 @@ class Pin:
         )
 
     def with_versions(self, versions: Mapping[str, str]) -> Pin:
-        """A user's own combination: the row with other versions, under a name that is theirs alone."""
+        """The row with other versions, under a name that depends on these versions."""
         packages, build_packages = dict(self.packages), dict(self.build_packages)
         for name, version in versions.items():
             (build_packages if name in build_packages else packages)[name] = version

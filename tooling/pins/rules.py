@@ -1,6 +1,6 @@
-"""Which versions fit together: pure rules over a row. Each rule describes what breaks it.
+"""Which versions fit together: pure functions of a row. A rule returns a message if the row breaks it.
 
-The tables are facts about published packages, not choices: the choices are in images/versions.toml.
+The tables are facts about published packages. The choices are in images/versions.toml.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from tooling.pins.pin import INTEL_BINDINGS, PYTORCH_CPU, Ccl, Pin
+from tooling.pins.pin import INTEL_BINDINGS, IPEX, PYTORCH_CPU, Ccl, Pin
 
-IPEX = "intel-extension-for-pytorch"
-
-# torch's release -> Intel's bindings for it. Each is compiled against exactly that torch: with another one it ends
-# in an undefined symbol. Source: the releases of intel/torch-ccl; v2.7.0+cpu is the last tag for the CPU.
+# torch's release -> Intel's bindings. They are compiled against exactly this torch: with another release, the
+# import fails with an undefined symbol. Source: the releases of intel/torch-ccl; v2.7.0+cpu is the last tag for
+# the CPU.
 BINDINGS_OF_TORCH = {
     "1.10.0": "1.10.0",
     "1.11.0": "1.11.0",
@@ -34,30 +33,30 @@ BINDINGS_OF_TORCH = {
     "2.6.0": "2.6.0",
     "2.7.0": "2.7.0",
 }
-# torch's first and last release with wheels for a Python that a Debian release has. Source: torch's release notes.
+# Python -> the first and the last torch with wheels for it. Source: torch's release notes.
 TORCH_FOR_PYTHON: dict[str, tuple[str, str | None]] = {
     "3.9": ("1.8.1", "2.8.0"),
     "3.11": ("1.13.0", None),
     "3.13": ("2.5.0", None),
 }
-# From this transformers on -> the oldest torch that it accepts. Source: its own import checks.
+# From this transformers on -> the oldest torch that it accepts. Source: the import checks of transformers.
 OLDEST_TORCH = {"5.23.0": "2.6.0", "5.3.0": "2.4.0", "4.55.0": "2.1.0", "4.48.0": "2.0.0"}
 # From this transformers on -> the oldest Python.
 OLDEST_PYTHON = {"5.23.0": "3.11"}
-# Withdrawn by their authors, and what to take instead.
+# Withdrawn by their authors -> the version to use instead.
 YANKED = {("transformers", "4.46.0"): "4.46.3"}
 # The first torch whose wheels are compiled with C++'s current ABI.
 CXX11_ABI = "2.6.0"
-# The first torch that this project's backend compiles against, and the last numpy-1-only one.
+# The first torch that this project's bindings compile against, and the first that works with numpy 2.
 BINDINGS_FROM = "2.8.0"
 NUMPY_2_FROM = "2.3.0"
-# The first setuptools without pkg_resources, and the first IPEX that does not read it. Seen: 1.13 to 2.7 do.
+# The first setuptools without pkg_resources, and the first IPEX that does not import it: 1.13 to 2.7 were seen to.
 NO_PKG_RESOURCES_FROM, IPEX_WITHOUT_IT = "82", "2.8"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the rules look at: `packages` maps a distribution's name to its exact version."""
+    """The input of the rules. `packages` maps a distribution's name to its exact version."""
 
     python: str
     packages: Mapping[str, str]
@@ -72,35 +71,35 @@ class Row:
 
 
 def row_of(pin: Pin) -> Row:
-    """A pin as the rules see it."""
+    """The part of a pin that the rules use."""
     return Row(pin.python, pin.packages, pin.ccl)
 
 
 def abi(torch: str) -> str:
-    """The C++ ABI of a torch wheel: what is compiled against it must have the same."""
+    """The C++ ABI of a torch wheel. Extensions must be compiled with the same ABI."""
     return "cxx11" if Version(torch) >= Version(CXX11_ABI) else "pre-cxx11"
 
 
 def broken(row: Row) -> str | None:
-    """The first rule that a row breaks, in words: what was found, what fits. None if all hold."""
+    """The message of the first rule that a row breaks: what was found and what fits. None if it breaks none."""
     return next((problem for rule in RULES if (problem := rule(row))), None)
 
 
 def not_yanked(row: Row) -> str | None:
     for (name, version), instead in YANKED.items():
         if row.packages.get(name) == version:
-            return f"{name} {version} was withdrawn by its authors: take {instead}"
+            return f"{name} {version} was withdrawn by its authors: use {instead}"
     return None
 
 
 def python_has_torch(row: Row) -> str | None:
     if row.python not in TORCH_FOR_PYTHON:
-        return f"Python {row.python} is of no Debian release: choose one of {', '.join(TORCH_FOR_PYTHON)}"
+        return f"no Debian release has Python {row.python}: choose one of {', '.join(TORCH_FOR_PYTHON)}"
     first, last = TORCH_FOR_PYTHON[row.python]
     torch = Version(row.torch.public)
     if torch < Version(first) or (last and torch > Version(last)):
         span = f"{first} to {last}" if last else f"{first} and later"
-        return f"torch {row.torch} has no wheel for Python {row.python}: it has torch {span}"
+        return f"torch {row.torch} has no wheel for Python {row.python}: use torch {span}"
     return None
 
 
@@ -121,7 +120,7 @@ def transformers_takes_torch(row: Row) -> str | None:
 def numpy_fits_torch(row: Row) -> str | None:
     numpy = row.version("numpy")
     if numpy and numpy >= Version("2") and row.torch < Version(NUMPY_2_FROM):
-        return f"torch {row.torch} needs numpy below 2, found {numpy}: torch takes 2 from {NUMPY_2_FROM} on"
+        return f"torch {row.torch} needs numpy below 2, found {numpy}: numpy 2 needs torch {NUMPY_2_FROM} or later"
     return None
 
 
@@ -129,7 +128,7 @@ def ipex_is_for_torch(row: Row) -> str | None:
     ipex = row.version(IPEX)
     if ipex and ipex.release[:2] != row.torch.release[:2]:
         wanted = ".".join(map(str, row.torch.release[:2]))
-        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {row.torch}: take {wanted}.*"
+        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {row.torch}: use {wanted}.*"
     return None
 
 
@@ -139,23 +138,25 @@ def ipex_finds_pkg_resources(row: Row) -> str | None:
         return None
     if setuptools and setuptools < Version(NO_PKG_RESOURCES_FROM):
         return None
-    found = f"setuptools {setuptools}" if setuptools else "no version of it"
-    return f"{IPEX} {ipex} reads pkg_resources: it needs setuptools below {NO_PKG_RESOURCES_FROM}, found {found}"
+    found = f"setuptools {setuptools}" if setuptools else "no setuptools"
+    return f"{IPEX} {ipex} imports pkg_resources: use setuptools below {NO_PKG_RESOURCES_FROM}, found {found}"
 
 
 def intel_bindings_are_for_torch(row: Row) -> str | None:
     found = row.version(INTEL_BINDINGS)
     if row.ccl is not Ccl.INTEL:
-        return f"{INTEL_BINDINGS} is Intel's backend, but ccl is {row.ccl.value!r} here" if found else None
+        return f"{INTEL_BINDINGS} is Intel's backend, but the row has ccl = {row.ccl.value!r}" if found else None
     if not found:
         return f"ccl = 'intel' needs {INTEL_BINDINGS} among the packages"
     wanted = BINDINGS_OF_TORCH.get(row.torch.public)
     if wanted is None:
-        return f"{INTEL_BINDINGS} was never published for torch {row.torch}: {_published()}"
+        return (
+            f"{INTEL_BINDINGS} was never published for torch {row.torch}, only for {', '.join(BINDINGS_OF_TORCH)}"
+        )
     if Version(found.public) != Version(wanted):
         fits = [torch for torch, bindings in BINDINGS_OF_TORCH.items() if bindings == found.public]
         only = f"only fits torch {' and '.join(fits)}" if fits else "was never published"
-        return f"{INTEL_BINDINGS} {found} {only}: torch {row.torch} takes {wanted}"
+        return f"{INTEL_BINDINGS} {found} {only}: use {wanted} with torch {row.torch}"
     return None
 
 
@@ -173,7 +174,7 @@ def own_bindings_take_torch(row: Row) -> str | None:
 
 Rule = Callable[[Row], str | None]
 
-# In the order in which a user would fix them: versions that do not exist, then versions that do not fit.
+# Versions that do not exist come before versions that do not fit together.
 RULES: tuple[Rule, ...] = (
     not_yanked,
     python_has_torch,
@@ -189,11 +190,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def _since(table: Mapping[str, str], row: Row) -> str | None:
-    """The value of the newest key that the row's transformers has reached."""
+    """The value for the newest key that is not newer than the row's transformers."""
     transformers = row.version("transformers")
     reached = [Version(key) for key in table if transformers and transformers >= Version(key)]
     return table[str(max(reached))] if reached else None
-
-
-def _published() -> str:
-    return f"it is for {', '.join(BINDINGS_OF_TORCH)}"

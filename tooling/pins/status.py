@@ -1,8 +1,8 @@
-"""What is proved about a pin, written by the command that proves it.
+"""Proofs that a pin works, each recorded by the command that proved it.
 
-images/status.json is about rows: `resolved` by ./inv check-matrix, `tested` by ./inv demo. A proof holds for the
-versions it was made with: a row that is changed afterwards is only `listed`. .cache/tested/ is about images: what
-was in the one that a demo trained with.
+images/status.json has the proofs of rows: `resolved` by ./inv dev check-matrix, `tested` by ./inv demo. A proof is
+valid for the versions that were proved: a row whose versions change is `listed` again. .cache/tested/ has the
+contents of the images with which a demo passed on this machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.pins.pin import Ccl, Pin, TorchSource
 
@@ -25,7 +25,7 @@ TESTED = CACHE / "tested"
 
 
 class Status(StrEnum):
-    """From nothing proved to most. `resolved`: pip finds every package. `tested`: built here and trained with."""
+    """In ascending order. `resolved`: pip finds every package. `tested`: a demo trained with the image."""
 
     LISTED = "listed"
     RESOLVED = "resolved"
@@ -34,7 +34,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Proof:
-    """`command` is what proved it, on `date`; `facts_sha256` what it was proved of (Pin.facts_sha256)."""
+    """`command` proved the pin on `date`. `facts_sha256`: the proved versions (Pin.facts_sha256)."""
 
     status: Status
     command: str
@@ -47,16 +47,16 @@ NOTHING = Proof(Status.LISTED, "", "", "", TorchSource.ROW)
 
 
 def of(row: Pin, path: Path = STATUS_FILE) -> Proof:
-    """The strongest proof of a row: of its own torch, or of the default index's build of it.
+    """The strongest proof of a row, with its own torch or with the default index's build of the same version.
 
-    What is proved with another backend in the place of Intel's says nothing of the row (`without_intel`).
+    A proof without Intel's bindings is no proof of a row that has them (see `without_intel`).
     """
     default = row.with_default_torch()
     return _strongest([row, *([default] if default.ccl is row.ccl else [])], path)
 
 
 def without_intel(row: Pin, path: Path = STATUS_FILE) -> Proof:
-    """The proof of a row whose Intel bindings are left out, which the default index's torch does not take."""
+    """The proof of a row with the default index's torch, which cannot load the row's Intel bindings."""
     return _strongest([row.with_default_torch()] if row.ccl is Ccl.INTEL else [], path)
 
 
@@ -69,7 +69,7 @@ def _strongest(variants: Sequence[Pin], path: Path) -> Proof:
 
 
 def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> bool:
-    """Writes a proof down, unless one as strong is there; returns whether it did. A user's own row has none."""
+    """Record a proof unless the file has one as strong or the pin is a user's. Returns whether it did."""
     if pin.own:
         return False
     proofs = recorded(path)
@@ -79,27 +79,27 @@ def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> 
         return False
     proofs[pin.name] = Proof(status, command, today(), pin.facts_sha256, pin.torch_source)
     document = {name: asdict(proofs[name]) for name in sorted(proofs)}
-    write_whole(path, json.dumps(document, indent=2) + "\n")
+    write_atomic(path, json.dumps(document, indent=2) + "\n")
     return True
 
 
 def record_image(content: str, facts: Mapping[str, Any], folder: Path = TESTED) -> None:
-    """Writes down that a demo passed on an image with this content (tooling.image.inspect)."""
-    write_whole(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
+    """Record that a demo passed with an image of this content (tooling.image.inspect.content_sha256)."""
+    write_atomic(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
 
 
 def is_tested(content: str, folder: Path = TESTED) -> bool:
-    """Whether a demo has passed on an image with this content, on this machine."""
+    """Whether a demo passed on this machine with an image of this content."""
     return (folder / f"{content}.json").is_file()
 
 
 def today() -> str:
-    """The date in UTC, as ISO 8601 has it."""
+    """The date in UTC, in ISO 8601 format."""
     return datetime.now(UTC).date().isoformat()
 
 
 def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
-    """Every proof in the file by its pin's name. Raises UsageError if the file is broken."""
+    """Every proof in the file by the pin's name. Raises UsageError if the file is malformed."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return {
@@ -116,6 +116,6 @@ def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path.name} is not what ./inv check-matrix writes ({error}): restore it from the repository, "
-            "or delete it and run ./inv check-matrix"
+            f"{path.name} is not what ./inv dev check-matrix writes ({error}): restore it from the repository, "
+            "or delete it and run ./inv dev check-matrix"
         ) from None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from tooling.pins import rules, status
-from tooling.pins.parse import IPEX, Matrix
-from tooling.pins.pin import INTEL_BINDINGS, Ccl, Pin
+from tooling.pins.parse import Matrix
+from tooling.pins.pin import INTEL_BINDINGS, IPEX, Ccl, Pin
 
 COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
 WIDTH = 150
@@ -19,13 +19,14 @@ GLOO = "gloo, without Intel's ccl"
 
 
 def row(pin: Pin) -> dict[str, Any]:
-    """One pin as the machine-readable row; None where the pin has no such part."""
+    """One pin as a row of --json. A value is None if the pin has no such package or proof."""
     proof = status.of(pin)
+    backend = f"intel {pin.packages[INTEL_BINDINGS]}" if pin.ccl is Ccl.INTEL else "bindings"
     return {
         "pin": pin.name,
         "torch": pin.packages["torch"],
         "ipex": pin.packages.get(IPEX),
-        "ccl": f"{_backend(pin)}, oneCCL {pin.oneccl}",
+        "ccl": f"{backend}, oneCCL {pin.oneccl}",
         "transformers": pin.packages["transformers"],
         "accelerate": pin.packages.get("accelerate"),
         "python": pin.python,
@@ -44,7 +45,7 @@ def row(pin: Pin) -> dict[str, Any]:
 
 
 def _without_intel(pin: Pin) -> dict[str, str] | None:
-    """What is proved of the row where Intel's bindings are left out and the group is gloo."""
+    """The proof without Intel's bindings, with gloo as the process group."""
     proof = status.without_intel(pin)
     if not proof.command:
         return None
@@ -52,7 +53,7 @@ def _without_intel(pin: Pin) -> dict[str, str] | None:
 
 
 def show(matrix: Matrix, as_json: bool) -> None:
-    """Prints every pin on standard output."""
+    """Print every pin on standard output."""
     rows = [row(pin) for pin in matrix.pins.values()]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -63,27 +64,19 @@ def show(matrix: Matrix, as_json: bool) -> None:
     for cells in rows:
         table.add_row(*(cells[column] or "-" for column in COLUMNS))
     console = Console()
-    if not console.is_terminal:  # a pipe has no width to fit
+    if not console.is_terminal:  # a pipe has no width
         console = Console(width=WIDTH)
     console.print(table)
     for cells in rows:
         if proved := cells["without_intel"]:
-            console.print(f"{cells['pin']}: {_in_words(proved)}", highlight=False)
+            proof = f"{proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
+            console.print(f"{cells['pin']}: {proof}", highlight=False)
     for note, names in _notes(rows).items():
         console.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True)
 
 
-def _in_words(proved: Mapping[str, str]) -> str:
-    """What is proved of a row without Intel's bindings."""
-    return f"{proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
-
-
-def _backend(pin: Pin) -> str:
-    return f"intel {pin.packages[INTEL_BINDINGS]}" if pin.ccl is Ccl.INTEL else "bindings"
-
-
 def _notes(rows: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
-    """Each note with the pins that it is about."""
+    """The names of the pins that have a note, by note."""
     notes: dict[str, list[str]] = {}
     for cells in rows:
         for note in cells["notes"]:

@@ -1,12 +1,13 @@
-"""`./inv check-matrix`: checks each row of the matrix against its rules and against pip's resolver."""
+"""`./inv dev check-matrix`: checks each row of the matrix against its rules and against pip's resolver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
+from tooling.basis.say import Say
 from tooling.pins import rules, status
 from tooling.pins.pin import Pin, TorchSource
 from tooling.pins.status import Status
@@ -14,9 +15,7 @@ from tooling.pins.table import GLOO
 from tooling.wheels import resolve
 from tooling.wheels.resolve import UnavailableError
 
-CHECK = "./inv check-matrix"
-
-Say = Callable[[str], None]
+CHECK = "./inv dev check-matrix"
 
 
 def check(chosen: Iterable[Pin], say: Say) -> None:

@@ -8,14 +8,15 @@ The lock is the only input of a fetch and of an offline install; versions.toml i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_whole
+from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE, IMAGES
+from tooling.basis.say import Say
 from tooling.pins.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
 from tooling.wheels import resolve
 from tooling.wheels.resolve import LockedWheel
@@ -23,7 +24,6 @@ from tooling.wheels.resolve import LockedWheel
 LOCKS = IMAGES / "locks"
 OWN_LOCKS = CACHE / "locks"
 
-Say = Callable[[str], None]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -59,7 +59,7 @@ def write(pin: Pin, say: Say) -> Path:
     resolved = resolve.resolve(pin, say)
     locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
     for path, wheels in locked.items():
-        write_whole(path, _render(pin, wheels))
+        write_atomic(path, _render(pin, wheels))
     return path_of(pin)
 
 
@@ -81,12 +81,12 @@ def command(pin: Pin) -> str:
     """What writes the pin's locks."""
     if pin.torch_source is TorchSource.DEFAULT:
         row = pin.name.removesuffix(DEFAULT_TORCH_SUFFIX)
-        return f"./inv lock --pin {row} --torch-source default"
-    return f"./inv lock --pin {pin.name}"
+        return f"./inv dev lock --pin {row} --torch-source default"
+    return f"./inv dev lock --pin {pin.name}"
 
 
 def _render(pin: Pin, wheels: list[LockedWheel]) -> str:
-    lines = [f"# Every wheel of pin {pin.name}; made by {command(pin)}, not by hand."]
+    lines = [f"# Every wheel of pin {pin.name}; written by {command(pin)}, not by hand."]
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):
         lines += [f"{wheel.name}=={wheel.version} \\", f"    --hash=sha256:{wheel.sha256}"]
     return "\n".join(lines) + "\n"
@@ -105,7 +105,8 @@ def _parse(path: Path) -> list[LockedWheel]:
                 raise ValueError(sha256)
         except ValueError:
             raise UsageError(
-                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': run ./inv lock --pin {path.stem}"
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': "
+                f"run ./inv dev lock --pin {path.stem}"
             ) from None
         wheels.append(LockedWheel(canonicalize_name(name), version, sha256.strip()))
     return wheels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from packaging.utils import canonicalize_name
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
 from tooling.pins.pin import Pin, Source, TorchSource
 from tooling.wheels import pip
-
-Say = Callable[[str], None]
 
 
 class UnavailableError(UsageError):
@@ -64,7 +63,7 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say
         if result.returncode != 0 and lacking:
             sources = dict.fromkeys(pin.sources[name] for name in [*lacking, *pin.sources])
             say(f"the host's indexes do not have this {lacking[0]}: trying the pin's own index")
-            extra = [option for source in sources for option in source.beside_the_hosts]
+            extra = [option for source in sources for option in source.extra_option]
             result = pip.run([*arguments, *extra], pin=pin, scratch=Path(scratch))
             if result.returncode != 0 and (silent := _unreachable(sources, result.stdout)):
                 wheels = ", ".join(f"{name} {pin.packages[name]}" for name in lacking)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -24,15 +23,13 @@ from pathlib import Path
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
-from entrypoints.launch.mpi import hydra, ssh
+from entrypoints.launch.mpi import hostfile, hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
 from entrypoints.launch.options import command_of
 from entrypoints.rank.start import python_command
 
 DEFAULT_START_SECONDS = 300.0
-# A node in a hostfile or in --hosts. Anything after a space (slots=2, options) is ignored.
-_NODE = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(:[0-9]+)?(\s.*)?")
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
             f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set the value in this environment"
         )
     return MpiLaunch(
-        hosts=read_hosts(options.hosts),
+        hosts=hostfile.read(options.hosts),
         ranks_per_node=options.ranks_per_node,
         variables=tuple(options.env),
         keys=options.keys,
@@ -91,30 +88,6 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
         timeout_seconds=options.timeout,
         command=command,
     )
-
-
-def read_hosts(text: str) -> tuple[str, ...]:
-    """The hosts of `--hosts`: those in a hostfile (a node per line, `host` or `host:slots`), or node-0,node-1.
-
-    Slots are ignored: every node gets the same number of ranks. Raises UsageError.
-    """
-    path = Path(text)
-    if "/" in text and not path.is_file():
-        raise UsageError(f"--hosts {text} is not a file, expected a hostfile or names like node-0,node-1")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
-    entries = [entry for line in lines if (entry := line.split("#")[0].strip())]
-    nodes = [_NODE.fullmatch(entry) for entry in entries]
-    wrong = [entry for entry, node in zip(entries, nodes) if node is None]
-    if wrong or not entries:
-        found = ", ".join(map(repr, wrong)) or "no host"
-        raise UsageError(
-            f"--hosts {text}: found {found}, expected names or IPv4 addresses of nodes (NAME or NAME:SLOTS)"
-        )
-    hosts = tuple(node["host"] for node in nodes if node)
-    twice = sorted({host for host in hosts if hosts.count(host) > 1})
-    if twice:
-        raise UsageError(f"--hosts {text}: {', '.join(twice)} is listed twice: list each node once")
-    return hosts
 
 
 def main(argv: list[str]) -> int:
@@ -126,8 +99,8 @@ def main(argv: list[str]) -> int:
         stack.callback(shutil.rmtree, private, ignore_errors=True)
         config = private / "config"
         config.write_text(ssh.client_config(private, options.port), encoding="utf-8")
-        hostfile = private / "hosts"
-        hostfile.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
+        hosts = private / "hosts"
+        hosts.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
         folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch fails if it exists
         nodes = Nodes(options.hosts, config, folder)
         stack.callback(nodes.close)
@@ -135,13 +108,13 @@ def main(argv: list[str]) -> int:
         if signals.number:
             return 128 + signals.number
         environ = {**hydra.environ(os.environ, options.hosts, config), contract.WATCH: folder}
-        return Job(_start(options, hostfile, environ), nodes, signals).until_end()
+        return Job(_start(options, hosts, environ), nodes, signals).until_end()
 
 
-def _start(options: MpiLaunch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(options: MpiLaunch, hosts: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ranks = len(options.hosts) * options.ranks_per_node
     command = python_command("entrypoints.launch.mpi.rank_parent", list(options.command))
-    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [contract.WATCH, *options.variables], command)
+    argv = hydra.argv(hosts, ranks, options.ranks_per_node, [contract.WATCH, *options.variables], command)
     sys.stdout.flush()
     # Its own process group: ctrl-C at a terminal is handled here, once.
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)

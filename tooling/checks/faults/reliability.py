@@ -1,4 +1,4 @@
-"""`./inv faults`: every fault under both launchers, on real training, and the recovery from it."""
+"""`./inv dev faults`: every fault under both launchers, on real training, and the recovery from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling.basis.errors import UsageError
-from tooling.basis.locking import alone
+from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.say import Say
 from tooling.checks.faults import trial as fault_trial
 from tooling.checks.faults.faults import FAULTS, Fault
 from tooling.cluster import demo_data, pretrained
@@ -38,8 +39,6 @@ TRAIN = (
     *("--bf16", "--do_train", "--per_device_train_batch_size=4", "--max_seq_length=32", "--logging_steps=1"),
     *(f"--max_steps={MAX_STEPS}", f"--save_steps={SAVE_STEPS}", "--save_strategy=steps", "--eval_strategy=no"),
 )
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def run(only: str, launcher: str, say: Say) -> None:
             f"and {' or '.join(LAUNCHERS)}"
         )
     rows = []
-    with alone(FOLDER / ".lock", lambda: say("waiting for another ./inv faults")):
+    with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv dev faults")):
         data = _data(say)
         say("running the baseline job, without a fault")
         undisturbed = _undisturbed(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from invoke.collection import Collection
 
 import tasks
 from tooling.checks import in_image
@@ -16,9 +15,11 @@ def test_what_runs_them_is_locked_with_one_version_for_every_python() -> None:
     assert any(line.startswith("pytest==") for line in lines)
 
 
-@pytest.mark.parametrize("options", [["--unit", "--inside", "2.13"], ["--torch-source", "default"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [["--part", "unit", "--inside", "2.13"], ["--torch-source", "default"]], ids=" ".join
+)
 def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        TaskProgram(Collection.from_module(tasks)).run(["inv", "test", *options])
+        TaskProgram(tasks.SECTIONS).run(["inv", "test", *options])
     assert end.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -15,9 +15,9 @@ import pytest
 
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
+from tooling.basis.say import Say
 from tooling.image import base, build
 from tooling.image.base import Base
-from tooling.image.build import Say
 from tooling.pins import parse
 from tooling.pins.pin import Ccl, Pin
 from tooling.wheels import fetch, locks
@@ -31,9 +31,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of everything that an image is made from, which a test may change."""
     for folder in ("images", "entrypoints", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
-    for file in ("pyproject.toml", "README.md"):
-        if (ROOT / file).exists():
-            shutil.copy(ROOT / file, tmp_path / file)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     monkeypatch.setattr(build, "ROOT", tmp_path)
     monkeypatch.setattr(build, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(build, "ENTRYPOINTS", tmp_path / "entrypoints")

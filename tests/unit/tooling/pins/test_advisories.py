@@ -1,4 +1,4 @@
-"""What is known against versions: which are affected, in which words, and where it is said."""
+"""Advisories: which versions are affected, and where an advisory is shown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_advisory_applies_where_all_its_ranges_hold(packages: Mapping[str, st
     assert both.fix == "use transformers 5.0.0rc3 or later or torch 2.6.0 or later"
 
 
-def test_what_is_not_fixed_is_left_out() -> None:
+def test_an_advisory_without_a_fix_recommends_another_pin() -> None:
     archived = Advisory("some/where#1", "archived", (Range("some", None, None),))
     assert str(archived) == "some/where#1: archived (every version of some)"
     assert archived.fix == "use a pin without some"
@@ -103,13 +103,13 @@ def test_a_users_own_versions_have_their_own_advisories(assignment: str, expecte
     assert own(assignment) == expected
 
 
-def test_versions_that_are_fixed_take_a_rows_advisories_away() -> None:
+def test_fixed_versions_remove_a_rows_advisories() -> None:
     row = parse.load().pin("2.8")
     fixed = row.with_versions({"torch": "2.13.0+cpu", "transformers": "5.23.0"})
     assert [advisory.id for advisory in fixed.advisories] == ["intel/intel-extension-for-pytorch#867"]
 
 
-def test_without_intels_bindings_their_end_is_no_matter() -> None:
+def test_without_intels_bindings_their_advisory_does_not_apply() -> None:
     ids = [advisory.id for advisory in parse.load().pin("2.7").with_default_torch().advisories]
     assert "intel/torch-ccl#80" not in ids
     assert "CVE-2026-24747" in ids
@@ -145,7 +145,7 @@ def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_the_line_is_printed_before_versions_are_resolved_that_may_not_be_found(
+def test_the_line_is_printed_before_versions_are_resolved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
@@ -163,7 +163,7 @@ def test_the_image_is_labelled_with_its_advisories() -> None:
     assert "cpu-train-stack.advisories" not in build.labels(parse.load().pin(), GROUND, {}, "sum")
 
 
-def test_a_new_advisory_is_another_image_and_one_of_other_versions_is_not() -> None:
+def test_an_advisory_for_the_pins_versions_changes_the_image_and_another_one_does_not() -> None:
     def image_with(fixed: str) -> Pin:
         return replace(OLD, known_advisories=(Advisory("CVE-2026-1", "it", (Range("torch", None, fixed),)),))
 
@@ -171,11 +171,11 @@ def test_a_new_advisory_is_another_image_and_one_of_other_versions_is_not() -> N
     assert sums[0] != sums[1] == sums[2]
 
 
-def test_the_build_tells_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reads_what_the_build_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = build.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
-    [told] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
+    [passed] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
     file = tmp_path / "advisories.json"
-    file.write_text(told + "\n", encoding="utf-8")
+    file.write_text(passed + "\n", encoding="utf-8")
     monkeypatch.setattr(entrypoints.doctor.image, "ADVISORIES", file)
     found = entrypoints.doctor.image.examine_advisories()
     assert [check.detail for check in found] == [str(advisory) for advisory in OLD.advisories]
@@ -186,7 +186,7 @@ def test_the_build_tells_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sound.status is Status.OK
 
 
-def test_an_image_of_another_build_cannot_say_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_file_the_doctor_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entrypoints.doctor.image, "ADVISORIES", tmp_path / "advisories.json")
     [check] = entrypoints.doctor.image.examine_advisories()
     assert check.status is Status.WARNING

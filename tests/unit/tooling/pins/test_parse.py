@@ -1,4 +1,4 @@
-"""images/versions.toml: what is right is parsed, what is wrong is one line that says what to do."""
+"""images/versions.toml: a valid file is parsed, a mistake is one line with the fix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_tooling(*argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_default_pin_is_the_one_that_is_built_when_none_is_named() -> None:
+def test_without_a_name_the_default_pin_is_chosen() -> None:
     loaded = parse.load()
     assert loaded.pin() is loaded.pins[loaded.default]
     assert loaded.pin(loaded.default) is loaded.pin()
@@ -127,7 +127,6 @@ def test_an_unknown_pin_lists_the_choices() -> None:
             "slim@sha256:96e3", "slim:96e3", "expected an image reference with its digest", id="no-digest"
         ),
         pytest.param('"libtcmalloc-minimal4"', '"-o x"', "expected an apt package's name", id="apt-package"),
-        pytest.param('[pins."2.13"]', '[pins."2 13"]', "expected what an image's tag may hold", id="pin-name"),
         pytest.param('[pins."2.13"]', '[pins."2.13"', "is not valid TOML", id="broken-toml"),
         pytest.param("[indexes]", "[[indexes]]", "indexes is list, expected a table", id="not-a-table"),
     ],
@@ -142,6 +141,18 @@ def test_a_wrong_row_is_one_line_with_what_was_found_and_expected(
     assert message.startswith("versions.toml")
     assert "\n" not in message
     assert caught.value.code == contract.USAGE_EXIT_CODE
+
+
+def test_each_row_with_a_mistake_is_one_line(tmp_path: Path) -> None:
+    path = changed(tmp_path, '[pins."2.13"]', '[pins."2 13"]')
+    path.write_text(path.read_text().replace('default = "2.13"', 'default = "2.15"'))
+    with pytest.raises(UsageError) as caught:
+        parse.load(path)
+    assert str(caught.value).splitlines() == [
+        "versions.toml, pin 2 13: a pin's name = '2 13', expected what an image's tag may hold, such as 2.13",
+        "versions.toml, pin 2.13: missing debian, python, tcmalloc_package, ccl: the keys are debian, python, "
+        "tcmalloc_package, ccl, sources, packages, base, oneccl, build_packages",
+    ]
 
 
 def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:

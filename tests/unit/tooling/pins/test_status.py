@@ -1,4 +1,4 @@
-"""images/status.json: a proof is written by what proves it, and holds for the versions it was made with."""
+"""images/status.json: commands record proofs, and a proof is valid for the proved versions only."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def test_a_row_without_a_proof_is_listed(path: Path) -> None:
     assert status.of(ROW, path) == status.NOTHING
 
 
-def test_a_proof_says_what_proved_it_and_a_weaker_one_does_not_replace_it(path: Path) -> None:
+def test_a_proof_names_its_command_and_a_weaker_proof_does_not_replace_it(path: Path) -> None:
     assert status.record(ROW, Status.TESTED, "./inv demo", path)
     before = path.read_bytes()
     assert not status.record(ROW, Status.TESTED, "./inv demo", path)
-    assert not status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    assert not status.record(ROW, Status.RESOLVED, "./inv dev check-matrix", path)
     assert path.read_bytes() == before, "a demo of a clean checkout leaves it clean"
     proof = status.of(ROW, path)
     assert (proof.status, proof.command) == (Status.TESTED, "./inv demo")
 
 
 def test_a_stronger_proof_replaces_a_weaker_one(path: Path) -> None:
-    status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    status.record(ROW, Status.RESOLVED, "./inv dev check-matrix", path)
     assert status.record(ROW, Status.TESTED, "./inv demo", path)
     assert status.of(ROW, path).status is Status.TESTED
 
@@ -45,16 +45,16 @@ def test_a_row_that_was_changed_afterwards_is_only_listed(path: Path) -> None:
     status.record(ROW, Status.TESTED, "./inv demo", path)
     changed = replace(ROW, packages={"torch": "2.14.0+cpu"})
     assert status.of(changed, path).status is Status.LISTED
-    assert status.record(changed, Status.RESOLVED, "./inv check-matrix", path)
+    assert status.record(changed, Status.RESOLVED, "./inv dev check-matrix", path)
 
 
-def test_a_proof_with_the_default_indexs_torch_is_one_of_the_row_and_says_so(path: Path) -> None:
+def test_a_proof_with_the_default_indexs_torch_is_a_proof_of_the_row(path: Path) -> None:
     status.record(ROW.with_default_torch(), Status.TESTED, "./inv demo --torch-source default", path)
     proof = status.of(ROW, path)
     assert (proof.status, proof.torch_source) == (Status.TESTED, TorchSource.DEFAULT)
 
 
-def test_a_proof_without_intels_bindings_is_none_of_the_row(path: Path) -> None:
+def test_a_proof_without_intels_bindings_is_no_proof_of_the_row(path: Path) -> None:
     row = parse.load().pin("2.7")
     status.record(row.with_default_torch(), Status.TESTED, "./inv demo --pin 2.7 --torch-source default", path)
     assert status.of(row, path) == status.NOTHING
@@ -62,7 +62,7 @@ def test_a_proof_without_intels_bindings_is_none_of_the_row(path: Path) -> None:
     assert status.without_intel(ROW, path) == status.NOTHING
 
 
-def test_a_users_own_combination_is_no_row(path: Path) -> None:
+def test_a_users_own_combination_is_not_recorded(path: Path) -> None:
     assert not status.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
     assert not path.exists()
 
@@ -70,12 +70,12 @@ def test_a_users_own_combination_is_no_row(path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"tiny": {}}', '{"tiny": {"status": "perfect"}}'])
 def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"status\.json is not what \./inv check-matrix writes") as caught:
+    with pytest.raises(UsageError, match=r"status\.json is not what \./inv dev check-matrix writes") as caught:
         status.of(ROW, path)
     assert "\n" not in str(caught.value)
 
 
-def test_the_projects_proofs_are_of_rows_that_there_are() -> None:
+def test_the_projects_proofs_are_for_existing_rows() -> None:
     rows = parse.load().pins.values()
     names = {pin.name for row in rows for pin in (row, row.with_default_torch())}
     assert set(status.recorded()) <= names

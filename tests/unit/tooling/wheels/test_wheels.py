@@ -98,7 +98,7 @@ def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> 
     broken.write_bytes(broken.read_bytes()[:-1])
     said: list[str] = []
     fetch.fetch(place.pin, said.append, place.fetched)
-    assert said[0] == f"{WHEELS[0]} does not have the lock's sha256: deleted, fetching it again"
+    assert said[0] == f"deleted {WHEELS[0]}, whose sha256 differs from the lock: fetching it again"
     assert said[1].startswith("fetching 1 of 2 wheels")
     assert (place.fetched / WHEELS[0]).read_bytes() == (place.served / WHEELS[0]).read_bytes()
 

@@ -46,22 +46,17 @@ def test_the_defaults_are_a_kubernetes_mpijobs_variables(tmp_path: Path) -> None
         (["--hosts=a", "--ranks-per-node=0", "--", "train"], "'0' is not an integer, expected 1 or more"),
         (["--hosts=a", "--port=22", "--", "train"], "'22' is not a port, expected 1024"),
         (["--hosts=a,b,a", "--", "train"], "a is listed twice"),
-        (["--hosts=-oProxyCommand=x", "--", "train"], "expected names or IPv4 addresses of nodes"),
-        (["--hosts=node-0,:2,a:b", "--", "train"], "found ':2', 'a:b', expected names"),
-        (["--hosts=node-0,fe80::1", "--", "train"], "found 'fe80::1', expected names or IPv4"),
+        (["--hosts=-oProxyCommand=x", "--", "train"], "expected NAME, NAME:SLOTS"),
+        (["--hosts=node-0,:2,a:b", "--", "train"], r"name 2: found ':2', expected NAME, .*; name 3: slots is 'b'"),
+        (["--hosts=node-0,fe80::1", "--", "train"], "found 'fe80::1', expected NAME, .* IPv4"),
         (["--hosts=/no/such/file", "--", "train"], "is not a file"),
         (["--hosts=,", "--", "train"], "found no host"),
+        (["--hosts=me@node-0", "--", "train"], "found 'me@node-0', expected NAME, NAME:SLOTS"),
     ],
 )
 def test_an_invalid_job_is_rejected(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         command.parse(argv, {})
-
-
-def test_a_hostfile_has_one_node_per_line_and_comments_slots_and_options(tmp_path: Path) -> None:
-    hostfile = tmp_path / "hosts"
-    hostfile.write_text("# the cluster\nnode-0:4\n\n10.0.0.2  # the second\nnode-2 slots=4\n")
-    assert command.read_hosts(str(hostfile)) == ("node-0", "10.0.0.2", "node-2")
 
 
 def test_mpirun_passes_on_only_named_variables() -> None:

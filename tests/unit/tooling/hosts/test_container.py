@@ -1,19 +1,19 @@
-"""What becomes of a job's container, from what its host's Docker answers. Real restarts are in tests/cluster."""
+"""The end and the output of a container, from the answers of its host's Docker. Real restarts: tests/cluster."""
 
 from __future__ import annotations
 
 import pytest
 
-from tooling.hosts import commands, state
+from tooling.hosts import commands, container
+from tooling.hosts.container import End
 from tooling.hosts.remote import Done, RemoteError
-from tooling.hosts.state import End
 
 AWAY = Done(1, "", "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?")
 GONE = Done(1, "[]", "Error: No such object: one")
 
 
 class Host:
-    """Answers `docker wait`, `docker logs` and `docker inspect` in turn, the last one again and again."""
+    """Answers `docker wait`, `docker logs` and `docker inspect` with its texts in turn, and repeats the last."""
 
     name = "beta"
 
@@ -42,8 +42,8 @@ RUNNING = Done(0, "running 0 false \n", "")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "ASK_SECONDS", 0.01)
-    monkeypatch.setattr(state, "ENGINE_SECONDS", 0.1)
+    monkeypatch.setattr(container, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(container, "ENGINE_SECONDS", 0.1)
 
 
 @pytest.mark.timeout(20)
@@ -70,16 +70,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         *("removed", "out of memory", "out of memory before"),
     ],
 )
-def test_every_wait_ends_with_what_became_of_the_container(
+def test_wait_returns_how_the_container_ended(
     states: list[Done | None], waits: list[str], code: int | None, how: str
 ) -> None:
-    assert state.until_end(Host(states, waits), "one") == End("beta", code, how)  # type: ignore[arg-type]
+    assert container.wait(Host(states, waits), "one") == End("beta", code, how)  # type: ignore[arg-type]
 
 
 @pytest.mark.timeout(20)
-def test_output_that_is_repeated_after_a_restart_is_given_once() -> None:
+def test_output_is_not_repeated_after_a_restart() -> None:
     lines = [b"line 1\n", b"line 2\n", b"line 3\n", b"end\n"]
     logs = [b"line 1\nli", b"line 1\nline 2\nunexpected EOF\n", b"".join(lines[:3]), b"".join(lines)]
     states: list[Done | None] = [RUNNING, AWAY, RUNNING, AWAY, ended(0), ended(0)]
-    given = b"".join(state.output(Host(states, logs=logs), "one"))  # type: ignore[arg-type]
+    given = b"".join(container.output(Host(states, logs=logs), "one"))  # type: ignore[arg-type]
     assert given == b"line 1\nline 2\nunexpected EOF\nline 3\nend\n"
