@@ -7,9 +7,9 @@ from invoke.context import Context
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cli.options import PIN_HELP, SET_HELP, TORCH_SOURCE_HELP, task
-from tooling.image import builds
 from tooling.image import push as pushing
 from tooling.image import reproduce as reproducing
+from tooling.image.build import build_all, build_one
 from tooling.image.choice import Choice
 from tooling.pins import choose, parse, table
 from tooling.wheels import check, locks
@@ -44,9 +44,9 @@ def build(
     if all and (pin or set):
         raise UsageError("build takes --all, or --pin and --set: give one of the two")
     if all:
-        builds.every(torch_source, say)
+        build_all(torch_source, say)
     else:
-        builds.one(pin, set, torch_source, say)
+        build_one(choose.choose(pin, set, torch_source), say)
 
 
 @task(

@@ -8,8 +8,7 @@ import pytest
 
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine.decide import Plan, buildkit_is_enough, debian_packages, decide, install_command
-from tooling.engine.find import Findings
-from tooling.engine.host import Host
+from tooling.engine.find import Findings, Host
 
 USER = replace(BOOKWORM, root=False)
 
