@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints.adapt.adaptation import release
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine import cpuinfo
+from entrypoints.machine import cpus
 from entrypoints.train.flags.arguments import Parsed, parse, training_arguments
 from entrypoints.train.loop import console
 from entrypoints.train.model import ipex
@@ -68,7 +67,7 @@ def prepare(argv: list[str]) -> Prepared:
 
 def check_release(version: str | None) -> None:
     """Raises UsageError where the image's transformers (its version) is older than this trainer."""
-    if version and release(version) < release(OLDEST_TRANSFORMERS):
+    if version and packages.release(version) < packages.release(OLDEST_TRANSFORMERS):
         raise UsageError(
             f"train needs transformers {OLDEST_TRANSFORMERS} or newer, this image has {version}: take a newer "
             "pin, or that release's own example script with run"
@@ -97,7 +96,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         ipex.keep_weights()  # before TrainingArguments creates accelerate's state
     arguments = agreed(lambda: training_arguments(parsed))
     if arguments.bf16:
-        warning = console.bf16_warning(replicas.gather(cpuinfo.bf16_of(os.environ)))
+        warning = console.bf16_warning(replicas.gather(cpus.bf16_of(os.environ)))
         if warning is not None:
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)

@@ -1,4 +1,4 @@
-"""Every command of the README works unchanged."""
+"""Every command in a `sh` block of the README and of the pages in docs/ works unchanged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests import documents
 from tests.cluster.conftest import inv
 from tooling.basis.paths import ROOT
 from tooling.cluster import demo
@@ -17,13 +19,16 @@ from tooling.engine import docker
 from tooling.pins import parse
 
 PIN = parse.load().pin()
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line
-    for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    for line in block.splitlines()
-    if line.strip()
-]
+
+
+def commands(page: Path) -> list[str]:
+    blocks = re.findall(r"^ *```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+README = commands(ROOT / "README.md")
+# The README first, because commands of the pages use what ./inv demo has built and downloaded.
+COMMANDS = [*README, *(line for page in sorted((ROOT / "docs").glob("*.md")) for line in commands(page))]
 # The command that runs this test; the other tests cover it.
 ITSELF = "./inv test"
 # What the output of a command must contain, in addition to exit code 0.
@@ -68,10 +73,10 @@ def run(command: str, image: str) -> str:
 
 
 def test_the_readme_begins_with_its_two_commands() -> None:
-    assert COMMANDS[:2] == ["./inv demo", ITSELF]
+    assert README[:2] == ["./inv demo", ITSELF]
 
 
-def test_every_command_with_an_expectation_is_in_the_readme() -> None:
+def test_every_command_with_an_expectation_is_documented() -> None:
     assert not set(EXPECTED) - set(COMMANDS)
     assert all(any(command.startswith(start) for command in COMMANDS) for start in BEGINNINGS)
 
@@ -87,7 +92,7 @@ def shared_tag() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != ITSELF])
-def test_the_readmes_command_works(command: str, image: str, shared_tag: None) -> None:
+def test_the_documented_command_works(command: str, image: str, shared_tag: None) -> None:
     output = run(command, image)
     beginnings = [texts for start, texts in BEGINNINGS.items() if command.startswith(start)]
     for text in [*EXPECTED.get(command, []), *(text for texts in beginnings for text in texts)]:
@@ -99,6 +104,7 @@ def test_the_readmes_command_works(command: str, image: str, shared_tag: None) -
 
 def test_the_demo_has_written_its_result(image: str) -> None:
     document = json.loads(demo.RESULT.read_text())
+    assert documents.missing("result", document) == []
     assert (document["pin"], document["nodes"], document["world_size"]) == ("2.13", 2, 2)
     assert document["bf16"] is True
     assert document["image"].startswith("sha256:")

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests import documents
 from tests.containers import RunInImage
 
 ROW = {
@@ -37,6 +38,7 @@ def test_two_ranks_print_one_document_with_both_backends_and_the_ceiling(run_in_
     done = run_in_image(*command, *collectives, docker_args=("--shm-size", "1g"))
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    assert documents.missing("bench-collectives", document) == []
     assert [(row["collective"], row["bytes"], row["backend"]) for row in document["rows"]] == [
         (collective, size, backend)
         for collective in ("all_reduce", "broadcast", "all_gather", "reduce_scatter")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import containers
+from tests import containers, documents
 from tests.containers import RunInImage
 from tooling.pins import advisories, choose
 
@@ -29,7 +29,9 @@ class Examined:
 
 def examine(done: subprocess.CompletedProcess[str]) -> Examined:
     assert done.returncode in (0, 1), done
-    found = json.loads(done.stdout)["checks"]
+    document = json.loads(done.stdout)
+    assert documents.missing("doctor", document) == []
+    found = document["checks"]
     for check in found:
         assert set(check) == {"name", "status", "detail", "fix"}
         assert bool(check["fix"]) is (check["status"] != "ok"), check

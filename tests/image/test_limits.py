@@ -14,6 +14,7 @@ from entrypoints.machine import topology
 from entrypoints.machine.cpus import parse_cpu_list
 from entrypoints.plan.planner import ranks_for
 from entrypoints.plan.threads import affinity
+from tests import documents
 from tests.containers import RunInImage
 
 HERE = Path(__file__).parent
@@ -46,6 +47,7 @@ def test_a_training_process_keeps_to_the_containers_limits(
     run_in_image: RunInImage, limits: list[str], cpus: list[int], threads: int, reason: str
 ) -> None:
     found = look(run_in_image, limits, "run", "/tests/small_job.py")
+    assert documents.missing("plan", found["plan"]) == []
     assert found["plan"]["cores"] == cpus
     assert found["plan"]["omp_num_threads"] == threads
     assert reason in " ".join(found["plan"]["reasons"])

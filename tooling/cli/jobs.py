@@ -9,8 +9,7 @@ from tooling.basis.errors import UsageError
 from tooling.cluster import nodes, run, up
 from tooling.cluster.compose import PROJECT_PREFIX
 from tooling.engine import api
-from tooling.hosts import record
-from tooling.hosts import running as jobs
+from tooling.hosts import control, record
 from tooling.hosts.record import Record
 
 
@@ -18,7 +17,7 @@ def logs(name: str | None, follow: bool) -> None:
     """Prints the output of a cluster or a job, also after its end."""
     job = find(name)
     if job:
-        jobs.logs(job, follow)
+        control.logs(job, follow)
     else:
         up.logs(name, follow)
 
@@ -27,7 +26,7 @@ def status(name: str | None) -> None:
     """Prints each container of a cluster or a job with its state."""
     job = find(name)
     if job:
-        rows = [(state.host, state.container, state.what) for state in jobs.states(job)]
+        rows = control.status(job)
     else:
         rows = [(node.project.removeprefix(PROJECT_PREFIX), node.name, _state(node)) for node in _nodes(name)]
     table = Table("host" if job else "cluster", "container" if job else "node", "state")
@@ -43,7 +42,7 @@ def stop(name: str | None) -> None:
     """Ends a cluster or a job; its log and its output stay."""
     job = find(name)
     if job:
-        jobs.stop(job)
+        control.stop(job)
     else:
         up.down(name)
 

@@ -12,7 +12,8 @@ from tooling.cli.options import IMAGE_LOCK_HELP, PIN_HELP, SET_HELP, TORCH_SOURC
 from tooling.cli.parser import remainder_argv
 from tooling.cluster import demo as demonstration
 from tooling.cluster import up as clusters
-from tooling.hosts import request as hosts_request
+from tooling.hosts import launch as host_jobs
+from tooling.hosts.job import Job
 from tooling.image.choice import Choice
 
 
@@ -151,24 +152,22 @@ def launch(
     dry_run: bool = False,
 ) -> None:
     """Run a command on bare-metal hosts, over ssh: ./inv launch --hosts hosts -- train ..."""
-    hosts_request.run(
-        hosts_request.Request(
-            command=tuple(remainder_argv()),
-            choice=Choice(pin, image_lock=image_lock),
-            hosts=hosts,
-            ranks_per_node=ranks_per_node or None,
-            launcher=launcher,
-            name=name,
-            data=data,
-            output=output,
-            hub=hub,
-            environment=tuple(env),
-            memory=memory,
-            port=port,
-            detach=detach,
-            dry_run=dry_run,
-        )
+    job = Job(
+        command=tuple(remainder_argv()),
+        hosts=hosts,
+        ranks_per_node=ranks_per_node or None,
+        launcher=launcher,
+        name=name,
+        pin=pin,
+        image_lock=image_lock,
+        data=data,
+        output=output,
+        hub=hub,
+        env=tuple(env),
+        memory=memory,
+        port=port,
     )
+    host_jobs.launch(job, detach, dry_run)
 
 
 @task(help={"name": "of the cluster; default: the only one that is up"})

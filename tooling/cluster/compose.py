@@ -12,12 +12,14 @@ from typing import Any
 
 from entrypoints import contract
 from entrypoints.machine import shared_memory
+from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
-from entrypoints.plan import division
+from entrypoints.plan.cores import divide
 from tooling.basis import identity
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
 from tooling.basis.say import last_line
+from tooling.cluster import launchers
 from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
@@ -26,8 +28,6 @@ LABELS = {identity.LABEL: identity.IDENTITY}
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
-# For mpirun's nodes to come up. They start at the same time as the launcher, within a second or two.
-START_SECONDS = 60
 # Of a quota of processor time: who has used it up stands still to the period's end. The kernel's own: with 10 ms,
 # nodes of 0.15 of a core computed 15% less and waited for each other longer, see docs/benchmarks.md.
 CPU_PERIOD_US = 100_000
@@ -102,20 +102,6 @@ class ClusterSpec:
         return [*self.node_names, *([LAUNCHER] if self.launcher == "mpirun" else [])]
 
 
-def split_cores(cores: Sequence[Core], nodes: int) -> list[list[int]]:
-    """The CPU numbers of each node: the host's `cores` divided as `plan` divides a node's cores among its ranks.
-
-    Contiguous shares of physical cores that differ by at most one core, within a socket where possible. With fewer
-    cores than nodes, each node gets hardware threads. With fewer threads than nodes, nodes share cores in turn.
-    """
-    if nodes <= len(cores):
-        return [sorted(cpu for core in share for cpu in core.cpus) for share in division.shares(cores, nodes)]
-    threads = [cpu for core in cores for cpu in core.cpus]
-    if nodes <= len(threads):
-        return [list(division.divide(threads, nodes, node)) for node in range(nodes)]
-    return [list(cores[node % len(cores)].cpus) for node in range(nodes)]
-
-
 def shm_bytes(ranks: int, cpus: int) -> int:
     """The size of a node's /dev/shm: what its ranks need on a host with `cpus`, and 1 GiB for all else.
 
@@ -124,39 +110,12 @@ def shm_bytes(ranks: int, cpus: int) -> int:
     return (1 << 30) + shared_memory.needed(ranks, cpus)
 
 
-def mpi_launch_command(spec: ClusterSpec) -> list[str]:
-    """What the launcher of a cluster of mpirun's runs: of its environment the ranks get what is named."""
-    return [
-        "mpi-launch",
-        f"--hosts={','.join(spec.node_names)}",
-        f"--ranks-per-node={spec.ranks_per_node}",
-        f"--timeout={START_SECONDS}",
-        *(f"--env={name}" for name in spec.environment),
-        "--",
-        *spec.command,
-    ]
-
-
-def launch_command(spec: ClusterSpec, node_rank: int) -> list[str]:
-    """What node `node_rank` runs: the image's own launcher around the cluster's command."""
-    return [
-        "launch",
-        f"--nnodes={spec.nodes}",
-        f"--node-rank={node_rank}",
-        "--master-addr=node-0",
-        f"--master-port={contract.MASTER_PORT}",
-        f"--nproc-per-node={spec.ranks_per_node}",
-        "--",
-        *spec.command,
-    ]
-
-
 def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
     """The Compose document of a cluster whose nodes split the host's physical `cores`.
 
     `keys`: the folder of tooling.cluster.keys, for mpirun only.
     """
-    shares = dict(zip(spec.node_names, split_cores(cores, spec.nodes), strict=True))
+    shares = dict(zip(spec.node_names, divide(cores, spec.nodes), strict=True))
     limits: dict[str, str | int] = {}
     if spec.memory:
         limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
@@ -169,7 +128,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
             "labels": LABELS,
-            "cpuset": ",".join(map(str, share)),
+            "cpuset": format_cpu_list(cpu for core in share for cpu in core.cpus),
             "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
             "volumes": [_volume(mount) for mount in spec.mounts],
@@ -177,14 +136,29 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
         if spec.launcher == "mpirun":
             services[name]["volumes"] += _key_volumes(keys, name)
         else:
-            services[name]["command"] = [_escape(word) for word in launch_command(spec, node_rank)]
+            launch = launchers.launch(
+                spec.command,
+                ranks_per_node=spec.ranks_per_node,
+                nodes=spec.nodes,
+                node_rank=node_rank,
+                master_addr=spec.node_names[0],
+                master_port=contract.MASTER_PORT,
+            )
+            services[name]["command"] = [_escape(word) for word in launch]
             services[name]["environment"] = environment
     if spec.launcher == "mpirun":
+        launch = launchers.mpi_launch(
+            spec.command,
+            variables=spec.environment,
+            hosts=spec.node_names,
+            ranks_per_node=spec.ranks_per_node,
+            timeout=launchers.MPI_START_SECONDS,
+        )
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
             "labels": LABELS,
-            "command": [_escape(word) for word in mpi_launch_command(spec)],
+            "command": [_escape(word) for word in launch],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
         }

@@ -19,8 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from entrypoints.doctor.checks import Check, Status, document
-from entrypoints.machine import cpuinfo
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine import cpus
 from tooling.basis.paths import CACHE
 from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
 from tooling.engine.find import Findings, Host, find, read_host
@@ -73,7 +72,7 @@ def check_cpus(usable: int) -> Check:
 
 def check_bf16(bf16: str) -> Check:
     """`bf16`: the CPU's best bf16 instructions."""
-    if bf16 != EMULATED:
+    if bf16 != cpus.EMULATED:
         return Check("bf16", Status.OK, bf16)
     return Check(
         "bf16",
@@ -139,7 +138,7 @@ def examine() -> list[Check]:
         Check("Python", Status.OK, f"{platform.python_version()}, {sys.executable}"),
         check_cpus(_usable_cpus()),
         check_memory(_read("/proc/meminfo")),
-        check_bf16(cpuinfo.read().bf16),
+        check_bf16(cpus.read_model().bf16),
     ]
     disks = {"disk for .cache": CACHE}
     if findings.endpoint.startswith("unix:"):  # the engine is on this machine, and so is its disk

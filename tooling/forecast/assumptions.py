@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
+from entrypoints.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.network import Link
 

@@ -1,4 +1,4 @@
-"""Every command that a job runs on its hosts, as text for `sh -c`. Pure: what is printed is what is run."""
+"""Every command that a job runs on its hosts, as text for `sh -c`. Pure: --dry-run prints these texts."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 
 from entrypoints import contract
 from tooling.basis import identity
-from tooling.cluster.compose import START_SECONDS
+from tooling.cluster import launchers
 from tooling.hosts.job import Job, Place
 
 JOB_LABEL = "cpu-train-stack.job"
-# The engine's answer to `docker stop`: SIGTERM, then after so many seconds SIGKILL. mpirun ends its ranks first.
+# From SIGTERM to SIGKILL in `docker stop`: enough for mpirun to end its ranks.
 STOP_SECONDS = 10
-# A host that receives nothing from ./inv launch for this long removes its container.
+# A host that receives nothing from ./inv launch for this time removes its container.
 SILENCE_SECONDS = 30
-# How often the removal is tried, once a second: Docker may be restarting.
+# Attempts to remove a container, one per second: Docker may be restarting.
 REMOVE_TRIES = 600
-# The limit of one `docker wait`, which is repeated until the job ends.
+# The time limit of one `docker wait`, which is repeated until the job ends.
 WAIT_SECONDS = 60
 
 ENGINE = "docker version --format '{{.Server.Version}}'"
 CLOCK = "date +%s.%N"
-# Debian's PATH for users who are not root lacks the folders of iproute2.
+# On Debian, the PATH of users other than root lacks the folders of iproute2.
 _PATH = "PATH=$PATH:/usr/sbin:/sbin"
 FACTS = "; ".join(
     [
@@ -44,7 +44,7 @@ def labels(name: str) -> tuple[str, str]:
 
 
 def present_jobs(name: str) -> str:
-    """The containers of this checkout's job `name` on a host: their names and states."""
+    """Lists the names and states of the containers of this checkout's job `name`."""
     filters = " ".join(f"--filter label={label}" for label in labels(name))
     return f"docker ps --all {filters} --format '{{{{.Names}}}} {{{{.State}}}}'"
 
@@ -58,12 +58,12 @@ def pull(reference: str) -> str:
 
 
 def readable(folder: str) -> str:
-    """Fails, with a line, where `folder` is not there."""
+    """Fails with a message if `folder` does not exist."""
     return f"ls -d {shlex.quote(folder + '/')}"
 
 
 def writable(folder: str, owner: str) -> str:
-    """Makes a folder that `owner` (UID:GID) may write to; root gives it away, others make their own."""
+    """Creates a folder that `owner` (UID:GID) can write to. Unless the ssh user is root, `owner` is that user."""
     path = shlex.quote(folder)
     return f'mkdir -p {path} && if [ "$(id -u)" = 0 ]; then chown {owner} {path}; fi && test -w {path}'
 
@@ -72,57 +72,58 @@ def route(address: str) -> str:
     return f"{_PATH}; ip -4 -o route get {address}"
 
 
-def reach(address: str, port: str) -> str:
-    """Whether a host can be connected to: its own sshd listens at `port`."""
+def resolve(name: str) -> str:
+    return f"getent ahostsv4 {name}"
+
+
+def connect(address: str, port: str) -> str:
+    """Fails if a connection to `address` cannot be opened. The host's sshd listens on `port`."""
     return f"timeout 5 bash -c 'exec 3<>/dev/tcp/{address}/{port}'"
 
 
 def create(job: Job, index: int, places: Sequence[Place]) -> str:
-    """The container of host `index`: torchrun's agent; or a server that ranks are started by, and first mpirun."""
+    """Creates the container of host `index`. It runs torchrun's agent or sshd; on the first host, mpirun too."""
     if job.mpirun:
-        return _mpirun(job, index, places)
+        return _create_for_mpirun(job, index, places)
     low, high = job.port_range
     ports = {"FI_TCP_PORT_LOW_RANGE": str(low), "FI_TCP_PORT_HIGH_RANGE": str(high)}
-    command = [
-        "launch",
-        f"--nnodes={len(job.hosts)}",
-        f"--node-rank={index}",
-        f"--master-addr={places[0].address}",
-        f"--master-port={job.port}",
-        f"--nproc-per-node={job.ranks_per_node}",
-        "--",
-        *job.command,
-    ]
-    return _create(job, index, places, {**ports, **_environment(job, places)}, command)
+    launch = launchers.launch(
+        job.command,
+        ranks_per_node=job.local_world_size,
+        nodes=len(job.nodes),
+        node_rank=index,
+        master_addr=places[0].address,
+        master_port=job.port,
+    )
+    return _create(job, index, places, {**ports, **_environment(job, places)}, launch)
 
 
-def _mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
+def _create_for_mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
     if index > 0:
         return _create(job, index, places, {}, ["sshd", f"--port={job.ssh_port}"])
     environment = _environment(job, places)
-    launch = [
-        f"--hosts={','.join(place.address for place in places)}",
-        f"--ranks-per-node={job.ranks_per_node}",
-        f"--port={job.ssh_port}",
-        f"--timeout={START_SECONDS}",
-        *(f"--env={name}" for name in environment),
-        "--",
-        *job.command,
-    ]
+    launch = launchers.mpi_launch(
+        job.command,
+        variables=environment,
+        hosts=[place.address for place in places],
+        ranks_per_node=job.local_world_size,
+        port=job.ssh_port,
+        timeout=launchers.MPI_START_SECONDS,
+    )
     low, high = job.port_range
     own = {
         "MASTER_PORT": str(job.port),
         "I_MPI_PORT_RANGE": f"{low}:{high}",
-        # The nodes' helpers connect back to it, and the host's own name may mean loopback there.
+        # hydra's proxies connect back to this interface. The host's own name may resolve to loopback there.
         "I_MPI_HYDRA_IFACE": places[0].interface,
     }
-    # hydra starts the ranks of its own address without ssh, in its own container.
-    both = 'entrypoint sshd "--port=$0" & exec entrypoint mpi-launch "$@"'
+    # hydra starts the ranks of the first host without ssh, in the container of mpirun.
+    both = 'entrypoint sshd "--port=$0" & exec entrypoint "$@"'
     return _create(job, 0, places, {**own, **environment}, ["sh", "-c", both, str(job.ssh_port), *launch])
 
 
 def put_keys(container: str) -> str:
-    """Unpacks the archive of tooling.hosts.keys into a container that is not started yet."""
+    """Unpacks an archive of tooling.hosts.keys into a container that has not been started."""
     return f"docker cp - {container}:/"
 
 
@@ -135,18 +136,18 @@ def logs(container: str, follow: bool = True) -> str:
 
 
 def wait(container: str) -> str:
-    """Prints the exit code of a container that ends within WAIT_SECONDS, otherwise nothing."""
+    """Prints the exit code of a container, or nothing if it does not end within WAIT_SECONDS."""
     return f"timeout {WAIT_SECONDS} docker wait {container}"
 
 
 def state(container: str) -> str:
-    """Why a container ended, beside its exit code; and for ./inv status."""
+    """Prints the state of a container, its exit code, and why it ended."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Error}}"
     return f"docker inspect --format '{form}' {container}"
 
 
 def remove(*containers: str) -> str:
-    """Stops and removes containers. Fails if one is left; a missing container is not an error."""
+    """Stops and removes containers. Fails if a container is left. A missing container is not an error."""
     names = " ".join(containers)
     filters = " ".join(f"--filter 'name=^/{name}$'" for name in containers)
     gone = f'left=$(docker ps --all --quiet {filters}) && test -z "$left"'
@@ -154,12 +155,39 @@ def remove(*containers: str) -> str:
 
 
 def keep(container: str) -> str:
-    """Answers each line with a line. Removes the container after a silence or at the end of the session."""
+    """Answers each line with a line. Removes the container at the end of the session, or if no line arrives."""
     loop = f"while IFS= read -r -t {SILENCE_SECONDS} _; do echo; done"
     again = f'do n=$((n+1)); test "$n" -lt {REMOVE_TRIES} || exit 1; sleep 1; done'
-    # No signal may end the script before the removal: not the session's end, not an answer that nothing reads.
+    # No signal may end the script before the removal: not SIGHUP at the end of the session, not SIGPIPE.
     script = f"trap '' HUP INT TERM PIPE; echo; {loop}; until {{ {remove(container)}; }} >/dev/null 2>&1; {again}"
     return shlex.join(["bash", "-c", script])
+
+
+def dry_run(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
+    """Every command of the job in order, each with the name of its host."""
+    names = [host.name for host in job.nodes]
+    checks = [ENGINE, present_jobs(job.name), image_id(job.image)]
+    checks += [pull(job.image)] if job.image_lock else []
+    checks += [CLOCK, FACTS]
+    checks += [readable(job.data)] if job.data else []
+    folders = [places[0].output, *([job.hub] if job.hub else [])]
+    checks += [writable(folder, f"{places[0].uid}:{places[0].gid}") for folder in folders]
+    result = [(name, command) for name in names for command in checks]
+    if len(names) > 1:
+        result.append((names[1], resolve(names[0])))
+    for name, place in zip(names[1:], places[1:], strict=True):
+        result.append((name, route(places[0].address)))
+        result.append((name, connect(places[0].address, "SSH_PORT")))
+        result.append((names[0], connect(place.address, "SSH_PORT")))
+    containers = [(name, job.container(index)) for index, name in enumerate(names)]
+    result += [(name, keep(container)) for name, container in containers]
+    for index, (name, container) in enumerate(containers):
+        result.append((name, create(job, index, places)))
+        result += [(name, put_keys(container))] if job.mpirun else []
+    result += [(name, start(container)) for name, container in containers]
+    for name, container in containers:
+        result += [(name, command(container)) for command in (logs, wait, state)]
+    return result
 
 
 def _environment(job: Job, places: Sequence[Place]) -> dict[str, str | None]:
@@ -170,9 +198,9 @@ def _environment(job: Job, places: Sequence[Place]) -> dict[str, str | None]:
 def _create(
     job: Job, index: int, places: Sequence[Place], environment: Mapping[str, str | None], command: Sequence[str]
 ) -> str:
-    """The same limits as compose/*.yaml, on the host's own network.
+    """A container with the limits of compose/*.yaml, on the host's network.
 
-    The caller's own values come line by line over standard input: no argument list and no file has them.
+    The values of job.forwarded are read from standard input, so that no argument list and no file contains them.
     """
     place = places[index]
     argv = [
@@ -185,7 +213,7 @@ def _create(
     argv += ["--network=host", f"--user={place.uid}:{place.gid}", "--cap-drop=ALL"]
     argv += ["--security-opt=no-new-privileges:true", f"--stop-timeout={STOP_SECONDS}", "--restart=no"]
     argv += [f"--shm-size={place.shm_bytes}", "--env=HOME=/tmp"]
-    if job.mpirun:  # ssh works on copies of the keys there
+    if job.mpirun:  # for ssh's copies of the keys
         argv.append(f"--tmpfs=/run/ssh:mode=0700,uid={place.uid},gid={place.gid},size=1m")
     if job.memory:
         argv += [f"--memory={job.memory}", f"--memory-swap={job.memory}"]
@@ -195,6 +223,6 @@ def _create(
     if job.hub:
         argv.append(f"--mount=type=bind,source={job.hub},target=/hub")
     argv += [f"--env={name}" if value is None else f"--env={name}={value}" for name, value in environment.items()]
-    handed_on = [name for name, value in environment.items() if value is None]
-    reads = [f"IFS= read -r {name} && export {name} &&" for name in handed_on]
+    forwarded = [name for name, value in environment.items() if value is None]
+    reads = [f"IFS= read -r {name} && export {name} &&" for name in forwarded]
     return " ".join([*reads, shlex.join([*argv, place.image_id, *command])])

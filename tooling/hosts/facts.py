@@ -1,4 +1,4 @@
-"""Parses and judges what the hosts answer to the checks. Pure: text in, one line for each problem out."""
+"""Parses the answers of the hosts to the checks, and finds problems. Pure: text in, one line per problem out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from entrypoints import contract
-from entrypoints.machine import cpuinfo
+from entrypoints.machine.cpus import Cpu, parse_model
 from tooling.hosts.job import Job
 
 # User and group of the containers if the ssh user is root: ranks never run as root.
@@ -17,10 +17,10 @@ NOT_ROOT = ("1000", "1000")
 
 @dataclass(frozen=True)
 class Facts:
-    """A host as its own tools show it. `addresses`: interface by IPv4 address, loopback's left out.
+    """The properties of a host. `addresses` maps each IPv4 address except loopback to its interface.
 
-    `ssh_address` and `ssh_port`: what the connection arrived at. `clock`: seconds ahead of this machine's,
-    `clock_error` of which may be wrong.
+    `ssh_address` and `ssh_port`: the host's end of the ssh connection. `clock`: by how many seconds the host's
+    clock is ahead of this machine's, give or take `clock_error`.
     """
 
     uid: str
@@ -32,18 +32,19 @@ class Facts:
     ssh_address: str
     ssh_port: str
     listening: frozenset[int]
-    cpu: cpuinfo.Cpu
+    cpu: Cpu
+    image_id: str = ""
     clock: float = 0.0
     clock_error: float = 0.0
 
     @property
     def container_user(self) -> tuple[str, str]:
-        """uid and gid of the job's processes: the ssh user's, so that this user owns the output; never root's."""
+        """The uid and gid of the ranks: those of the ssh user, who then owns the output, but never root's."""
         return NOT_ROOT if self.uid == "0" else (self.uid, self.gid)
 
 
 def parse(text: str) -> Facts:
-    """What commands.FACTS printed. Raises ValueError, KeyError or IndexError for anything else."""
+    """Parses the output of commands.FACTS. Raises ValueError, KeyError or IndexError for any other text."""
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, rest = line.partition(" ")
@@ -61,48 +62,46 @@ def parse(text: str) -> Facts:
         home=home,
         free_bytes=int(lines["memory"][0].split()[0]) << 10,
         cpus=int(lines["cpus"][0]),
-        addresses={one: name for one, name in addresses.items() if not ipaddress.ip_address(one).is_loopback},
+        addresses={ip: name for ip, name in addresses.items() if not ipaddress.ip_address(ip).is_loopback},
         ssh_address=connection[2],
         ssh_port=connection[3],
         listening=frozenset(int(port) for port in ports if port.isdigit()),
-        cpu=cpuinfo.parse(lines["cpu"]),
+        cpu=parse_model(lines["cpu"]),
     )
 
 
 def clock_offset(answer: str, sent: float, received: float) -> tuple[float, float]:
-    """How far a host's clock is ahead of this one, and how wrong that may be, in seconds."""
+    """How far a host's clock is ahead of this machine's, and the possible error, in seconds."""
     return float(answer) - (sent + received) / 2, (received - sent) / 2
 
 
-def problems(job: Job, at: Sequence[int], facts: Sequence[Facts], images: Sequence[str]) -> list[str]:
-    """One line for each problem of the hosts at the indices `at` of the job's list.
-
-    All hosts are compared with the first of them.
-    """
+def problems(job: Job, indices: Sequence[int], known: Sequence[Facts]) -> list[str]:
+    """One line for each problem of the hosts at `indices` of job.nodes, compared with the first of them."""
     found = []
-    name = job.hosts[at[0]].name
-    for index, its, image in zip(at, facts, images, strict=True):
-        host = job.hosts[index].name
-        found += [f"{host}: {text}" for text in (*_alone(job, index, its), *_beside(name, facts[0], its))]
-        if image != images[0]:
+    first_name, first = job.nodes[indices[0]].name, known[0]
+    for index, host in zip(indices, known, strict=True):
+        name = job.nodes[index].name
+        lines = [*_resources(job, index, host), *_differences(first_name, first, host)]
+        found += [f"{name}: {line}" for line in lines]
+        if host.image_id != first.image_id:
             found.append(
-                f"{host}: {job.image} differs from the image on {name} "
-                f"({_short(image)}, expected {_short(images[0])}): push it and launch with --image-lock"
+                f"{name}: {job.image} differs from the image on {first_name} ({_short(host.image_id)}, expected "
+                f"{_short(first.image_id)}): push it with ./inv push and pass --image-lock"
             )
     return found
 
 
 def candidates(first: Facts, resolved: Sequence[str]) -> list[str]:
-    """Addresses of the first host that the others may reach it by, the likeliest first.
+    """The addresses under which other hosts may reach the first host, the most likely first.
 
-    In this order: `resolved` (what its name resolves to on the others), the address that ssh used, all others.
+    The order: `resolved` (its name, resolved on another host), the address that ssh used, all other addresses.
     """
     wanted = [*resolved, first.ssh_address, *first.addresses]
     return list(dict.fromkeys(address for address in wanted if address in first.addresses))
 
 
 def route(text: str) -> tuple[str, str]:
-    """Interface and own address of what `ip route get` printed. Raises ValueError where there is no route."""
+    """The interface and source address in the output of `ip route get`. Raises ValueError if there is no route."""
     found = re.search(r"\bdev (\S+).*? src (\S+)", text)
     if not found:
         raise ValueError(" ".join(text.split()))
@@ -110,48 +109,50 @@ def route(text: str) -> tuple[str, str]:
 
 
 def same_host(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
-    """One line for each name whose address is that of an earlier one."""
+    """One line for each host with the same address as an earlier one."""
     return [
         f"{name}: is the same host as {names[addresses.index(address)]} ({address}): remove one of the two lines"
-        for place, (name, address) in enumerate(zip(names, addresses, strict=True))
-        if address in addresses[:place]
+        for index, (name, address) in enumerate(zip(names, addresses, strict=True))
+        if address in addresses[:index]
     ]
 
 
-def _alone(job: Job, index: int, its: Facts) -> list[str]:
+def _resources(job: Job, index: int, host: Facts) -> list[str]:
     found = []
-    if its.free_bytes < job.bytes_per_host:
-        free, wanted = (f"{size / (1 << 30):.1f}" for size in (its.free_bytes, job.bytes_per_host))
+    if host.free_bytes < job.bytes_per_host:
+        free, needed = (f"{size / (1 << 30):.1f}" for size in (host.free_bytes, job.bytes_per_host))
         found.append(
-            f"{free} GiB of memory are free, expected {wanted} for {job.ranks_per_node} ranks: "
+            f"{free} GiB of memory are free, expected {needed} for {job.local_world_size} ranks: "
             "stop other programs there, or lower --ranks-per-node"
         )
     ports = ([job.port] if index == 0 else []) + ([job.ssh_port] if job.mpirun else [])
     found += [
         f"port {port} is in use, expected a free port: stop the program that uses it, or choose another --port"
         for port in ports
-        if port in its.listening
+        if port in host.listening
     ]
     return found
 
 
-def _beside(name: str, first: Facts, its: Facts) -> list[str]:
+def _differences(first_name: str, first: Facts, host: Facts) -> list[str]:
     found = []
-    apart, error = its.clock - first.clock, its.clock_error + first.clock_error
-    if abs(apart) - error > contract.MAX_CLOCK_SKEW_SECONDS:
-        found.append(f"its clock is {apart:+.1f} s off that of {name}, expected less than 1 s: set up NTP on both")
-    if its.cpu.machine != first.cpu.machine:
+    offset, error = host.clock - first.clock, host.clock_error + first.clock_error
+    if abs(offset) - error > contract.MAX_CLOCK_SKEW_SECONDS:
         found.append(
-            f"its CPU is {its.cpu.machine}, that of {name} {first.cpu.machine}: remove one of the two hosts"
+            f"its clock is {offset:+.1f} s off that of {first_name}, expected less than 1 s: set up NTP on both"
         )
-    else:
-        lacks = [feature for feature in first.cpu.features if feature not in its.cpu.features]
-        has = [feature for feature in its.cpu.features if feature not in first.cpu.features]
-        parts = ([f"lacks {', '.join(lacks)}"] if lacks else []) + ([f"has {', '.join(has)} more"] if has else [])
-        if parts:
-            found.append(
-                f"its CPU {' and '.join(parts)}, compared with {name}: expected the same features on all hosts"
-            )
+    if host.cpu.machine != first.cpu.machine:
+        found.append(
+            f"its CPU is {host.cpu.machine}, that of {first_name} {first.cpu.machine}: remove one of the two hosts"
+        )
+        return found
+    missing = [feature for feature in first.cpu.features if feature not in host.cpu.features]
+    extra = [feature for feature in host.cpu.features if feature not in first.cpu.features]
+    parts = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", missing), ("also has", extra)) if names]
+    if parts:
+        found.append(
+            f"its CPU {' and '.join(parts)}, compared with {first_name}: expected the same features on all hosts"
+        )
     return found
 
 

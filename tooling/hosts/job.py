@@ -1,45 +1,76 @@
-"""A job on hosts: the request, and the facts that are only known once the hosts were checked. Pure."""
+"""A job on hosts: the options of `./inv launch`, the values that follow from them, and a Place for each host."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 from entrypoints import contract
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
+from tooling.cluster import up
 from tooling.cluster.compose import check_launcher_and_memory
-from tooling.hosts.hostfile import Host
+from tooling.cluster.run import check_name
+from tooling.hosts import hostfile
+from tooling.image.choice import Choice
 
-# Ports from the meeting port on: that one, hydra's and libfabric's, and the last for the containers' sshd.
+# A job uses this many ports, starting at --port: the rendezvous, then hydra and libfabric, and last sshd.
 PORTS = 500
 
 
 @dataclass(frozen=True)
 class Job:
-    """`environment` maps a variable to its value, or to None to hand on the caller's own value unseen.
+    """Raises UsageError with one line for options that cannot be used.
 
-    `data`, `output` and `hub` are folders of the hosts, `output` None for one in the user's home there.
-    `locked`: `image` is a reference by digest, which a host may pull. `port`: where the ranks meet.
+    `environment` maps a variable to its value, or to None if the value comes from the environment of ./inv launch.
     """
 
-    name: str
-    hosts: tuple[Host, ...]
-    ranks_per_node: int
-    launcher: str
-    image: str
-    locked: bool
     command: tuple[str, ...]
-    data: str | None = None
-    output: str | None = None
-    hub: str | None = None
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    memory: str | None = None
-    port: int = contract.MASTER_PORT
+    hosts: Annotated[
+        str, "a file with one host on each line, named as in ~/.ssh/config; rank 0 runs on the first"
+    ] = ""
+    ranks_per_node: Annotated[
+        int | None, "training processes on each host; default: the slots in the file, else 1"
+    ] = None
+    launcher: Annotated[
+        str, "the program that starts the ranks: torchrun, or Intel MPI's mpirun over ssh between the containers"
+    ] = "torchrun"
+    name: Annotated[
+        str, "the job's name; jobs with different names and different --port can run at the same time"
+    ] = "job"
+    pin: Annotated[str | None, "the row of ./inv matrix whose image every host has; default: the default pin"] = (
+        None
+    )
+    image_lock: Annotated[
+        str | None, "run the image in this image.lock.json of ./inv push; hosts without it pull it by digest"
+    ] = None
+    data: Annotated[str | None, "a folder on every host, mounted read-only at /data"] = None
+    output: Annotated[
+        str | None, "a folder on every host, mounted at /output; default: ~/cpu-train-stack/IDENTITY/NAME"
+    ] = None
+    hub: Annotated[
+        str | None, "a folder on every host for downloads from the Hugging Face hub, mounted at /hub (HF_HOME)"
+    ] = None
+    env: Annotated[
+        tuple[str, ...],
+        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
+    ] = ()
+    memory: Annotated[str | None, "memory limit of each container, for example 64g; default: none"] = None
+    port: Annotated[int, "where the ranks meet; the job also uses the next 499 ports"] = contract.MASTER_PORT
+
+    nodes: tuple[Host, ...] = field(init=False)
+    local_world_size: int = field(init=False)
+    image: str = field(init=False)
+    environment: Mapping[str, str | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.hosts:
+            raise UsageError("launch needs --hosts: a file with a host's name on each line")
+        check_name(self.name)
         check_launcher_and_memory(self.launcher, self.memory)
         if not self.command:
             raise UsageError(
@@ -47,12 +78,21 @@ class Job:
             )
         if not 1024 <= self.port <= 65536 - PORTS:
             raise UsageError(
-                f"--port is {self.port}, expected 1024 to {65536 - PORTS}: the job uses {PORTS} ports from it on"
+                f"--port is {self.port}, expected 1024 to {65536 - PORTS}: the job uses {PORTS} ports from there"
             )
         for flag in ("data", "output", "hub"):
             path = getattr(self, flag)
             if path is not None and (not PurePosixPath(path).is_absolute() or re.search(r'[,"\n]', path)):
                 raise UsageError(f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas")
+        nodes = hostfile.read(Path(self.hosts))
+        derived = {
+            "nodes": nodes,
+            "local_world_size": hostfile.ranks(nodes, self.ranks_per_node),
+            "image": Choice(self.pin, image_lock=self.image_lock).reference,
+            "environment": up.variables(self.env),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def mpirun(self) -> bool:
@@ -60,34 +100,45 @@ class Job:
 
     @property
     def port_range(self) -> tuple[int, int]:
-        """What libfabric, ccl and hydra listen at."""
+        """The ports on which libfabric, ccl and hydra listen."""
         return self.port + 1, self.port + PORTS - 2
 
     @property
     def ssh_port(self) -> int:
-        """What sshd listens at in the containers of mpirun's jobs."""
+        """The port of sshd in the containers of an mpirun job."""
         return self.port + PORTS - 1
 
     @property
-    def secrets(self) -> list[str]:
-        """The variables whose values are the caller's own."""
+    def forwarded(self) -> list[str]:
+        """The variables whose values come from the environment of ./inv launch."""
         return [name for name, value in self.environment.items() if value is None]
 
     @property
     def bytes_per_host(self) -> int:
-        """Memory that a host has to have free: the limit if there is one, else 1 GiB a rank."""
+        """The free memory that a host needs: the limit if the job has one, else 1 GiB per rank."""
         if self.memory is None:
-            return self.ranks_per_node << 30
+            return self.local_world_size << 30
         return int(self.memory[:-1]) << {"k": 10, "m": 20, "g": 30}[self.memory[-1].lower()]
 
     def container(self, index: int) -> str:
-        """The name of the container of host `index`, unique to this checkout."""
+        """The name of the container on host `index`, unique to this checkout."""
         return f"cts-job-{IDENTITY}-{self.name}-{index}"
+
+
+def forwarded_values(job: Job, environ: Mapping[str, str]) -> list[str]:
+    """The values of `job.forwarded`. They are sent one per line. Raises UsageError."""
+    up.check_set(job.forwarded, environ)
+    for name in job.forwarded:
+        if "\n" in environ[name]:
+            raise UsageError(
+                f"--env {name}: its value has several lines, expected one line: put it into a file instead"
+            )
+    return [environ[name] for name in job.forwarded]
 
 
 @dataclass(frozen=True)
 class Place:
-    """What is found on a host. `address` and `interface`: its own on the way to the first host."""
+    """One host, after the checks. `address` and `interface` are those on the route to the first host."""
 
     uid: str
     gid: str
@@ -98,15 +149,14 @@ class Place:
     interface: str
 
 
-def unknown(index: int, output: str | None) -> Place:
-    """What a dry run shows in the place of what would be found."""
-    names = (
-        "UID",
-        "GID",
-        output or "HOME_OUTPUT",
-        "SHM_BYTES",
-        "IMAGE_ID",
-        f"ADDRESS_{index}",
-        f"INTERFACE_{index}",
+def placeholder(index: int, output: str | None) -> Place:
+    """The names that a dry run shows instead of the facts about host `index`."""
+    return Place(
+        uid="UID",
+        gid="GID",
+        output=output or "HOME_OUTPUT",
+        shm_bytes="SHM_BYTES",
+        image_id="IMAGE_ID",
+        address=f"ADDRESS_{index}",
+        interface=f"INTERFACE_{index}",
     )
-    return Place(*names)

@@ -1,7 +1,7 @@
-"""An ssh session to each host for as long as the job runs. The host removes its container when the session ends.
+"""An ssh session to each host while the job runs: the host removes its container when the session ends.
 
 ./inv sends a line every few seconds, and the host answers. A host that does not answer is lost. A host that
-receives nothing, because ./inv was killed or its machine is down, removes its container.
+receives no line, because ./inv was killed or its machine is down, removes its container.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Keeper:
             self._channel = remote.session(commands.keep(container))
             self._channel.settimeout(LOST_SECONDS)
             if not self._channel.recv(1):
-                said = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip()
-                raise RemoteError(f"bash is required on the host: {said or 'the session ended'}")
+                message = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip()
+                raise RemoteError(f"bash is required on the host: {message or 'the session ended'}")
         except (OSError, SSHException, EOFError) as error:
             raise RemoteError(explain(error, remote.name)) from error
         self._lost = lost
@@ -38,15 +38,15 @@ class Keeper:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def end(self) -> None:
-        """Asks the host to remove the container. `gone` returns whether the host has done so."""
+        """Asks the host to remove the container. removed() returns whether the host has removed it."""
         self._ending.set()
         try:
             self._channel.shutdown_write()
         except (OSError, SSHException, EOFError):
             self.is_lost = True
 
-    def gone(self) -> bool:
-        """Waits until the container is removed. False if the host does not confirm in time."""
+    def removed(self) -> bool:
+        """Waits until the container is removed. False if the host does not confirm this in time."""
         if self.is_lost or not self._channel.status_event.wait(END_SECONDS):
             return False
         return bool(self._channel.exit_status == 0)
@@ -61,7 +61,7 @@ class Keeper:
         except (OSError, SSHException, EOFError) as error:
             if not self._ending.is_set():
                 self.is_lost = True
-                silent = isinstance(error, TimeoutError)
+                timed_out = isinstance(error, TimeoutError)
                 self._lost(
-                    f"no answer for {LOST_SECONDS:.0f} s" if silent else str(error) or "the connection broke"
+                    f"no answer for {LOST_SECONDS:.0f} s" if timed_out else str(error) or "the connection broke"
                 )

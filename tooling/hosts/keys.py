@@ -1,6 +1,6 @@
-"""The ssh keys of one job of mpirun's: made in memory, put into its containers, gone with them.
+"""The ssh keys of one mpirun job: generated in memory, copied into its containers, and removed with them.
 
-The files are those of tooling.cluster.keys; here they never touch a disk but the containers' own layers.
+The files are those of tooling.cluster.keys. They are written to the layers of the containers only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tooling.hosts.job import Job, Place
 
 
 def make(job: Job, places: Sequence[Place]) -> list[bytes]:
-    """What `docker cp` unpacks in each host's container: a host key for each, and for the first the user's key."""
+    """An archive for `docker cp` for each host, with the host's key. The first also has the user's key."""
     private, public = pair()
     hosts = [pair() for _ in places]
     known = "".join(
@@ -33,7 +33,7 @@ def make(job: Job, places: Sequence[Place]) -> list[bytes]:
 
 
 def pair() -> tuple[str, str]:
-    """A private and a public ed25519 key, as OpenSSH writes them."""
+    """A private and a public ed25519 key in OpenSSH's format."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -41,17 +41,17 @@ def pair() -> tuple[str, str]:
 
 
 def _archive(place: Place, files: Mapping[str, str]) -> bytes:
-    """The files below run/keys, readable by the container's user alone, whom etc/passwd names: ssh asks for it."""
+    """`files` in run/keys, readable by the container's user only, and etc/passwd with that user, for ssh."""
     uid, gid = int(place.uid), int(place.gid)
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
         folder = tarfile.TarInfo("run/keys")
         folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o700, uid, gid
         tar.addfile(folder)
         for name, text in files.items():
             _add(tar, f"run/keys/{name}", text, 0o600, uid, gid)
         _add(tar, "etc/passwd", USERS.format(uid=uid, gid=gid), 0o644, 0, 0)
-    return made.getvalue()
+    return archive.getvalue()
 
 
 def _add(tar: tarfile.TarFile, name: str, text: str, mode: int, uid: int, gid: int) -> None:

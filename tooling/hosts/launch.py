@@ -1,7 +1,8 @@
-"""Runs a job on its hosts: checks them, starts a container on each, waits for the end, removes the containers."""
+"""`./inv launch`: checks the hosts, starts a container on each, waits for the end, and removes the containers."""
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -10,35 +11,66 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from invoke.exceptions import Exit
+
 from entrypoints import contract
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.files import LockedError, locked
+from tooling.basis.say import Say, say
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
-from tooling.hosts import checks, commands, keys, record, state
-from tooling.hosts.job import Job, Place
+from tooling.hosts import checks, commands, container, control, keys, record
+from tooling.hosts.container import End
+from tooling.hosts.job import Job, Place, forwarded_values, placeholder
 from tooling.hosts.keeper import Keeper
 from tooling.hosts.output import Output
-from tooling.hosts.remote import Remote, RemoteError
-from tooling.hosts.state import End
+from tooling.hosts.remote import Remote, RemoteError, connect, each
 
 _POLL_SECONDS = 0.2
 
 
-def run(job: Job, secrets: Sequence[str], say: Say) -> int:
-    """The exit code of the job. `secrets`: the values of job.secrets. Raises UsageError if it cannot start."""
+def launch(job: Job, detach: bool, dry_run: bool) -> None:
+    """Runs the job and exits with its exit code. With `detach`, leaves the job running.
+
+    With `dry_run`, prints the commands and runs none of them. Raises UsageError if the job cannot start.
+    """
+    if dry_run:
+        places = [placeholder(index, job.output) for index in range(len(job.nodes))]
+        for host, command in commands.dry_run(job, places):
+            print(f"{host}$ {command}")
+        return
+    values = forwarded_values(job, os.environ)
+    try:
+        with locked(record.lock_of(job.name), waiting=None):
+            old = record.read(job.name)
+            if old and old.detached and not old.ended:
+                raise LockedError
+            if detach:
+                _start_detached(job, values, say)
+                say(f"started job {job.name}: ./inv logs --name {job.name} shows its output, ./inv stop ends it")
+                return
+            code = _run(job, values, say)
+    except LockedError:
+        raise UsageError(
+            f"job {job.name} is running: choose another --name, or stop it with ./inv stop --name {job.name}"
+        ) from None
+    if code != 0:
+        raise Exit(code=code)
+
+
+def _run(job: Job, values: Sequence[str], say: Say) -> int:
+    """Starts the job, watches it until its end and returns its exit code. `values`: of job.forwarded."""
     with ExitStack() as stack:
-        remotes, places = _ready(job, stack, say)
+        remotes, places = _check(job, stack, say)
         events: queue.Queue[End] = queue.Queue()
         keepers = _keepers(job, remotes, events)
-        folder = record.folder_of(job.name)
-        folder.mkdir(parents=True, exist_ok=True)
+        record.folder_of(job.name).mkdir(parents=True, exist_ok=True)
         output = Output(record.log_of(job.name), _show)
         code = contract.INTERRUPTED_EXIT_CODE
         record.write(record.of(job, detached=False))
         try:
-            _start(job, remotes, places, secrets)
+            _start(job, remotes, places, values)
             for index, remote in enumerate(remotes):
-                output.read(remote, job.container(index), first=index == 0)
+                output.read(remote, job.container(index), has_rank_0=index == 0)
                 threading.Thread(target=_wait, args=(remote, job.container(index), events), daemon=True).start()
             code = _until_end(job, events, say)
         except UsageError:
@@ -46,140 +78,99 @@ def run(job: Job, secrets: Sequence[str], say: Say) -> int:
             raise
         finally:
             _stop_mpirun(job, remotes)
-            left = _end(remotes, keepers)
+            failures = _end(remotes, keepers)
             output.wait()
             output.close(failed=code not in (0, contract.INTERRUPTED_EXIT_CODE))
             record.write(replace(record.of(job, detached=False), exit_code=code))
-            for line in left:
+            for line in failures:
                 say(line)
     return code
 
 
-def start(job: Job, secrets: Sequence[str], say: Say) -> None:
-    """Starts the job and leaves it running. If it cannot start, raises UsageError and leaves nothing running."""
+def _start_detached(job: Job, values: Sequence[str], say: Say) -> None:
+    """Starts the job and leaves it running. If a container cannot start, removes all of them."""
     with ExitStack() as stack:
-        remotes, places = _ready(job, stack, say)
+        remotes, places = _check(job, stack, say)
         record.log_of(job.name).unlink(missing_ok=True)
-        record.write(record.of(job, detached=True))
+        started = record.of(job, detached=True)
+        record.write(started)
         try:
-            _start(job, remotes, places, secrets)
+            _start(job, remotes, places, values)
         except BaseException:
             try:
-                take_away(record.of(job, detached=True), remotes)
+                control.remove_containers(started, remotes)
             finally:
-                record.write(replace(record.of(job, detached=True), exit_code=STUCK_EXIT_CODE))
+                record.write(replace(started, exit_code=STUCK_EXIT_CODE))
             raise
 
 
-def take_away(job: record.Record, remotes: Sequence[Remote]) -> None:
-    """Ends a job's containers, mpirun's own before the others. Raises UsageError with a line for each host."""
-    by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
-
-    def one(remote: Remote) -> None:
-        done = remote.run(commands.remove(by_host[remote.name]))
-        if done.code != 0:
-            raise RemoteError(f"its container cannot be removed: {done.last}")
-
-    ahead = remotes[:1] if job.launcher == "mpirun" else []
-    for part in (ahead, remotes[len(ahead) :]):
-        checks.each(part, one, [remote.name for remote in part])
-
-
-def plan(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
-    """Every command of the job in order, each with its host: what --dry-run shows."""
-    names = [host.name for host in job.hosts]
-    looks = [commands.ENGINE, commands.present_jobs(job.name), commands.image_id(job.image)]
-    looks += [commands.pull(job.image)] if job.locked else []
-    looks += [commands.CLOCK, commands.FACTS]
-    looks += [commands.readable(job.data)] if job.data else []
-    folders = [places[0].output, *([job.hub] if job.hub else [])]
-    looks += [commands.writable(folder, f"{places[0].uid}:{places[0].gid}") for folder in folders]
-    found = [(name, command) for name in names for command in looks]
-    if len(names) > 1:
-        found.append((names[1], f"getent ahostsv4 {names[0]}"))
-    for index, name in enumerate(names[1:], 1):
-        found.append((name, commands.route(places[0].address)))
-        found.append((name, commands.reach(places[0].address, "SSH_PORT")))
-        found.append((names[0], commands.reach(places[index].address, "SSH_PORT")))
-    containers = [(name, job.container(index)) for index, name in enumerate(names)]
-    found += [(name, commands.keep(container)) for name, container in containers]
-    for index, (name, container) in enumerate(containers):
-        found.append((name, commands.create(job, index, places)))
-        found += [(name, commands.put_keys(container))] if job.mpirun else []
-    found += [(name, commands.start(container)) for name, container in containers]
-    for name, container in containers:
-        found += [(name, work(container)) for work in (commands.logs, commands.wait, commands.state)]
-    return found
-
-
-def _ready(job: Job, stack: ExitStack, say: Say) -> tuple[list[Remote], list[Place]]:
-    say(f"checking {', '.join(host.name for host in job.hosts)}")
-    remotes, unreachable = checks.connect(job.hosts)
-    for remote in remotes:
-        stack.callback(remote.close)
+def _check(job: Job, stack: ExitStack, say: Say) -> tuple[list[Remote], list[Place]]:
+    say(f"checking {', '.join(host.name for host in job.nodes)}")
+    remotes, unreachable = connect(job.nodes, stack)
     places = checks.places(job, remotes, unreachable)
-    for host, place in zip(job.hosts, places, strict=True):
+    for host, place in zip(job.nodes, places, strict=True):
         say(f"{host.name}: {place.address} on {place.interface}, output folder {place.output}")
     return remotes, places
 
 
 def _keepers(job: Job, remotes: Sequence[Remote], events: queue.Queue[End]) -> list[Keeper]:
-    def one(item: tuple[int, Remote]) -> Keeper:
+    def keep(item: tuple[int, Remote]) -> Keeper:
         index, remote = item
         return Keeper(remote, job.container(index), lambda why: events.put(End(remote.name, None, why)))
 
-    return checks.each(list(enumerate(remotes)), one, [remote.name for remote in remotes])
+    return each(list(enumerate(remotes)), keep, [remote.name for remote in remotes])
 
 
-def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], secrets: Sequence[str]) -> None:
-    values = "".join(f"{value}\n" for value in secrets).encode()
+def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values: Sequence[str]) -> None:
+    """Creates all containers, then starts them."""
+    stdin = "".join(f"{value}\n" for value in values).encode()
     archives = keys.make(job, places) if job.mpirun else []
     names = [remote.name for remote in remotes]
 
-    def create_one(index: int) -> None:
-        first = not job.mpirun or index == 0  # mpirun hands the values on from there
-        _must(remotes[index], commands.create(job, index, places), values if first else b"")
+    def create(index: int) -> None:
+        reads_values = not job.mpirun or index == 0  # mpirun passes the values on to the other hosts
+        _run_checked(remotes[index], commands.create(job, index, places), stdin if reads_values else b"")
         if archives:
-            _must(remotes[index], commands.put_keys(job.container(index)), archives[index])
+            _run_checked(remotes[index], commands.put_keys(job.container(index)), archives[index])
 
-    def start_one(index: int) -> None:
-        _must(remotes[index], commands.start(job.container(index)))
+    def start(index: int) -> None:
+        _run_checked(remotes[index], commands.start(job.container(index)))
 
-    checks.each(range(len(remotes)), create_one, names)
-    checks.each(range(len(remotes)), start_one, names)
+    each(range(len(remotes)), create, names)
+    each(range(len(remotes)), start, names)
 
 
-def _must(remote: Remote, command: str, stdin: bytes = b"") -> None:
+def _run_checked(remote: Remote, command: str, stdin: bytes = b"") -> None:
     done = remote.run(command, stdin)
     if done.code != 0:
         raise RemoteError(f"its container cannot be started: {done.last}")
 
 
-def _wait(remote: Remote, container: str, events: queue.Queue[End]) -> None:
-    events.put(state.until_end(remote, container))
+def _wait(remote: Remote, name: str, events: queue.Queue[End]) -> None:
+    events.put(container.wait(remote, name))
 
 
 def _until_end(job: Job, events: queue.Queue[End], say: Say) -> int:
-    """0, or the code of the first container that failed; the others then have GRACE_SECONDS to end."""
-    # mpirun's other hosts wait for ssh until they are stopped
-    waiting = {host.name for host in (job.hosts[:1] if job.mpirun else job.hosts)}
+    """0, or the exit code of the first container that failed. The others then have GRACE_SECONDS to end."""
+    # Under mpirun, the containers of the other hosts run sshd until they are stopped.
+    running = {host.name for host in (job.nodes[:1] if job.mpirun else job.nodes)}
     code, deadline = 0, None
-    while waiting and (deadline is None or time.monotonic() < deadline):
+    while running and (deadline is None or time.monotonic() < deadline):
         try:
-            event = events.get(timeout=_POLL_SECONDS)
+            end = events.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             continue
-        waiting.discard(event.host)
-        if event.code == 0 or code:
+        running.discard(end.host)
+        if end.code == 0 or code:
             continue
-        code = event.code or STUCK_EXIT_CODE
-        say(f"{event.host} is lost: {event.how}" if event.code is None else f"{event.host} {event.how}")
+        code = end.code or STUCK_EXIT_CODE
+        say(f"{end.host} is lost: {end.how}" if end.code is None else f"{end.host} {end.how}")
         deadline = time.monotonic() + GRACE_SECONDS
     return code
 
 
 def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
-    """Removes mpirun's container first: mpirun ends its ranks through those of the other hosts."""
+    """Removes the container of mpirun first: mpirun ends its ranks through the containers of the other hosts."""
     if job.mpirun:
         try:
             remotes[0].run(commands.remove(job.container(0)))
@@ -188,14 +179,14 @@ def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
 
 
 def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
-    """Has every host remove its container. Returns a line for each host that has not done so."""
+    """Asks every host to remove its container. Returns a line for each host that has not done so."""
     for keeper in keepers:
         keeper.end()
     return [
         f"{remote.name}: its container could not be removed now: the host will remove it "
         f"{commands.SILENCE_SECONDS} s after the connection broke, or when Docker answers again"
         for remote, keeper in zip(remotes, keepers, strict=True)
-        if not keeper.gone()
+        if not keeper.removed()
     ]
 
 

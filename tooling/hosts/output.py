@@ -1,4 +1,4 @@
-"""The output of a job: all of it in its log, rank 0's shown as it comes, of the others what one needs to see."""
+"""The output of a job: all lines go to the log, and rank 0's lines are shown at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tooling.cluster.follow import lines
-from tooling.hosts import state
+from tooling.hosts import container as containers
 from tooling.hosts.remote import Remote
 
 LAST_LINES = 3
@@ -17,63 +17,60 @@ END_SECONDS = 10.0
 # mpirun's -prepend-rank.
 _RANK = re.compile(rb"\[(\d+)\] ")
 
-Show = Callable[[bytes], None]
-
 
 class Output:
-    """Reads the containers' logs. What is not rank 0's is shown at the end: last lines, or all after a failure.
+    """Reads the output of the containers. `show` gets each line to display, behind its host's name.
 
-    In the log each line is behind its host's name.
+    Lines of ranks other than 0 are shown at the end: the last ones, or after a failure all of them.
     """
 
-    def __init__(self, log: Path, show: Show) -> None:
+    def __init__(self, log: Path, show: Callable[[bytes], object]) -> None:
         self._log, self._show = log, show
         self._file = log.open("wb")
         self._lock = threading.Lock()
         self._last: dict[str, deque[bytes]] = {}
         self._readers: list[threading.Thread] = []
 
-    def read(self, remote: Remote, container: str, first: bool) -> None:
-        """Begins to read one container's output; `first`: rank 0's is in it."""
-        target = (remote, container, first)
+    def read(self, remote: Remote, container: str, has_rank_0: bool) -> None:
+        """Starts to read the output of a container."""
+        target = (remote, container, has_rank_0)
         self._readers.append(threading.Thread(target=self._copy, args=target, daemon=True))
         self._readers[-1].start()
 
     def wait(self) -> None:
-        """Until all that the containers have printed is read; they have ended."""
+        """Waits until the complete output of the containers, which have ended, is read."""
         for reader in self._readers:
             reader.join(END_SECONDS)
 
     def close(self, failed: bool) -> None:
-        """Shows what has not been shown yet."""
+        """Shows the lines that are still hidden: the last ones of each rank, or all of them if the job failed."""
         with self._lock:
             self._file.close()
-        hidden = sorted(self._last)
-        if failed and hidden:
-            for line in self._log.read_bytes().splitlines(keepends=True):
-                host, _, rest = line.partition(b" | ")
-                if self._key(host.decode(errors="replace"), rest) in hidden:
+        if not failed:
+            for source in sorted(self._last):
+                for line in self._last[source]:
                     self._show(line)
             return
-        for key in hidden:
-            for line in self._last[key]:
+        for line in self._log.read_bytes().splitlines(keepends=True):
+            host, _, rest = line.partition(b" | ")
+            if self._source(host.decode(errors="replace"), rest) in self._last:
                 self._show(line)
 
-    def _copy(self, remote: Remote, container: str, first: bool) -> None:
-        for line in lines(state.output(remote, container)):
+    def _copy(self, remote: Remote, container: str, has_rank_0: bool) -> None:
+        for line in lines(containers.output(remote, container)):
             with self._lock:
                 if self._file.closed:
                     return
-                whole = f"{remote.name} | ".encode() + line
-                self._file.write(whole)
+                prefixed = f"{remote.name} | ".encode() + line
+                self._file.write(prefixed)
                 self._file.flush()
-                key = self._key(remote.name, line)
-                if first and key == remote.name:
-                    self._show(whole)
+                source = self._source(remote.name, line)
+                if has_rank_0 and source == remote.name:
+                    self._show(prefixed)
                 else:
-                    self._last.setdefault(key, deque(maxlen=LAST_LINES)).append(whole)
+                    self._last.setdefault(source, deque(maxlen=LAST_LINES)).append(prefixed)
 
-    def _key(self, host: str, line: bytes) -> str:
-        """The host, and behind it the rank where mpirun says that it is not rank 0's."""
+    def _source(self, host: str, line: bytes) -> str:
+        """The host, with the rank if mpirun names one other than 0."""
         rank = _RANK.match(line)
         return host if rank is None or rank[1] == b"0" else f"{host} {rank[1].decode().zfill(5)}"

@@ -1,4 +1,4 @@
-"""What is kept of a job: .cache/jobs/NAME with job.json (its hosts and containers) and log.txt (its output)."""
+"""The record of a job: .cache/jobs/NAME with job.json (its hosts and containers) and log.txt (its output)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked, write_atomic
 from tooling.basis.paths import CACHE
-from tooling.hosts.hostfile import Host
 from tooling.hosts.job import Job
 
 JOBS = CACHE / "jobs"
@@ -17,7 +17,7 @@ JOBS = CACHE / "jobs"
 
 @dataclass(frozen=True)
 class Record:
-    """`containers`: one a host. `detached`: nobody watches it. `exit_code` None: it may still run."""
+    """`containers`: one per host. `detached`: no ./inv launch watches it. `exit_code` None: it may be running."""
 
     name: str
     hosts: tuple[Host, ...]
@@ -32,8 +32,8 @@ class Record:
 
 
 def of(job: Job, detached: bool) -> Record:
-    containers = tuple(job.container(index) for index in range(len(job.hosts)))
-    return Record(job.name, job.hosts, containers, job.launcher, detached)
+    containers = tuple(job.container(index) for index in range(len(job.nodes)))
+    return Record(job.name, job.nodes, containers, job.launcher, detached)
 
 
 def folder_of(name: str) -> Path:
@@ -49,7 +49,7 @@ def write(record: Record) -> None:
 
 
 def read(name: str) -> Record | None:
-    """None where no job of that name was launched from this checkout. Raises UsageError for a broken file."""
+    """None if no job of that name was launched from this checkout. Raises UsageError for a broken file."""
     file = folder_of(name) / "job.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def read(name: str) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{file} is not what ./inv launch writes ({error}): delete it") from None
+        raise UsageError(f"{file} is not a file written by ./inv launch ({error}): delete it") from None
 
 
 def lock_of(name: str) -> Path:
@@ -68,7 +68,7 @@ def lock_of(name: str) -> Path:
 
 
 def runs(job: Record) -> bool:
-    """Whether the job may still run: it is watched, or left to itself and not known to have ended."""
+    """Whether the job may be running: an ./inv launch watches it, or it is detached without a recorded end."""
     if job.ended or job.detached:
         return not job.ended
     try:
@@ -79,5 +79,5 @@ def runs(job: Record) -> bool:
 
 
 def names() -> list[str]:
-    """The jobs that were launched from this checkout and have a record."""
+    """The recorded jobs of this checkout."""
     return sorted(file.parent.name for file in JOBS.glob("*/job.json"))

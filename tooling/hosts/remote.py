@@ -1,4 +1,4 @@
-"""One host over ssh: a connection of Fabric's, by the user's own configuration, and commands on it."""
+"""Commands on hosts over ssh, with Fabric and the user's own ssh configuration."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import logging
 import shlex
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fabric import Config, Connection
 from paramiko import Channel, RejectPolicy, SSHException
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
 
-from tooling.hosts.hostfile import Host
+from entrypoints.launch.mpi.hostfile import Host
+from tooling.basis.errors import UsageError
 
 CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0
@@ -24,8 +27,12 @@ _KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
-# paramiko's own messages are replaced by one line here.
+# explain() replaces paramiko's own messages with one line.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class RemoteError(Exception):
@@ -34,7 +41,7 @@ class RemoteError(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended: its exit code (-1 if the host sent none) and its output."""
+    """The exit code of a command (-1 if the host sent none) and its output."""
 
     code: int
     out: str
@@ -42,13 +49,13 @@ class Done:
 
     @property
     def last(self) -> str:
-        """Its last words."""
+        """The last line of its error output, or of its output."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
         return lines[-1] if lines else f"exit code {self.code}"
 
 
 class Remote:
-    """A connection to `host`, whose key must be known. Raises RemoteError if there is none to be had."""
+    """A connection to `host`, whose key must be known. Raises RemoteError if the connection fails."""
 
     def __init__(self, host: Host) -> None:
         self.name = host.name
@@ -64,14 +71,14 @@ class Remote:
                 },
             )
             self._connection.connect_timeout = self._connection.connect_timeout or CONNECT_SECONDS
-            _insist_on_known_keys(self._connection)
+            _require_known_keys(self._connection)
             self._connection.open()
         except (OSError, SSHException, EOFError, ValueError) as error:
             self.close()
             raise RemoteError(explain(error, self._where())) from error
 
     def run(self, command: str, stdin: bytes = b"", limit: float = COMMAND_SECONDS) -> Done:
-        """Runs `command` in a separate shell.
+        """Runs `command` in a new shell.
 
         Raises RemoteError if the connection breaks, or if the command has not ended after `limit` seconds.
         """
@@ -96,7 +103,7 @@ class Remote:
         return Done(code, *texts)
 
     def stream(self, command: str) -> Iterator[bytes]:
-        """What `command` prints, as it comes, until it ends or the connection does."""
+        """The output of `command` while it runs. Ends early if the connection breaks."""
         try:
             channel = self.session(command)
             while chunk := channel.recv(1 << 16):
@@ -105,7 +112,7 @@ class Remote:
             return  # the keeper reports a lost host
 
     def session(self, command: str) -> Channel:
-        """Starts `command` in a separate shell. Raises OSError or SSHException."""
+        """Starts `command` in a new shell. Raises OSError or SSHException."""
         transport = self._connection.client.get_transport()
         if transport is None:
             raise SSHException("the connection is closed")
@@ -126,9 +133,39 @@ class Remote:
         return f"{connection.host} port {connection.port}" if connection is not None else self.name
 
 
+def each(items: Sequence[Item], work: Callable[[Item], Result], names: Sequence[str]) -> list[Result]:
+    """Calls `work` on all items in parallel. Raises UsageError with a line for each that raised RemoteError."""
+    with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
+        futures = [pool.submit(work, item) for item in items]
+    failures = []
+    for name, future in zip(names, futures, strict=True):
+        error = future.exception()
+        if isinstance(error, RemoteError):
+            failures.append(f"{name}: {error}")
+    if failures:
+        raise UsageError("\n".join(failures))
+    return [future.result() for future in futures]
+
+
+def connect(hosts: Sequence[Host], stack: ExitStack) -> tuple[list[Remote], list[str]]:
+    """The connections, which `stack` closes, and a line for each host that could not be connected."""
+
+    def attempt(host: Host) -> Remote | str:
+        try:
+            return Remote(host)
+        except RemoteError as error:
+            return f"{host.name}: {error}"
+
+    results = each(hosts, attempt, [host.name for host in hosts])
+    remotes = [result for result in results if isinstance(result, Remote)]
+    for remote in remotes:
+        stack.callback(remote.close)
+    return remotes, [result for result in results if isinstance(result, str)]
+
+
 @contextmanager
 def _closing_after(seconds: float, channel: Channel) -> Iterator[None]:
-    """Raises TimeoutError after `seconds`: closes `channel` then, which ends every blocking call on it."""
+    """Closes `channel` after `seconds`, which ends every blocking call on it, and raises TimeoutError."""
     late = threading.Event()
 
     def close() -> None:
@@ -168,14 +205,14 @@ def explain(error: Exception, where: str) -> str:
     if isinstance(error, TimeoutError):
         return f"{where} does not answer within {CONNECT_SECONDS} s: check that the host is up"
     if "not found in known_hosts" in str(error):
-        return f"the host key of {where} is not known: log in to the host once with ssh, and verify the key"
+        return f"the host key of {where} is not known: log in to the host once with ssh, and verify its key"
     if isinstance(error, EOFError):
         return f"{where} closed the connection"
     return f"{where}: {_words(error)}"
 
 
-def _insist_on_known_keys(connection: Connection) -> None:
-    """Fabric accepts unknown host keys by default; this accepts known keys only, for gateways too."""
+def _require_known_keys(connection: Connection) -> None:
+    """Refuses unknown host keys, also those of gateways: Fabric accepts them by default."""
     client = connection.client
     client.set_missing_host_key_policy(RejectPolicy())
     for option, default in _KNOWN_HOSTS.items():
@@ -189,13 +226,13 @@ def _insist_on_known_keys(connection: Connection) -> None:
         connection.connect_kwargs["look_for_keys"] = False
     if isinstance(connection.gateway, Connection):
         connection.gateway.connect_timeout = connection.gateway.connect_timeout or CONNECT_SECONDS
-        _insist_on_known_keys(connection.gateway)
+        _require_known_keys(connection.gateway)
 
 
 def known_keys(text: str) -> list[HostKeyEntry]:
-    """The entries of a known_hosts. Lines that paramiko does not understand are no reason to know a host.
+    """The entries of a known_hosts file, without revoked keys and without lines that paramiko cannot parse.
 
-    Of marked lines, a revoked key is known no more; certificate authorities are not supported.
+    Certificate authorities are not supported.
     """
     entries, revoked = [], set()
     for line in text.splitlines():

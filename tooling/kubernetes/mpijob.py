@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from entrypoints import contract
 from entrypoints.launch.mpi import ssh
+from tooling.cluster import launchers
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
 from tooling.kubernetes.request import TMP, Request
@@ -28,8 +29,8 @@ def documents(request: Request) -> list[Document]:
         # The ranks' own come from the launcher: what sshd starts does not inherit them.
         env=[{"name": "HOME", "value": TMP}],
     )
-    handed_on = [f"--env={name}" for name in pods.environment(request)]
-    launcher = pods.container(request, "launcher", ["mpi-launch", *handed_on, "--", *request.command])
+    launch = launchers.mpi_launch(request.command, variables=pods.environment(request))
+    launcher = pods.container(request, "launcher", launch)
     launcher["resources"] = pods.limits(LAUNCHER_CPUS, LAUNCHER_MEMORY)
     return [
         {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from entrypoints import contract
+from tooling.cluster import launchers
 from tooling.kubernetes.request import CLAIM, TMP, Request
 
 Document = dict[str, Any]
@@ -123,8 +124,7 @@ def memory_volume(name: str, size: int) -> Document:
 
 def launch(request: Request) -> list[str]:
     """The image's launcher around the job's command. It finds the other nodes through the operator's variables."""
-    ranks = "auto" if request.ranks_per_node is None else str(request.ranks_per_node)
-    return ["launch", f"--nproc-per-node={ranks}", f"--timeout={START_SECONDS}", "--", *request.command]
+    return launchers.launch(request.command, ranks_per_node=request.ranks_per_node, timeout=START_SECONDS)
 
 
 def operators_ranks(request: Request) -> int:

@@ -1,35 +1,89 @@
-"""Which nodes, and how many ranks on each: mpirun's hostfile and its short form."""
+"""mpirun's hostfile, for `mpi-launch` in the image and for `./inv launch`.
+
+node-a                # one host per line
+node-b:2              # slots
+node-c slots=2 max-slots=4   # slots, too; other options are ignored
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
 
-# A node in either form. Anything after a space (slots=2, options) is ignored.
-_NODE = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(:[0-9]+)?(\s.*)?")
+_LINE = re.compile(
+    r"((?P<user>[A-Za-z_][A-Za-z0-9._-]*)@)?(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
+    r"(:(?P<short>[^\s:=]*))?(?P<options>(\s+[\w-]+\s*=\s*\S*)*)"
+)
+_SLOTS = re.compile(r"\sslots\s*=\s*(\S*)")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One line. `user` and `slots` are None if the line has none."""
+
+    name: str
+    user: str | None = None
+    slots: int | None = None
+
+
+def parse(lines: Iterable[str], unit: str, users: bool) -> tuple[Host, ...]:
+    """The hosts in the order of the lines. Raises ValueError, one line with all mistakes.
+
+    `unit`: the name of an entry in messages. `users`: USER@NAME is allowed.
+    """
+    hosts: dict[str, Host] = {}
+    mistakes = []
+    for number, line in enumerate(lines, 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        try:
+            host = _host(entry, users)
+            if host.name in hosts:
+                raise ValueError(f"{host.name} is listed twice: list each host once")
+            hosts[host.name] = host
+        except ValueError as error:
+            mistakes.append(f"{unit} {number}: {error}")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    if not hosts:
+        raise ValueError(f"found no host, expected a host's name as each {unit}")
+    return tuple(hosts.values())
 
 
 def read(text: str) -> tuple[str, ...]:
-    """The hosts of `--hosts`: a hostfile (one node per line, `host` or `host:slots`), or node-0,node-1.
+    """The names of `mpi-launch --hosts`: of the hosts in a hostfile, or node-0,node-1. Raises UsageError.
 
-    Slots are ignored: every node gets the same number of ranks. Raises UsageError.
+    Slots are ignored: every node gets the same number of ranks.
     """
     path = Path(text)
     if "/" in text and not path.is_file():
         raise UsageError(f"--hosts {text} is not a file, expected a hostfile or names like node-0,node-1")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
-    entries = [entry for line in lines if (entry := line.split("#")[0].strip())]
-    nodes = [_NODE.fullmatch(entry) for entry in entries]
-    wrong = [entry for entry, node in zip(entries, nodes) if node is None]
-    if wrong or not entries:
-        found = ", ".join(map(repr, wrong)) or "no host"
-        raise UsageError(
-            f"--hosts {text}: found {found}, expected names or IPv4 addresses of nodes (NAME or NAME:SLOTS)"
+    try:
+        if path.is_file():
+            hosts = parse(path.read_text(encoding="utf-8").splitlines(), "line", users=False)
+        else:
+            hosts = parse(text.split(","), "name", users=False)
+    except ValueError as error:
+        raise UsageError(f"--hosts {text}: {error}") from None
+    return tuple(host.name for host in hosts)
+
+
+def _host(entry: str, users: bool) -> Host:
+    found = _LINE.fullmatch(entry)
+    slots = _SLOTS.findall(found["options"]) if found else []
+    if found and found["short"] is not None:
+        slots.append(found["short"])
+    if not found or len(slots) > 1 or (found["user"] and not users):
+        names = "NAME, USER@NAME" if users else "NAME"
+        raise ValueError(
+            f"found {entry!r}, expected {names}, NAME:SLOTS or NAME slots=SLOTS, where NAME is a host name or an "
+            "IPv4 address"
         )
-    hosts = tuple(node["host"] for node in nodes if node)
-    twice = sorted({host for host in hosts if hosts.count(host) > 1})
-    if twice:
-        raise UsageError(f"--hosts {text}: {', '.join(twice)} is listed twice: list each node once")
-    return hosts
+    if slots and not re.fullmatch("[1-9][0-9]{0,3}", slots[0]):
+        raise ValueError(f"slots is {slots[0]!r}, expected a number of 1 or more")
+    return Host(found["name"], found["user"], int(slots[0]) if slots else None)

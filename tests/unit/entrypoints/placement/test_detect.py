@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.placement import detect as environment
-from entrypoints.placement.detect import DistributedEnvironment, detect, export, variables
+from entrypoints.placement.detect import DistributedEnvironment, detect, from_variables, variables
 from tests.unit.entrypoints import launcher_environments as recorded
 from tests.unit.entrypoints.placement.placements import ADDRESS, EVERY_MPI, MPI, place, refused
 
@@ -131,6 +131,23 @@ def test_empty_variables_count_as_unset() -> None:
     assert detect({**recorded.SHELL, "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}).launcher == "single"
 
 
+ALONE = {
+    "a PBS script": {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_JOBID": "17.node-0"},
+    "a pod for one node": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto"},
+    "an elastic one": {"PET_NNODES": "1:1"},
+    "accelerate launch --cpu": {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"},
+    "a Flux batch script": {"FLUX_URI": "local:///run/flux/local", "FLUX_ENCLOSING_ID": "f21gva2j"},
+    "an LSF script": {"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "4"},
+    "an array's task": {"SLURM_ARRAY_TASK_ID": "3", "PBS_ARRAY_INDEX": "3", "SGE_TASK_ID": "3"},
+    "a script's own": {"NODE_RANK": "1", "PET_NODE_RANK": "0", "PAGE_RANK": "on"},
+}
+
+
+@pytest.mark.parametrize("environ", ALONE.values(), ids=ALONE)
+def test_a_script_or_a_job_of_one_process_is_a_single_rank(environ: dict[str, str]) -> None:
+    assert detect({**recorded.SHELL, **environ}).launcher == "single"
+
+
 # Several launchers
 
 
@@ -200,26 +217,31 @@ def test_mvapich2_started_by_hydra_has_two_sets_that_agree() -> None:
     assert detect({**recorded.mvapich2(1, 4, 4), **recorded.mpich(1, 4, 4)}).launcher == "MVAPICH2"
 
 
+def test_jsruns_set_beside_spectrum_mpis_is_the_same_place() -> None:
+    environ = {**recorded.jsrun(3, 4, 2), **recorded.open_mpi_4(3, 4, 2), **ADDRESS}
+    assert place(detect(environ)) == (3, 4, 1, 2, 1)
+    assert "jsrun reports rank 1 of 4" in refused({**environ, **recorded.jsrun(1, 4, 2)})
+
+
+def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None:
+    environ = {**recorded.jsrun(0, 2, 1), **recorded.flux(3, 4, 2), **ADDRESS}
+    assert detect(environ).launcher == "Flux"
+
+
 # Export
 
 
-def test_export_writes_torchruns_names() -> None:
+def test_a_rank_runs_with_torchruns_names() -> None:
     environ = {**recorded.intel_mpi(5, 8, 4), **ADDRESS}
-    export(detect(environ), environ)
     wanted = (
         "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node-0 MASTER_PORT=29500"
     )
-    assert {name: environ[name] for name in variables(detect(environ))} == dict(
-        word.split("=") for word in wanted.split()
-    )
+    assert variables(detect(environ)) == dict(word.split("=") for word in wanted.split())
 
 
-@pytest.mark.parametrize("name", ["RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"])
-def test_export_refuses_to_change_a_variable_and_writes_nothing(name: str) -> None:
-    environ = {name: "8"}
-    with pytest.raises(UsageError, match=f"found {name}=8"):
-        export(DistributedEnvironment(), environ)
-    assert environ == {name: "8"}
+@pytest.mark.parametrize("name", ["RANK", "GROUP_RANK"])
+def test_a_variable_that_contradicts_a_single_rank_is_refused(name: str) -> None:
+    assert f"found {name}=8" in refused({name: "8"})
 
 
 @given(nodes=st.integers(1, 5), size=st.integers(1, 5), data=st.data())
@@ -228,9 +250,9 @@ def test_what_was_exported_is_detected_again_as_the_same_place(nodes: int, size:
     kind = data.draw(st.sampled_from([*MPI.values(), recorded.torchrun]))
     environ = {**kind(rank, nodes * size, size), "MASTER_ADDR": "node-0"}
     first = detect(environ)
-    export(first, environ)
-    assert detect(environ) == first
     bare = variables(first)
+    assert detect({**environ, **bare}) == first
+    assert from_variables(bare, first.launcher) == first
     assert detect(bare) == replace(first, launcher="environment")
 
 

@@ -13,7 +13,7 @@ from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.engine import docker
 from tooling.hosts import commands
-from tooling.hosts.job import unknown
+from tooling.hosts.job import placeholder
 from tooling.pins import parse
 
 SPEC = ClusterSpec("test", "image", nodes=2, ranks_per_node=1, command=("train",), launcher="mpirun")
@@ -52,5 +52,5 @@ def test_containers_and_networks_of_a_cluster_are_labelled() -> None:
 def test_a_job_on_hosts_meets_only_containers_of_its_checkout() -> None:
     label = f"label=cpu-train-stack.checkout={identity.IDENTITY}"
     assert f"--filter {label}" in commands.present_jobs("one")
-    places = [unknown(index, None) for index in range(3)]
+    places = [placeholder(index, None) for index in range(3)]
     assert f"--{label}" in commands.create(job(), 0, places)

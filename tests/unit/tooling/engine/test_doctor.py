@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from entrypoints.doctor.checks import Check, Status, document
-from entrypoints.machine import cpuinfo
+from entrypoints.machine import cpus
+from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine.doctor import (
     GIGABYTE,
@@ -37,7 +38,7 @@ from tooling.engine.find import Findings, Host
     ],
 )
 def test_bf16_names_the_best_instructions_of_the_cpu(flags: str, status: Status, detail: str) -> None:
-    check = check_bf16(cpuinfo.parse(["processor\t: 0\n", f"flags\t\t: {flags}\n", "bugs\t: x\n"]).bf16)
+    check = check_bf16(cpus.parse_model(["processor\t: 0\n", f"flags\t\t: {flags}\n", "bugs\t: x\n"]).bf16)
     assert check.status is status
     assert detail in check.detail
 
@@ -94,6 +95,7 @@ def test_a_stopped_engine_and_an_old_engine_have_different_fixes() -> None:
 def test_the_json_has_the_four_keys_of_every_check() -> None:
     checks = json.loads(document([Check("a", Status.WARNING, "b", "c")]))["checks"]
     assert checks == [{"name": "a", "status": "warning", "detail": "b", "fix": "c"}]
+    assert documents.missing("host-doctor", {"checks": checks}) == []
 
 
 def test_the_table_prints_brackets_literally() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import documents
 from tooling.basis.errors import UsageError
 from tooling.forecast import command, models, request
 from tooling.forecast.request import Request
@@ -201,6 +202,7 @@ def test_gradients_in_bf16_are_half_of_the_bytes() -> None:
 def test_the_document_holds_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -> None:
     command.run(REQUEST, True, print)
     document = json.loads(capsys.readouterr().out)
+    assert documents.missing("plan-cluster", document) == []
     assert [row["nodes"] for row in document["rows"]] == [1, 2, 4, 8]
     assert [row["global_batch"] for row in document["rows"]] == [32, 64, 128, 256]
     assert document["recommended"] == 8
@@ -227,3 +229,5 @@ def test_the_check_shows_every_published_time_and_what_is_assumed(capsys: pytest
     shown = capsys.readouterr().out
     for text in ("MRPC, Ice Lake", "3 h 51 min", "7 min 30 s", "Assumed:", "28 of 32 cores"):
         assert text in shown
+    command.check(as_json=True)
+    assert documents.missing("plan-cluster-published", json.loads(capsys.readouterr().out)) == []

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tempfile
+from pathlib import Path
+from typing import Any
 
-from tooling.hosts.hostfile import Host
+from entrypoints.launch.mpi.hostfile import Host
+from tests.unit.tooling.image.test_push import LOCK
 from tooling.hosts.job import Job
+from tooling.image import lock
 
 HOSTS = (Host("alpha"), Host("beta", user="me"), Host("gamma"))
 
 
-def job(**changes: object) -> Job:
-    plain = Job(
-        name="one",
-        hosts=HOSTS,
-        ranks_per_node=2,
-        launcher="torchrun",
-        image="stack:1",
-        locked=False,
-        command=("train", "--x", "a b"),
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]
+def job(locked: bool = False, **options: Any) -> Job:
+    with tempfile.TemporaryDirectory() as folder:
+        hosts, image_lock = Path(folder) / "hosts", Path(folder) / "image.lock.json"
+        hosts.write_text("alpha\nme@beta\ngamma\n")
+        lock.write(LOCK, image_lock)
+        options = {"name": "one", "ranks_per_node": 2, "command": ("train", "--x", "a b"), **options}
+        return Job(hosts=str(hosts), image_lock=str(image_lock) if locked else None, **options)

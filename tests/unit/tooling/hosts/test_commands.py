@@ -1,4 +1,4 @@
-"""Jobs on bare-metal hosts: the commands that hosts are sent, and what is done with their output."""
+"""Jobs on bare-metal hosts: the commands that run on the hosts, and their output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
 from tooling.cli import jobs
 from tooling.cluster import run as cluster
-from tooling.hosts import commands, keys, launch, record
-from tooling.hosts.job import Place, unknown
+from tooling.hosts import commands, keys, record
+from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Done
 
@@ -48,7 +48,7 @@ def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> 
 
 
 def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
-    mpi = job(launcher="mpirun", port=30000, environment={"A": "1", "TOKEN": None}, hub="/hub")
+    mpi = job(launcher="mpirun", port=30000, env=("A=1", "TOKEN"), hub="/hub")
     first, second = words(commands.create(mpi, 0, PLACES)), words(commands.create(mpi, 1, PLACES))
     assert second[second.index("sha256:0") + 1 :] == ["sshd", "--port=30499"]
     assert "--hosts=10.0.0.0,10.0.0.1,10.0.0.2" in first
@@ -58,13 +58,13 @@ def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
     assert not any("TOKEN" in word for word in second)
 
 
-def test_a_value_of_the_callers_own_is_read_and_never_written() -> None:
-    text = commands.create(job(environment={"TOKEN": None, "A": "1"}), 0, PLACES)
+def test_a_forwarded_value_is_read_from_stdin_and_never_in_the_command() -> None:
+    text = commands.create(job(env=("TOKEN", "A=1")), 0, PLACES)
     assert text.startswith("IFS= read -r TOKEN && export TOKEN && docker create ")
     assert "--env=TOKEN" in words(text)
 
 
-def test_keys_are_each_hosts_own_and_only_the_first_can_log_in() -> None:
+def test_every_host_has_its_own_key_and_only_the_first_can_log_in() -> None:
     archives = keys.make(job(launcher="mpirun"), PLACES)
     found = []
     for archive in archives:
@@ -85,13 +85,13 @@ def test_keys_are_each_hosts_own_and_only_the_first_can_log_in() -> None:
 
 
 def test_a_dry_run_shows_every_command_with_its_host() -> None:
-    shown = launch.plan(job(launcher="mpirun", locked=True), [unknown(index, None) for index in range(3)])
+    shown = commands.dry_run(job(launcher="mpirun", locked=True), [placeholder(index, None) for index in range(3)])
     for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", commands.wait("")):
         assert [host for host, command in shown if command.startswith(text)] == ["alpha", "beta", "gamma"]
     assert ("gamma", commands.route("ADDRESS_0")) in shown
 
 
-def test_a_name_means_the_job_that_runs_else_what_was_written_last(
+def test_a_name_means_the_running_job_else_the_latest_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
@@ -109,14 +109,14 @@ def test_a_name_means_the_job_that_runs_else_what_was_written_last(
     log.touch()
     os.utime(log, (2**31, 2**31))
     assert jobs.find("one") is None
-    record.write(replace(left, detached=False))  # its launcher was killed
+    record.write(replace(left, detached=False))  # its ./inv launch was killed
     assert jobs.find(None) is None
     with locked(record.lock_of("one"), waiting=None):
         assert jobs.find(None) == replace(left, detached=False)
 
 
-class _Said:
-    """A host whose containers have said what they will ever say."""
+class _EndedHost:
+    """A host whose containers have printed `lines` and ended."""
 
     def __init__(self, name: str, *lines: str) -> None:
         self.name, self._lines = name, lines
@@ -129,13 +129,13 @@ class _Said:
 
 
 @pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
-def test_rank_0_is_shown_at_once_and_of_the_others_the_last_lines_or_all(tmp_path: Path, failed: bool) -> None:
+def test_lines_of_rank_0_are_shown_at_once_and_others_at_the_end(tmp_path: Path, failed: bool) -> None:
     shown: list[bytes] = []
     output = Output(tmp_path / "log.txt", shown.append)
-    output.read(_Said("alpha", "[0] a", "[1] b", "plain"), "one", first=True)  # type: ignore[arg-type]
+    output.read(_EndedHost("alpha", "[0] a", "[1] b", "plain"), "one", has_rank_0=True)  # type: ignore[arg-type]
     output.wait()
     assert shown == [b"alpha | [0] a\n", b"alpha | plain\n"]
-    output.read(_Said("beta", *"12345"), "two", first=False)  # type: ignore[arg-type]
+    output.read(_EndedHost("beta", *"12345"), "two", has_rank_0=False)  # type: ignore[arg-type]
     output.wait()
     output.close(failed)
     others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]

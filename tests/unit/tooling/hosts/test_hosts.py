@@ -1,18 +1,20 @@
-"""Jobs on bare-metal hosts: the hosts file, and what is judged of hosts."""
+"""Jobs on bare-metal hosts: the options, the hosts file, and the problems that the checks find."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from entrypoints.launch.mpi.hostfile import Host
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
 from tooling.hosts import facts, hostfile, keys, remote
 from tooling.hosts.facts import Facts
-from tooling.hosts.hostfile import Host
-from tooling.hosts.request import values
+from tooling.hosts.job import forwarded_values
+from tooling.pins import parse
 
 FACTS = """\
 user 1001 100 /home/me and you
@@ -30,46 +32,22 @@ cpu flags\t\t: fpu avx2 avx512f
 """
 
 
-def test_a_hostfile_in_the_forms_of_the_guides() -> None:
-    text = "# the cluster\n\nalpha\n  me@beta slots=4  # fast\ngamma:8\n10.0.0.7 slots = 2\n"
-    assert hostfile.parse(text, "hosts") == (
-        Host("alpha"),
-        Host("beta", "me", 4),
-        Host("gamma", None, 8),
-        Host("10.0.0.7", None, 2),
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("alpha beta", "line 2: found 'alpha beta', expected NAME"),
-        ("alpha slots=many", "line 2: slots is 'many', expected a number of 1 or more"),
-        ("alpha:0", "line 2: slots is '0'"),
-        ("alpha:", "line 2: slots is ''"),
-        ("alpha:2 slots=2", "line 2: found"),
-        ("@alpha", "line 2: found"),
-        ("-oProxyCommand=x", "line 2: found"),
-        ("fe80::1", "line 2: found 'fe80::1', expected NAME, USER@NAME"),
-        ("alpha;reboot", "line 2: found"),
-        ("first", "line 2: first is listed twice"),
-    ],
-)
-def test_a_line_that_is_no_host_is_one_line(line: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        hostfile.parse(f"first\n{line}\n", "hosts")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_without_hosts_or_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="lists no host"):
-        hostfile.parse("# nothing\n", "hosts")
+def test_a_hostfile_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
     with pytest.raises(UsageError, match="does not exist"):
-        hostfile.read(tmp_path / "hosts")
+        hostfile.read(file)
+    file.write_text("# nothing\n")
+    with pytest.raises(UsageError, match="found no host"):
+        hostfile.read(file)
+    file.write_text("first\nme@second # comment\n:2\n")
+    with pytest.raises(UsageError, match=r"hosts: line 3: found ':2', expected NAME, USER@NAME"):
+        hostfile.read(file)
+    file.write_bytes(b"\xff\n")
+    with pytest.raises(UsageError, match="cannot be read"):
+        hostfile.read(file)
 
 
-def test_ranks_on_a_host_are_as_asked_else_as_the_slots_say_else_one() -> None:
+def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> None:
     two = (Host("a", slots=2), Host("b", slots=2))
     assert hostfile.ranks(two, None) == 2
     assert hostfile.ranks(two, 1) == 1
@@ -92,21 +70,22 @@ def test_ranks_on_a_host_are_as_asked_else_as_the_slots_say_else_one() -> None:
         ({"output": "/a,readonly"}, "--output is '/a,readonly'"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_line(change: dict[str, object], message: str) -> None:
+def test_a_bad_option_is_reported_in_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         job(**change)
     assert message in str(caught.value)
 
 
-def test_a_value_that_is_handed_on_has_to_be_there_and_one_line() -> None:
-    assert values(["A"], {"A": "1 '2'", "B": "3"}) == ["1 '2'"]
+def test_a_forwarded_variable_must_be_set_and_have_one_line() -> None:
+    forwarding = job(env=("A",))
+    assert forwarded_values(forwarding, {"A": "1 '2'", "B": "3"}) == ["1 '2'"]
     with pytest.raises(UsageError, match="not set in your environment"):
-        values(["A"], {})
+        forwarded_values(forwarding, {})
     with pytest.raises(UsageError, match="several lines"):
-        values(["A"], {"A": "1\n2"})
+        forwarded_values(forwarding, {"A": "1\n2"})
 
 
-def test_what_a_host_tells_is_read() -> None:
+def test_the_answer_of_a_host_is_parsed() -> None:
     its = facts.parse(FACTS)
     assert (its.uid, its.gid, its.home, its.cpus) == ("1001", "100", "/home/me and you", 32)
     assert its.free_bytes == 16_000_000 * 1024
@@ -118,17 +97,17 @@ def test_what_a_host_tells_is_read() -> None:
 
 
 def sound() -> Facts:
-    return replace(facts.parse(FACTS), listening=frozenset({22}))
+    return replace(facts.parse(FACTS), listening=frozenset({22}), image_id="sha256:1")
 
 
 def judged(index: int, change: dict[str, object], launcher: str = "torchrun") -> list[str]:
-    """What is wrong when one host is not like the others."""
+    """The problems if one host differs from the others."""
     some = [sound(), sound(), sound()]
     some[index] = replace(some[index], **change)  # type: ignore[arg-type]
-    return facts.problems(job(launcher=launcher), range(3), some, ["sha256:1"] * 3)
+    return facts.problems(job(launcher=launcher), range(3), some)
 
 
-def test_hosts_that_are_alike_and_have_room_are_fit() -> None:
+def test_equal_hosts_with_free_resources_have_no_problems() -> None:
     assert judged(0, {}) == []
 
 
@@ -147,46 +126,48 @@ def test_hosts_that_are_alike_and_have_room_are_fit() -> None:
     ],
     ids=["memory", "port", "clock", "features", "architecture"],
 )
-def test_a_host_that_is_not_fit_is_one_line(index: int, change: dict[str, object], expected: str) -> None:
+def test_a_problem_of_a_host_is_one_line(index: int, change: dict[str, object], expected: str) -> None:
     found = judged(index, change)
     assert len(found) == 1
     assert found[0].startswith(expected)
 
 
-def test_only_the_first_host_needs_the_meeting_port_and_all_of_mpiruns_need_sshds() -> None:
+def test_the_first_host_needs_the_rendezvous_port_and_under_mpirun_all_need_the_port_of_sshd() -> None:
     assert judged(1, {"listening": frozenset({29500, 29999})}) == []
     found = judged(1, {"listening": frozenset({29999})}, "mpirun")
     assert [line.partition(",")[0] for line in found] == ["beta: port 29999 is in use"]
 
 
-def test_without_the_first_host_no_other_takes_its_place() -> None:
+def test_only_the_first_host_of_the_job_needs_the_rendezvous_port() -> None:
     busy = replace(sound(), listening=frozenset({29500}))
-    assert facts.problems(job(), [1, 2], [busy, busy], ["sha256:1"] * 2) == []
+    assert facts.problems(job(), [1, 2], [busy, busy]) == []
 
 
-def test_a_clock_is_off_only_beyond_what_the_measurement_may_be_wrong() -> None:
+def test_a_clock_is_off_only_beyond_the_error_of_the_measurement() -> None:
     assert facts.clock_offset("105.5\n", 100.0, 101.0) == (5.0, 0.5)
     assert judged(1, {"clock": 1.4, "clock_error": 0.5}) == []
 
 
-def test_another_image_is_told() -> None:
-    found = facts.problems(job(), range(3), [sound()] * 3, ["sha256:1", "sha256:1", "sha256:2"])
-    assert [line.partition(" (")[0] for line in found] == ["gamma: stack:1 differs from the image on alpha"]
+def test_a_different_image_is_reported() -> None:
+    found = judged(2, {"image_id": "sha256:2"})
+    assert [line.partition(" (")[0] for line in found] == [
+        f"gamma: {parse.load().pin().image} differs from the image on alpha"
+    ]
 
 
-def test_the_first_hosts_address_is_one_of_its_own_and_the_name_comes_first() -> None:
+def test_candidates_are_addresses_of_the_first_host_and_the_resolved_one_comes_first() -> None:
     first = sound()
     assert facts.candidates(first, ["10.0.0.1"]) == ["10.0.0.1", "10.1.0.1"]
     assert facts.candidates(first, ["127.0.1.1", "192.0.2.7"]) == ["10.1.0.1", "10.0.0.1"]
 
 
-def test_two_names_of_one_host_are_told() -> None:
+def test_two_names_of_one_host_are_reported() -> None:
     assert facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.3"]) == []
     (line,) = facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.2"])
     assert line.startswith("gamma: is the same host as beta (10.0.0.2)")
 
 
-def test_a_route_names_the_interface_and_the_own_address() -> None:
+def test_a_route_has_the_interface_and_the_source_address() -> None:
     assert facts.route("10.0.0.1 via 10.2.0.254 dev eth1 src 10.2.0.5 uid 1000 \\    cache") == (
         "eth1",
         "10.2.0.5",

@@ -12,8 +12,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from entrypoints.launch.mpi.hostfile import Host
 from tooling.hosts import remote
-from tooling.hosts.hostfile import Host
 from tooling.hosts.remote import Done, Remote, RemoteError
 
 # What has no limit would be waited for.

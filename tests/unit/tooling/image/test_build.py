@@ -32,9 +32,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the inputs of an image, which a test may change."""
     for folder in ("images", "entrypoints", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
-    for file in ("pyproject.toml", "README.md"):
-        if (ROOT / file).exists():
-            shutil.copy(ROOT / file, tmp_path / file)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     monkeypatch.setattr(recipe, "ROOT", tmp_path)
     monkeypatch.setattr(recipe, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(recipe, "ENTRYPOINTS", tmp_path / "entrypoints")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
+from tests import documents
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
@@ -170,6 +171,7 @@ def test_matrix_as_json_is_one_document_on_standard_output() -> None:
     result = run_tooling("matrix", "--json")
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)
+    assert documents.missing("matrix", rows) == []
     assert [row["pin"] for row in rows] == list(parse.load().pins)
     first = rows[0]
     assert {"pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "eol"} <= first.keys()

@@ -1,0 +1,62 @@
+"""The grammar of hostfiles, which mpi-launch and ./inv launch share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrypoints.launch.mpi import hostfile
+from entrypoints.launch.mpi.hostfile import Host
+
+
+def test_every_form_of_a_line() -> None:
+    lines = ["# the cluster", "", "alpha", "  me@beta slots=4  # fast", "gamma:8"]
+    lines += ["10.0.0.7 slots = 2", "delta slots=2 max-slots=4"]
+    assert hostfile.parse(lines, "line", users=True) == (
+        Host("alpha"),
+        Host("beta", "me", 4),
+        Host("gamma", None, 8),
+        Host("10.0.0.7", None, 2),
+        Host("delta", None, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("alpha beta", "line 2: found 'alpha beta', expected NAME"),
+        ("alpha slots=many", "line 2: slots is 'many', expected a number of 1 or more"),
+        ("alpha:0", "line 2: slots is '0'"),
+        ("alpha:", "line 2: slots is ''"),
+        ("alpha slots=", "line 2: slots is ''"),
+        ("alpha:2 slots=2", "line 2: found"),
+        ("@alpha", "line 2: found"),
+        ("-oProxyCommand=x", "line 2: found"),
+        ("fe80::1", "line 2: found 'fe80::1', expected NAME, USER@NAME"),
+        ("alpha;reboot", "line 2: found"),
+        ("first", "line 2: first is listed twice"),
+    ],
+)
+def test_a_bad_line_is_reported_in_one_line(line: str, message: str) -> None:
+    with pytest.raises(ValueError, match="line 2") as caught:
+        hostfile.parse(["first", line], "line", users=True)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_bad_line_is_reported() -> None:
+    message = r"^line 1: found 'me@a', expected NAME, NAME:SLOTS .*; line 3: slots is '0'"
+    with pytest.raises(ValueError, match=message):
+        hostfile.parse(["me@a", "b", "c:0"], "line", users=False)
+
+
+def test_an_empty_hostfile_is_refused() -> None:
+    with pytest.raises(ValueError, match="found no host"):
+        hostfile.parse(["# nothing"], "line", users=True)
+
+
+def test_mpi_launch_reads_the_names_of_a_file_with_comments_slots_and_options(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# the cluster\nnode-0:4\n\n10.0.0.2  # the second\nnode-2 slots=4\n")
+    assert hostfile.read(str(file)) == ("node-0", "10.0.0.2", "node-2")

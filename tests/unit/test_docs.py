@@ -1,0 +1,78 @@
+"""README.md, CONTRIBUTING.md and docs/: their links, and the facts that they quote from the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from entrypoints import contract
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "bindings" / "README.md"])
+README_LINES = 150
+# Strings of the sources are compared without their breaks over lines.
+JOINED = re.compile(r'"\s*\n\s*f?"')
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's anchors of the headings."""
+    headings = re.findall(r"^#+ (.*)$", text(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def sources() -> str:
+    files = [path for folder in ("entrypoints", "tooling", "bindings") for path in (ROOT / folder).rglob("*")]
+    return "\n".join(JOINED.sub("", text(path)) for path in files if path.suffix in (".py", ".cpp", ".hpp"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text(ROOT / "README.md").splitlines()) <= README_LINES
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", text(DOCS / "README.md")))
+    assert listed == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_every_variable_of_the_stack_is_described() -> None:
+    names = {value for value in vars(contract).values() if str(value).startswith("CPU_TRAIN_STACK_")}
+    described = set(re.findall(r"CPU_TRAIN_STACK_\w+", text(DOCS / "variables.md")))
+    assert names
+    assert names <= described
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    folders = "entrypoints|tooling|tests|images|kernels|bindings|compose|examples|benchmarks"
+    named = re.findall(rf"`((?:{folders})/[\w./-]+)`", text(page))
+    real = [name for name in named if not Path(name).stem.isupper()]  # PIN.txt stands for every pin's file
+    assert [name for name in real if not (ROOT / name).exists()] == []
+
+
+def test_every_message_of_troubleshooting_is_in_the_sources() -> None:
+    """A message is quoted in the first column, with … for the part that changes."""
+    rows = re.findall(r"^\| (`.*?) \| .* \| .* \|$", text(DOCS / "troubleshooting.md"), re.MULTILINE)
+    quoted = [part.strip() for row in rows for span in re.findall(r"`([^`]+)`", row) for part in span.split("…")]
+    known = sources()
+    assert len(rows) > 20
+    assert [part for part in quoted if part not in known] == []

@@ -1,0 +1,85 @@
+"""The end and the output of a container, from the answers of its host's Docker. Real restarts: tests/cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.hosts import commands, container
+from tooling.hosts.container import End
+from tooling.hosts.remote import Done, RemoteError
+
+AWAY = Done(1, "", "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?")
+GONE = Done(1, "[]", "Error: No such object: one")
+
+
+class Host:
+    """Answers `docker wait`, `docker logs` and `docker inspect` with its texts in turn, and repeats the last."""
+
+    name = "beta"
+
+    def __init__(self, states: list[Done | None], waits: list[str] | None = None, logs: list[bytes] | None = None):
+        self._states, self._waits, self._logs = states, waits or [""], logs or [b""]
+
+    def run(self, command: str) -> Done:
+        answer = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        if answer is None:
+            raise RemoteError("docker inspect did not end within 60 s")
+        return answer
+
+    def stream(self, command: str) -> list[bytes]:
+        if command == commands.wait("one"):
+            return [(self._waits.pop(0) if len(self._waits) > 1 else self._waits[0]).encode()]
+        text = self._logs.pop(0) if len(self._logs) > 1 else self._logs[0]
+        return [text[start : start + 5] for start in range(0, len(text), 5)]
+
+
+def ended(code: int, out_of_memory: bool = False) -> Done:
+    return Done(0, f"exited {code} {str(out_of_memory).lower()} \n", "")
+
+
+RUNNING = Done(0, "running 0 false \n", "")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(container, "ENGINE_SECONDS", 0.1)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("states", "waits", "code", "how"),
+    [
+        ([ended(0)], ["0\n"], 0, "exited with code 0"),
+        ([RUNNING, RUNNING, ended(7)], ["", "", "7\n"], 7, "exited with code 7"),
+        ([AWAY, AWAY, ended(143)], [""], 143, "exited with code 143, while Docker was stopped or restarted"),
+        ([AWAY], ["143\n"], 143, "exited with code 143, while Docker was stopped or restarted"),
+        ([AWAY], [""], None, "Docker has not answered for 0 s"),
+        ([None], [""], None, "Docker has not answered for 0 s"),
+        ([AWAY, GONE], [""], None, "its container was removed"),
+        ([ended(137, True)], ["137\n"], 137, "was killed: out of memory"),
+        (
+            [ended(7, True)],
+            ["7\n"],
+            7,
+            "exited with code 7; one of its processes was killed earlier: out of memory",
+        ),
+    ],
+    ids=[
+        *("an end", "long", "killed by the restart", "stopped for good", "gone for good", "Docker hangs"),
+        *("removed", "out of memory", "out of memory before"),
+    ],
+)
+def test_wait_returns_how_the_container_ended(
+    states: list[Done | None], waits: list[str], code: int | None, how: str
+) -> None:
+    assert container.wait(Host(states, waits), "one") == End("beta", code, how)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(20)
+def test_output_is_not_repeated_after_a_restart() -> None:
+    lines = [b"line 1\n", b"line 2\n", b"line 3\n", b"end\n"]
+    logs = [b"line 1\nli", b"line 1\nline 2\nunexpected EOF\n", b"".join(lines[:3]), b"".join(lines)]
+    states: list[Done | None] = [RUNNING, AWAY, RUNNING, AWAY, ended(0), ended(0)]
+    given = b"".join(container.output(Host(states, logs=logs), "one"))  # type: ignore[arg-type]
+    assert given == b"line 1\nline 2\nunexpected EOF\nline 3\nend\n"

@@ -1,0 +1,101 @@
+"""`./inv logs`, `status` and `stop` for jobs on hosts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import BinaryIO
+
+from entrypoints import contract
+from tooling.basis.errors import UsageError
+from tooling.basis.say import say
+from tooling.cluster.follow import lines
+from tooling.hosts import commands, record
+from tooling.hosts.record import Record
+from tooling.hosts.remote import Remote, RemoteError, connect, each
+
+
+def logs(job: Record, follow: bool) -> None:
+    """Prints the job's log, or for a detached job the output of its containers so far."""
+    log = record.log_of(job.name)
+    if log.is_file():
+        print(log.read_text(encoding="utf-8", errors="replace"), end="")
+        return
+    with ExitStack() as stack:
+        remotes = _connect_all(job, stack)
+        lock = threading.Lock()
+        readers = []
+        for remote, container in zip(remotes, job.containers, strict=True):
+            target = (remote, commands.logs(container, follow), lock, sys.stdout.buffer)
+            readers.append(threading.Thread(target=_copy, args=target, daemon=True))
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+
+
+def status(job: Record) -> list[tuple[str, str, str]]:
+    """The host, name and state of each container. Raises UsageError, a line for each host that does not answer."""
+    names = [host.name for host in job.hosts]
+    if job.ended:
+        state = f"ended, exit code {job.exit_code}"
+        return [(name, container, state) for name, container in zip(names, job.containers, strict=True)]
+    with ExitStack() as stack:
+        pairs = list(zip(_connect_all(job, stack), job.containers, strict=True))
+        return each(pairs, lambda pair: (pair[0].name, pair[1], _state(*pair)), names)
+
+
+def stop(job: Record) -> None:
+    """Stops the job and removes its containers. Its log stays."""
+    if job.ended:
+        raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to stop")
+    with ExitStack() as stack:
+        remotes = _connect_all(job, stack)
+        if job.detached:
+            lock = threading.Lock()
+            with record.log_of(job.name).open("wb") as file:
+                for remote, container in zip(remotes, job.containers, strict=True):
+                    _copy(remote, commands.logs(container, follow=False), lock, file)
+        remove_containers(job, remotes)
+    if job.detached:  # otherwise the ./inv launch that watches the job records its end
+        record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE))
+    say(f"job {job.name} is stopped")
+
+
+def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
+    """Removes a job's containers, that of mpirun first. Raises UsageError with a line for each host that fails."""
+    by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
+
+    def remove(remote: Remote) -> None:
+        done = remote.run(commands.remove(by_host[remote.name]))
+        if done.code != 0:
+            raise RemoteError(f"its container cannot be removed: {done.last}")
+
+    first = remotes[:1] if job.launcher == "mpirun" else []
+    for part in (first, remotes[len(first) :]):
+        each(part, remove, [remote.name for remote in part])
+
+
+def _copy(remote: Remote, command: str, lock: threading.Lock, target: BinaryIO) -> None:
+    for line in lines(remote.stream(command)):
+        with lock:
+            target.write(f"{remote.name} | ".encode() + line)
+            target.flush()
+
+
+def _connect_all(job: Record, stack: ExitStack) -> list[Remote]:
+    remotes, failures = connect(job.hosts, stack)
+    if failures:
+        raise UsageError("\n".join(failures))
+    return remotes
+
+
+def _state(remote: Remote, container: str) -> str:
+    done = remote.run(commands.state(container))
+    words = done.out.split()
+    if done.code != 0 or len(words) < 2:
+        return "gone"
+    return words[0] if words[0] == "running" else f"{words[0]}, exit code {words[1]}"
