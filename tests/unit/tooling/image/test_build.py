@@ -121,7 +121,7 @@ def words_after(argv: list[str], option: str) -> list[str]:
     return [argv[i + 1] for i, word in enumerate(argv) if word == option]
 
 
-def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environment(
+def test_the_build_command_has_every_input_and_nothing_from_the_hosts_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:s3cret@index.invalid/simple")
@@ -229,7 +229,7 @@ def test_a_folder_that_is_not_a_checkout_has_an_unknown_revision(
     assert made["org.opencontainers.image.source"] == "unknown"
 
 
-def test_the_dockerfile_has_a_stage_for_each_place_that_the_ccl_backend_comes_from() -> None:
+def test_the_dockerfile_has_a_stage_for_each_source_of_the_ccl_backend() -> None:
     recipe = (ROOT / "images" / "Dockerfile").read_text(encoding="utf-8")
     assert {line.split()[-1] for line in recipe.splitlines() if " AS backend-" in line} == {
         f"backend-{ccl}" for ccl in Ccl
