@@ -67,11 +67,9 @@ def find(name: str | None) -> Record | None:
 
 
 def _nodes(name: str | None) -> list[nodes.Node]:
-    found = api.find()
-    if found.engine is None:
-        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
+    endpoint = api.running().endpoint
     project = PROJECT_PREFIX + run.check_name(name) if name else None
-    seen = [node for node in nodes.read(found.endpoint, project) if node.project.startswith(PROJECT_PREFIX)]
+    seen = [node for node in nodes.read(endpoint, project) if node.project.startswith(PROJECT_PREFIX)]
     if not seen:
         raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")
     return seen

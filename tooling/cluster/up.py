@@ -125,11 +125,9 @@ def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def _names() -> list[str]:
-    found = api.find()
-    if found.engine is None:
-        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
+    endpoint = api.running().endpoint
     prefix = compose.PROJECT_PREFIX
-    projects = {node.project for node in nodes.read(found.endpoint) if node.project.startswith(prefix)}
+    projects = {node.project for node in nodes.read(endpoint) if node.project.startswith(prefix)}
     return sorted(project.removeprefix(prefix) for project in projects)
 
 
