@@ -1,4 +1,4 @@
-"""The image's entrypoint: dispatch to a command of this package, or exec anything else as it is."""
+"""The image's entrypoint: dispatch to a command of this package, or exec any other command unchanged."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ import sys
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.rank import exit as failure
+from entrypoints.rank.exit import report_usage_error
 
 HELP = """\
 usage: entrypoint COMMAND ...
 
-  train ...                             fine-tune a Hugging Face model in bf16, as one rank
-  run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified, as one rank
-  bench collectives ...                 measure the process group beside what limits it, as one rank
+One rank of a job (alone, or under mpirun, torchrun, srun or launch):
+  train ...                             fine-tune a Hugging Face model in bf16
+  run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified
+  bench collectives ...                 measure collectives, and compare them with the hardware's limits
+
+Several ranks:
   launch [options] -- COMMAND ...       start several ranks of COMMAND on this node
   mpi-launch [options] -- COMMAND ...   start ranks on several nodes with Intel MPI's mpirun, over ssh
-  sshd [options]                        let mpi-launch of another container start ranks in this one
-  plan [--json]                         what a rank gets: cores, threads, variables, preloads, and why
-  doctor [--json]                       check this container for a job, and print how to fix it
+  sshd [options]                        accept ranks from mpi-launch in another container
 
-train, run and bench are one rank's work under mpirun, torchrun, srun and launch, or alone. Anything else is
-run as it is. Each command has its own --help.
+Inspection:
+  plan [--json]                         show a rank's cores, threads, variables and preloads, with reasons
+  doctor [--json]                       check this container for training, and print how to fix each problem
+
+Any other command is executed unchanged. Each command above has its own --help.
 """
 RANK_COMMANDS = ("train", "run", "bench")
 
@@ -36,56 +40,56 @@ def main(argv: list[str]) -> int:
         print(f"cpu-train-stack, pin {os.environ.get(contract.PIN, 'unknown: not in an image')}")
         return 0
     try:
-        # Imported where used: what is dispatched elsewhere should not wait for it.
-        if command == "run":
-            from entrypoints.rank import run_options
+        # Each command imports its own modules only: imports cost time.
+        if command == "run" and "--explain" in rest:
+            import entrypoints.rank.script
 
-            listed = run_options.explained(rest)
-            if listed is not None:
-                print(listed)
+            explanation = entrypoints.rank.script.explanation(rest)
+            if explanation is not None:
+                print(explanation)
                 return 0
         if command in RANK_COMMANDS:
-            from entrypoints.rank import start
+            import entrypoints.rank.start
 
-            start.start(argv)
+            entrypoints.rank.start.start(argv)
         if command == "launch":
-            from entrypoints.launch import agent
+            import entrypoints.launch.agent
 
-            return agent.main(rest)
+            return entrypoints.launch.agent.main(rest)
         if command == "mpi-launch":
-            from entrypoints.launch.mpi import command as mpi_launch
+            import entrypoints.launch.mpi.command
 
-            return mpi_launch.main(rest)
+            return entrypoints.launch.mpi.command.main(rest)
         if command == "sshd":
-            from entrypoints.launch.mpi import sshd
+            import entrypoints.launch.mpi.ssh
 
-            return sshd.main(rest)
+            return entrypoints.launch.mpi.ssh.main(rest)
         if command == "plan":
-            from entrypoints.plan import command as plan
+            import entrypoints.plan.command
 
-            return plan.main(rest)
+            return entrypoints.plan.command.main(rest)
         if command == "doctor":
-            from entrypoints.doctor import main as doctor
+            import entrypoints.doctor.main
 
-            return doctor.main(rest)
+            return entrypoints.doctor.main.main(rest)
     except UsageError as error:
-        return failure.usage(error)
+        return report_usage_error(error)
     return _exec(command, argv)
 
 
 def _exec(command: str, argv: list[str]) -> int:
-    """Become `command`. Returns 127 or 126, as a shell does, where that fails."""
+    """Replace this process by `command`. Returns 127 or 126, as a shell does, if that fails."""
     sys.stdout.flush()
     try:
         os.execvp(command, argv)  # noqa: S606 - no shell is the point
     except FileNotFoundError:
         print(
-            f"error: {command!r} is not a command of this image (see --help) nor a program on PATH",
+            f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH",
             file=sys.stderr,
         )
         return 127
     except OSError as error:
-        print(f"error: {command!r} cannot be run: {error.strerror}", file=sys.stderr)
+        print(f"error: cannot run {command!r}: {error.strerror}", file=sys.stderr)
         return 126
 
 

@@ -13,7 +13,7 @@ from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
 from entrypoints.cli import packages
 from entrypoints.cli.options import Parser, positive_seconds
-from entrypoints.group.create import BACKENDS, check_backend
+from entrypoints.group.backends import BACKENDS, check_backend
 
 MEASUREMENTS = ("collectives", "scaling")
 ROW_SECONDS = 2.0

@@ -22,8 +22,9 @@ from entrypoints.bench.cases import Case
 from entrypoints.bench.ceilings import Ceilings, everyone
 from entrypoints.bench.measure import Timing, measure
 from entrypoints.bench.output import write
+from entrypoints.group.backends import BACKENDS
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import BACKENDS, JOIN_SECONDS
+from entrypoints.group.create import JOIN_SECONDS
 from entrypoints.placement.detect import DistributedEnvironment
 
 

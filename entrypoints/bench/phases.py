@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from entrypoints.bench.ceilings import everyone
 from entrypoints.bench.small_encoder import LABELS, WORDS, SmallEncoder
-from entrypoints.machine.quota import throttled_seconds
+from entrypoints.machine.cgroups import throttled_seconds
 
 # As many buckets as DDP's 25 MiB make of BERT-base: then they overlap with backward as there.
 BUCKETS = 17

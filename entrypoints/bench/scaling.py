@@ -31,8 +31,9 @@ from entrypoints.bench.phases import (
     timed,
 )
 from entrypoints.cli.errors import UsageError
+from entrypoints.group.backends import BACKENDS
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import BACKENDS, JOIN_SECONDS
+from entrypoints.group.create import JOIN_SECONDS
 from entrypoints.placement.detect import DistributedEnvironment
 
 # Of a block, at most: long against a period of a CPU quota.

@@ -9,7 +9,7 @@ from typing import Callable, TypeVar
 from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
 from entrypoints.cli.options import Parser, positive_integer, positive_seconds
-from entrypoints.group.create import check_backend
+from entrypoints.group.backends import check_backend
 
 # Of the Ice Lake guide's job on two nodes, by tooling/scaling: 0.16 s for 433 MB at 25 Gbit/s, 1.37 s a step.
 RATIO = 0.12

@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import whole_number
 
-# Of each collective.
-DEFAULT_TIMEOUT_SECONDS = 1800.0
+DEFAULT_TIMEOUT_SECONDS = 1800.0  # for each collective
+
+
+def default_backend() -> str:
+    """The backend of the process group if a command names none: ccl if the image has it."""
+    return "ccl" if packages.installed(packages.CCL) else "gloo"
 
 
 class Parser(argparse.ArgumentParser):

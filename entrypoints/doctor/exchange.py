@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from entrypoints.doctor import ranks
-from entrypoints.machine import mapped
+from entrypoints.machine import processes, shared_memory
 
 SMALL = 1024  # elements, 4 KB
 LARGE = 2 * 1024 * 1024  # 8 MB: a third of DDP's bucket
@@ -41,7 +41,7 @@ def main() -> None:
             {
                 "backend": dist.get_backend(),
                 "ranks": dist.get_world_size(),
-                "shared_memory": mapped.has_shared_memory(mapped.files()),
+                "shared_memory": shared_memory.is_in_use(processes.mapped_files()),
                 "small_seconds": small,
                 "large_seconds": large,
             }

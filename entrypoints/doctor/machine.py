@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import SUPPORTED_MACHINE, Topology
-from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.machine.cpus import SUPPORTED_MACHINE, format_cpu_list
+from entrypoints.machine.facts import Topology
+from entrypoints.machine.numa import REFUSED
+from entrypoints.plan.planner import RankPlan
 
 GIBIBYTE = 1 << 30
 # Weights, gradients, the two moments of AdamW and activations of a BERT-base, beside torch itself.
@@ -57,7 +58,7 @@ def numa(topology: Topology) -> Check:
     used = format_cpu_list(frozenset(core.node for core in topology.cores))
     policy = topology.memory_policy
     detail = f"{len(nodes)} nodes with CPUs, allowed CPUs on {used}; memory policy {policy}"
-    if policy == "refused":
+    if policy == REFUSED:
         fix = "docker run --cap-add SYS_NICE lets a rank keep its memory on its own node"
         return Check("NUMA", Status.WARNING, detail, fix)
     return Check("NUMA", Status.OK, detail)

@@ -19,7 +19,7 @@ from functools import partial
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import Parser, port_number, positive_integer
+from entrypoints.cli.options import Parser, default_backend, port_number, positive_integer
 from entrypoints.doctor import (
     advisories,
     checks,
@@ -33,7 +33,7 @@ from entrypoints.doctor import (
     versions,
 )
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine import cpuinfo, topology
+from entrypoints.machine import cpus, topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command, planner, preload
@@ -97,7 +97,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     yield from checks.attempt("network", partial(meeting.examine, master, environ))
     if options.quick:
         return
-    yield from checks.attempt("a rank", lambda: single.examine(cpuinfo.read().bf16))
+    yield from checks.attempt("a rank", lambda: single.examine(cpus.read_model().bf16))
     yield from checks.attempt("allreduce", collectives.examine)
 
 
@@ -114,7 +114,7 @@ def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str])
     host, libraries = topology.read(), preload.find(environ)
     if ranks != place.local_world_size:
         place = command.what_if(place, ranks, None, None)
-    found = planner.plan(place, host, environ, libraries, command.default_backend())
+    found = planner.plan(place, host, environ, libraries, default_backend())
     return machine.plan(found, (*host.warnings, *libraries.warnings))
 
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from entrypoints import contract
-from entrypoints.cli.errors import UsageError
+from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.doctor import clock
 from entrypoints.doctor.checks import Check, Status, refusal
 from entrypoints.machine import network
 from entrypoints.placement.detect import DistributedEnvironment
 
-INTERFACE = "GLOO_SOCKET_IFNAME"
 RESOLVE_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
 # A larger offset makes logs of two nodes hard to compare. Training does not use other nodes' clocks.
@@ -30,28 +29,25 @@ class Master:
 
 
 def interface(wanted: str, master: Master | None, table: Mapping[str, list[str]]) -> Check:
-    """`wanted`: the user's own GLOO_SOCKET_IFNAME. `table`: addresses by interface. Raises UsageError."""
-    shown = "; ".join(f"{name} {' '.join(addresses)}".strip() for name, addresses in table.items())
-    if wanted and wanted not in table:
-        detail = f"{INTERFACE} is {wanted!r}, but this container has {shown}"
-        return Check("interface", Status.ERROR, detail, f"unset {INTERFACE}, or name one of these")
-    if master is None:
+    """`wanted`: the user's choice. `table`: addresses by interface. Raises MeetingError for an invalid name."""
+    if master is None and not wanted:
+        shown = "; ".join(f"{name} {' '.join(addresses)}".strip() for name, addresses in table.items())
         return Check("interface", Status.OK, f"{shown}; none chosen, because no master is given (--master-addr)")
-    route = network.route(master.addr, RESOLVE_SECONDS)
-    name = wanted or route.interface
-    if master.several_nodes and any(map(network.is_loopback, table[name])):
-        fix = (
-            f"unset {INTERFACE}"
-            if wanted
-            else "set MASTER_ADDR to an address that other nodes reach (a 127.0.1.1 line in /etc/hosts hides it)"
-        )
-        why = f"{INTERFACE}={wanted}" if wanted else f"{master.addr} is {route.address}"
-        return Check("interface", Status.ERROR, f"{why}: loopback ({name}), which other nodes cannot reach", fix)
-    if name != route.interface:
-        way = f"{route.interface} ({route.source})"
-        detail = f"{INTERFACE}={wanted}, but the route to {master.addr} ({route.address}) is {way}"
-        return Check("interface", Status.WARNING, detail, f"unset {INTERFACE}, unless all nodes meet on {wanted}")
-    return Check("interface", Status.OK, f"{name}: {route.source} on the route to {master.addr} ({route.address})")
+    addr, several_nodes = (master.addr, master.several_nodes) if master else ("", False)
+    try:
+        choice = network.choose(addr, several_nodes, wanted, RESOLVE_SECONDS, table)
+    except MeetingError:
+        raise
+    except UsageError as error:
+        return refusal("interface", error)
+    if master and wanted:
+        route = network.route(addr, RESOLVE_SECONDS)
+        if route.interface != wanted:
+            way = f"{route.interface} ({route.source})"
+            detail = f"{choice.reason}, but the route to {addr} ({route.address}) is {way}"
+            fix = f"unset {network.USERS_CHOICE}, unless all nodes meet on {wanted}"
+            return Check("interface", Status.WARNING, detail, fix)
+    return Check("interface", Status.OK, f"{choice.interface}: {choice.reason}")
 
 
 def reach(master: Master) -> list[Check]:
@@ -100,7 +96,7 @@ def skew(reading: clock.Reading) -> Check:
 def examine(master: Master | None, environ: Mapping[str, str]) -> list[Check]:
     table = network.interfaces()
     try:
-        chosen = interface(environ.get(INTERFACE, ""), master, table)
+        chosen = interface(environ.get(network.USERS_CHOICE, ""), master, table)
         if master is None:
             return [chosen]
         return [chosen, *reach(master)]

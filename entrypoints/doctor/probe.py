@@ -14,7 +14,7 @@ from typing import Callable
 import torch
 
 from entrypoints.doctor import ranks
-from entrypoints.machine import mapped
+from entrypoints.machine import processes
 
 # Large enough for the kernels of real layers, small enough for a slow core.
 SIZE = 1024
@@ -67,7 +67,7 @@ def main() -> None:
     operations = 2 * SIZE**3
     ranks.report(
         {
-            "mapped": sorted(mapped.files()),
+            "mapped": sorted(processes.mapped_files()),
             "cores": sorted(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
             "fp32_gflops": operations / fp32 / 1e9,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints.placement.launchers import LAUNCHERS, MARKS
-from entrypoints.rank import start as rank
+from entrypoints.rank.start import python_command
 
 MARK = "cpu-train-stack-doctor "
 # Variables of an outer job: the doctor's own ranks are alone in this container.
@@ -45,7 +45,7 @@ def environ(own: Mapping[str, str]) -> dict[str, str]:
 def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None) -> Outcome:
     """Run `entrypoint argv...`; kill all its processes after `seconds`."""
     process = subprocess.Popen(
-        rank.python("entrypoints", list(argv)),
+        python_command("entrypoints", list(argv)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ from typing import Any
 
 from entrypoints.doctor import ranks
 from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine.cpus import EMULATED
 from entrypoints.plan import preload
 
 MODULE = "entrypoints.doctor.probe"
@@ -31,7 +31,7 @@ def preloads(libraries: Iterable[preload.Library], wanted: Iterable[str], mapped
             if Path(file).name.startswith(library.rivals) and "torch/lib" not in file
         ]
         name = f"preload {library.name}"
-        if ours and str(Path(ours[0]).resolve()) in files:
+        if ours and not preload.not_loaded(ours[:1], files):
             checks.append(Check(name, Status.OK, f"{ours[0]} is mapped into a rank"))
         elif ours:
             detail = f"{ours[0]} exists, but a rank has not mapped it, so {library.without}"

@@ -1,77 +1,69 @@
-"""What oneCCL needs to know before its first group: who is local, which interface, which transport.
-
-Every variable is one of oneCCL's or libfabric's own; one that the user has set stays as it is.
-"""
+"""The process group's backends, and the preparation of each: its interface, variables and library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import Callable
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.shared_memory import DIRECTORY, QUEUE_LENGTH, Space, needed, option
+from entrypoints.machine import network
+from entrypoints.machine.shared_memory import DIRECTORY, Space, needed, online_cpus, option, read
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import ccl
 
 
-def variables(environment: DistributedEnvironment, interface: str, shared_memory: bool) -> dict[str, str]:
-    """oneCCL's variables for one rank, without those of its workers: they are the plan's, see `communication`.
-
-    `shared_memory`: the ranks of this node are several, and there is room for all of them.
-    """
-    chosen = {
-        # Rank and size come from us, not from the variables of a launcher that oneCCL would look for.
-        "CCL_PROCESS_LAUNCHER": "none",
-        "CCL_LOCAL_RANK": str(environment.local_rank),
-        "CCL_LOCAL_SIZE": str(environment.local_world_size),
-        "CCL_ATL_TRANSPORT": "ofi",
-        "CCL_ATL_SHM": "1" if shared_memory else "0",
-        "FI_PROVIDER": "tcp,shm" if shared_memory else "tcp",
-        "FI_TCP_IFACE": interface,
-        # Unless the plan has kept cores for workers: one that shares its core with compute threads costs a
-        # thousandfold in latency, so whoever waits for a collective moves it on.
-        "CCL_WORKER_OFFLOAD": "0",
-        # oneCCL's own default; accelerate up to 1.12 uses a group of this backend only where it is said.
-        "CCL_WORKER_COUNT": "1",
-        # Its warnings are about what is chosen here on purpose.
-        "CCL_LOG_LEVEL": "error",
-    }
-    if shared_memory:
-        # Large messages go piece by piece through the shared segment, not by the kernel's copy from process to
-        # process, which many containers forbid besides. all_reduce of 25 MiB by two ranks: fp32 3.4 ms against
-        # 5.5 ms, bf16 5.0 ms against 6.9 ms.
-        chosen["FI_SHM_DISABLE_CMA"] = "1"
-        chosen["FI_SHM_TX_SIZE"] = chosen["FI_SHM_RX_SIZE"] = str(QUEUE_LENGTH)
-    if shared_memory and not environment.several_nodes:
-        # Each rank adds up its part of all others' tensors, not a ring: 25 MiB then takes 3.1 ms, and 100 MiB
-        # 10.8 ms against 16.2 ms; three and four ranks gain too. Small messages and several nodes lose by it.
-        chosen["CCL_ALLREDUCE"] = "nreduce:16384-max"
-    return chosen
+def check_backend(name: str) -> str:
+    """`name`. Raises UsageError if this image has no such backend."""
+    known = [backend for backend in BACKENDS if backend != "ccl" or packages.installed(packages.CCL)]
+    if name not in known:
+        raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
+    return name
 
 
-def prepare(environ: MutableMapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Sets what the user has not set."""
-    for name, value in wanted.items():
+def prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) -> None:
+    """Exports the interface. Raises UsageError."""
+    wanted = os.environ.get(network.USERS_CHOICE, "")
+    choice = network.choose(environment.master_addr, environment.several_nodes, wanted, deadline_seconds)
+    os.environ[network.USERS_CHOICE] = choice.interface
+
+
+def prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
+    """Exports the interface and oneCCL's variables, and registers the backend with torch. Raises UsageError."""
+    prepare_gloo(environment, deadline_seconds)  # the job may create gloo groups too
+    ranks, users = environment.local_world_size, os.environ.get("CCL_ATL_SHM")
+    # Checked before the ranks connect: all see the same free space, because no rank has used any yet.
+    warning = shared_memory_warning(ranks, read(), online_cpus())
+    set_defaults(os.environ, environment, os.environ[network.USERS_CHOICE], ranks > 1 and warning is None)
+    if warning and users is None and environment.local_rank == 0:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+    try:
+        __import__(packages.CCL)
+    except ImportError as error:
+        raise UsageError(f"backend 'ccl' cannot be loaded: {error}: use --backend gloo instead") from error
+
+
+# The preparation of each backend, by its name on the command line.
+BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": prepare_ccl, "gloo": prepare_gloo}
+
+
+def set_defaults(
+    environ: MutableMapping[str, str], environment: DistributedEnvironment, interface: str, shared_memory: bool
+) -> None:
+    """Sets oneCCL's variables that neither the user nor the plan has set."""
+    for name, value in ccl.group_variables(environment, interface, shared_memory).items():
         environ.setdefault(name, value)
 
 
 def shared_memory_warning(local_world_size: int, space: Space, cpus: int) -> str | None:
-    """What is lost where the ranks of this node have too little of `space`; None where nothing is.
-
-    `cpus`: as for `shared_memory.needed`.
-    """
+    """The warning if `space` is too small for the ranks of this node. `cpus`: as for `shared_memory.needed`."""
     wanted = needed(local_world_size, cpus)
     if space.free >= wanted:
         return None
     return (
         f"{DIRECTORY} has {space.free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} ranks "
-        f"on a host with {cpus} CPUs: they talk over tcp, with half the bandwidth of shared memory; give the "
-        f"container more (docker run {option(local_world_size, cpus)})"
+        f"on a host with {cpus} CPUs: they use tcp, with half the bandwidth of shared memory; give the container "
+        f"more (docker run {option(local_world_size, cpus)})"
     )
-
-
-def load() -> None:
-    """Registers the backend with torch. Raises UsageError with the package's own line if it cannot be loaded."""
-    try:
-        __import__(packages.CCL)
-    except ImportError as error:
-        raise UsageError(f"backend 'ccl' cannot be loaded: {error}: use --backend gloo instead") from error

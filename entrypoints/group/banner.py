@@ -1,6 +1,6 @@
-"""What a job really runs on, in at most eight lines on rank 0's standard error, once its process group is made.
+"""The banner: at most eight lines on rank 0's standard error about what the job really runs on.
 
-Each rank says what it sees of itself, and rank 0 gathers it: what was planned is `plan`'s to print.
+Printed once the process group exists. Rank 0 gathers what each rank has: `entrypoint plan` prints what is planned.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Callable
 from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
-from entrypoints.machine import cpuinfo, mapped
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine import processes, shared_memory
+from entrypoints.machine.cpus import EMULATED
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import preload
 
 # `show` for the process's own rank; the argument is `quiet`.
 Announce = Callable[[bool], None]
@@ -28,12 +29,12 @@ PACKAGES = ("torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One rank, as it sees itself. `cores`: CPUs that it may run on. `bf16`: as in Topology.
+class RankReport:
+    """What one rank runs on. `cores`: CPUs that it may use. `bf16`: as in Topology.
 
-    `preloads`: names of the libraries that it was to preload and has mapped. `missing`: those that it has not.
-    `interface`: the one that its group was given. `wants_shared_memory`: ccl was told to use some;
-    `shared_memory`: it has mapped some.
+    `preloads`: the names of the preloads that it has loaded. `missing`: the names of those that it has not.
+    `interface`: its group's. `wants_shared_memory`: ccl is configured to use shared memory. `shared_memory`: ccl
+    uses it.
     """
 
     node_rank: int
@@ -49,63 +50,70 @@ class Seen:
     wants_shared_memory: bool
 
 
-def look(
-    environment: DistributedEnvironment, preloaded: Iterable[str], backend: str, environ: Mapping[str, str]
-) -> Seen:
-    """This rank. `preloaded`: the paths that it was started with. `backend`: of its group."""
+def report(
+    environment: DistributedEnvironment,
+    preloads: Sequence[str],
+    bf16: str,
+    backend: str,
+    environ: Mapping[str, str],
+) -> RankReport:
+    """This rank's report. `preloads`: the paths that start added to LD_PRELOAD. `backend`: of its group."""
     import torch
 
-    loaded = mapped.files()
-    there = {path: str(Path(path).resolve()) in loaded for path in preloaded}
-    return Seen(
+    mapped = processes.mapped_files()
+    missing = preload.not_loaded(preloads, mapped)
+    return RankReport(
         node_rank=environment.node_rank,
         host=socket.gethostname(),
         pin=environ.get(contract.PIN, "unknown"),
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
-        bf16=cpuinfo.bf16_of(environ),
-        preloads=tuple(Path(path).name for path, is_there in there.items() if is_there),
-        missing=tuple(Path(path).name for path, is_there in there.items() if not is_there),
+        bf16=bf16,
+        preloads=tuple(Path(path).name for path in preloads if path not in missing),
+        missing=tuple(Path(path).name for path in missing),
         interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
-        shared_memory=mapped.has_shared_memory(loaded),
+        shared_memory=shared_memory.is_in_use(mapped),
         wants_shared_memory=environ.get("CCL_ATL_SHM", "0") != "0",
     )
 
 
 def lines(
-    seen: Sequence[Seen], backend: str, environment: DistributedEnvironment, versions: Mapping[str, str]
+    reports: Sequence[RankReport], backend: str, environment: DistributedEnvironment, versions: Mapping[str, str]
 ) -> list[str]:
-    """The banner of the ranks `seen`, by rank, whose group is `backend`. Pure."""
-    pins = sorted({rank.pin for rank in seen})
-    nodes = len({rank.node_rank for rank in seen})
+    """The lines of the banner. `reports`: by rank. `backend`: of the group. Pure."""
+    pins = sorted({rank.pin for rank in reports})
+    nodes = len({rank.node_rank for rank in reports})
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
-    cores, threads = _range(rank.cores for rank in seen), _range(rank.threads for rank in seen)
+    cores, threads = _range(rank.cores for rank in reports), _range(rank.threads for rank in reports)
     rows = [
         ("pin", f"{', '.join(pins)}: {packages}"),
-        ("ranks", f"{len(seen)} on {count(nodes, 'node')}, {_launcher(environment)}"),
+        ("ranks", f"{len(reports)} on {count(nodes, 'node')}, {_launcher(environment)}"),
         ("cores", f"{cores} a rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
-        ("bf16", _shares([_instructions(rank.bf16) for rank in seen])),
-        ("group", _transport(seen, backend, nodes)),
-        ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in seen])),
+        ("bf16", _shares([_instructions(rank.bf16) for rank in reports])),
+        ("group", _transport(reports, backend, nodes)),
+        ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in reports])),
     ]
-    warnings = _warnings(seen, backend, pins)
+    warnings = _warnings(reports, backend, pins)
     room = LINES - len(rows)
     if len(warnings) > room:
         warnings = [*warnings[: room - 1], f"{'; '.join(warnings[room - 1 :])}"]
     return [f"{name:<9} {text}" for name, text in (*rows, *(("warning", text) for text in warnings))]
 
 
-def show(environment: DistributedEnvironment, preloaded: Iterable[str], quiet: bool) -> None:
-    """A collective: every rank calls it, rank 0 prints unless `quiet`, which may differ between ranks."""
+def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str, quiet: bool) -> None:
+    """Print the banner on rank 0, unless it is `quiet`. A collective: every rank calls it.
+
+    `preloads`, `bf16`: as in `report`.
+    """
     import torch.distributed as dist
 
     backend = dist.get_backend()
-    own = look(environment, preloaded, backend, os.environ)
-    seen: list[Seen] = [own] * environment.world_size
+    own = report(environment, preloads, bf16, backend, os.environ)
+    reports: list[RankReport] = [own] * environment.world_size
     if environment.world_size > 1:
-        dist.all_gather_object(seen, own)
+        dist.all_gather_object(reports, own)
     if environment.rank == 0 and not quiet:
-        text = lines(seen, backend, environment, packages.versions(PACKAGES))
+        text = lines(reports, backend, environment, packages.versions(PACKAGES))
         print("\n".join(text), file=sys.stderr, flush=True)
 
 
@@ -119,7 +127,7 @@ def _range(counts: Iterable[int]) -> str:
 
 
 def _shares(values: Sequence[str]) -> str:
-    """What all have, or how many have what."""
+    """The value that all ranks have, or each value with its number of ranks."""
     counts = Counter(values)
     if len(counts) == 1:
         return values[0]
@@ -130,27 +138,27 @@ def _instructions(bf16: str) -> str:
     return "no instructions, products in fp32" if bf16 == EMULATED else f"by {bf16}"
 
 
-def _transport(seen: Sequence[Seen], backend: str, nodes: int) -> str:
-    if len(seen) == 1:
-        return f"{backend}, with no other rank to talk to"
-    interfaces = ", ".join(sorted({rank.interface for rank in seen if rank.interface})) or "an unknown interface"
-    tcp = f"tcp on {interfaces}"
-    if not any(rank.shared_memory for rank in seen):
+def _transport(reports: Sequence[RankReport], backend: str, nodes: int) -> str:
+    if len(reports) == 1:
+        return f"{backend}, a single rank"
+    interfaces = sorted({rank.interface for rank in reports if rank.interface}) or ["an unknown interface"]
+    tcp = f"tcp on {', '.join(interfaces)}"
+    if not any(rank.shared_memory for rank in reports):
         return f"{backend}, {tcp}"
     return f"{backend}, shared memory within a node" + (f", {tcp} between nodes" if nodes > 1 else "")
 
 
-def _warnings(seen: Sequence[Seen], backend: str, pins: Sequence[str]) -> list[str]:
-    """What only the ranks together show, or what a rank lacks."""
+def _warnings(reports: Sequence[RankReport], backend: str, pins: Sequence[str]) -> list[str]:
+    """Differences between the ranks, and what a rank lacks."""
     found = []
     if len(pins) > 1:
-        found.append("the nodes run images of different pins: start the same one everywhere")
-    if len({rank.bf16 for rank in seen}) > 1:
-        found.append("the nodes' CPUs do bf16 in different ways: the slowest one sets the pace")
-    missing = sorted({name for rank in seen for name in rank.missing})
+        found.append("the nodes run images of different pins: start the same image on every node")
+    if len({rank.bf16 for rank in reports}) > 1:
+        found.append("the nodes' CPUs compute bf16 in different ways: the slowest node sets the pace")
+    missing = sorted({name for rank in reports for name in rank.missing})
     if missing:
-        found.append(f"not on every rank: {', '.join(missing)}: see doctor")
-    alone = sorted({rank.host for rank in seen if rank.wants_shared_memory and not rank.shared_memory})
+        found.append(f"not loaded by every rank: {', '.join(missing)}: run entrypoint doctor")
+    alone = sorted({rank.host for rank in reports if rank.wants_shared_memory and not rank.shared_memory})
     if backend == "ccl" and alone:
-        found.append(f"no shared memory on {', '.join(alone)}, ranks there use tcp: /dev/shm may be too small")
+        found.append(f"no shared memory on {', '.join(alone)}: ranks there use tcp; /dev/shm may be too small")
     return found

@@ -1,12 +1,11 @@
 """The process group, created before the user's code runs and destroyed after it.
 
 Several libraries refuse unknown backend names, but use an existing group with any backend. They also read RANK,
-WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which `rank` exports.
+WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which rank.start exports.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import uuid
@@ -18,17 +17,13 @@ from typing import Callable, TypeVar
 import torch.distributed as dist
 
 from entrypoints import contract
-from entrypoints.cli import packages
 from entrypoints.cli.errors import MeetingError, UsageError
-from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS
-from entrypoints.group import backends
-from entrypoints.machine import network, shared_memory
+from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, default_backend
+from entrypoints.group.backends import BACKENDS, check_backend
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
-from entrypoints.plan.command import default_backend
 
 T = TypeVar("T")
-# An image without the ccl backend has torch's own.
 DEFAULT_BACKEND = default_backend()
 # How long ranks wait for each other at the start, even with a longer timeout for collectives.
 JOIN_SECONDS = 300.0
@@ -37,36 +32,8 @@ _POLL_SECONDS = 0.02
 _TICKETS, _ANSWER = "cpu-train-stack/tickets", "cpu-train-stack/answer/{}"
 
 
-def _prepare_gloo(environment: DistributedEnvironment, deadline_seconds: float) -> None:
-    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    os.environ["GLOO_SOCKET_IFNAME"] = network.choose(environment, wanted, deadline_seconds)
-
-
-def _prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) -> None:
-    _prepare_gloo(environment, deadline_seconds)  # the job may create gloo groups too
-    interface = os.environ["GLOO_SOCKET_IFNAME"]
-    ranks, users = environment.local_world_size, os.environ.get("CCL_ATL_SHM")
-    # Checked before the ranks meet: all see the same free space, because none has used any yet.
-    warning = backends.shared_memory_warning(ranks, shared_memory.read(), shared_memory.online_cpus())
-    backends.prepare(os.environ, backends.variables(environment, interface, ranks > 1 and warning is None))
-    if warning and users is None and environment.local_rank == 0:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-    backends.load()
-
-
-# The store of the ranks, for those that fail to report to each other. Empty without a group.
+# The store of the ranks, in which failing ranks report to each other. Empty without a group.
 MEETING: list[dist.Store] = []
-
-# The preparation of each backend before its group is created, by its name on the command line.
-BACKENDS: dict[str, Callable[[DistributedEnvironment, float], None]] = {"ccl": _prepare_ccl, "gloo": _prepare_gloo}
-
-
-def check_backend(name: str) -> str:
-    """`name`. Raises UsageError if this image has no such backend."""
-    known = [backend for backend in BACKENDS if backend != "ccl" or packages.installed(packages.CCL)]
-    if name not in known:
-        raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
-    return name
 
 
 @contextmanager

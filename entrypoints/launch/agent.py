@@ -4,7 +4,7 @@
     launch --nnodes 2 --node-rank 0 --master-addr node-0 --nproc-per-node 2 -- run script.py
     launch --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node-0:29500 -- train ...
 
-With c10d the nodes need no --node-rank, and meet again after a failure: a lost node may come back.
+With c10d, the nodes need no --node-rank, and meet again after a failure: a lost node may rejoin.
 
 When a rank fails, the agent stops the other ranks of its node. This process prints one line with the rank and the
 cause, and exits with that rank's code (128 + the signal's number if a signal killed it).
@@ -12,11 +12,11 @@ cause, and exits with that rank's code (128 + the signal's number if a signal ki
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
 import socket
-import sys
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -24,28 +24,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.launch import agent_options, restarts
+from entrypoints.launch import restarts
+from entrypoints.launch.failures import Failure, failed_rank, first_failure, report
 from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
-from entrypoints.plan.planner import LAUNCH_ROLE, QUIET, ranks_for
-from entrypoints.rank import start
-from entrypoints.rank.exit import how_it_ended
+from entrypoints.plan.planner import QUIET, ranks_for
+from entrypoints.plan.threads import LAUNCH_ROLE
+from entrypoints.rank.start import python_command
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+    from torch.distributed.launcher.api import LaunchConfig
 
 MONITOR_SECONDS = 0.5
-# The ranks' time to end after SIGTERM. Below the 10 s that a container engine gives the whole container.
+# The ranks' time to exit after SIGTERM: below the 10 s that a container engine gives the container.
 STOP_SECONDS = 5
-# A store that does not answer for this long is lost.
+# A store that does not respond for this long is lost.
 STORE_SECONDS = 60
+# Fields of LaunchConfig that older pins do not have. Without shutdown_timeout (after 2.8), the ranks have 30 s.
+_NEWER_FIELDS = ("local_addr", "shutdown_timeout")
 
 
 def main(argv: list[str]) -> int:
     options = parse(argv, os.environ)
-    node = DistributedEnvironment(  # the nodes as ranks, one each: what the agents' own meeting is
+    node = DistributedEnvironment(  # the nodes as ranks, one each: the agents' own rendezvous
         rank=options.node_rank or 0,
         world_size=options.nnodes,
         node_rank=options.node_rank or 0,
@@ -54,7 +58,8 @@ def main(argv: list[str]) -> int:
         launcher="launch",
     )
     if node.several_nodes:
-        network.choose(node, os.environ.get("GLOO_SOCKET_IFNAME", ""), options.timeout_seconds)
+        wanted = os.environ.get(network.USERS_CHOICE, "")
+        network.choose(node.master_addr, node.several_nodes, wanted, options.timeout_seconds)
     return _run_agent(options, node)
 
 
@@ -66,7 +71,7 @@ def _free_port() -> int:
 
 def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
-    # A shared store would be that of the first meeting, and be lost with its node.
+    # A shared store would be the store of the first rendezvous, and be lost with its node.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -75,21 +80,21 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
     from entrypoints.group.create import explain
 
-    if "LOGLEVEL" not in os.environ:  # torchrun's switch for its agent's log
+    if "LOGLEVEL" not in os.environ:  # torchrun's variable for its agent's log
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
-    kills = Kills()
+    kills = OutOfMemoryKills()
 
     def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
-        line = _describe(failures, options, kills)[1]
+        text = first_failure(rank_failures(failures, _node_name(options), kills)).text
         kills.forget()
-        return line
+        return text
 
     # elastic_launch has no option for the agent's class.
     api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, describe_restart)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
-        config = agent_options.config(
+        config = _config(
             folder,
             min_nodes=options.nnodes,
             max_nodes=options.nnodes,
@@ -100,14 +105,14 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             max_restarts=options.max_restarts,
             monitor_interval=MONITOR_SECONDS,
             shutdown_timeout=STOP_SECONDS,
-            **_meeting_of(options, node),
+            **_rendezvous(options, node),
         )
-        first, *rest = start.python("entrypoints", list(options.command))
-        processes.tell_of_stopped_ranks(_node_name(options))
+        first, *rest = python_command("entrypoints", list(options.command))
+        processes.report_stopped_ranks(_node_name(options))
         try:
             api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
-            return _report(error.failures, options, kills)
+            return report(rank_failures(error.failures, _node_name(options), kills))
         except SignalException as error:
             return 128 + int(error.sigval)
         except (RuntimeError, RendezvousError) as error:
@@ -115,7 +120,19 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     return 0
 
 
-def _meeting_of(options: Launch, node: DistributedEnvironment) -> dict[str, Any]:
+def _config(log_folder: str, **options: Any) -> LaunchConfig:
+    """torchrun's LaunchConfig; its fields differ between versions of torch. `log_folder`: for the error files."""
+    from torch.distributed.elastic import multiprocessing
+    from torch.distributed.launcher.api import LaunchConfig
+
+    fields = {field.name for field in dataclasses.fields(LaunchConfig)}
+    known = {name: value for name, value in options.items() if name in fields or name not in _NEWER_FIELDS}
+    if "logs_specs" in fields:  # since 2.3
+        return LaunchConfig(logs_specs=multiprocessing.DefaultLogsSpecs(log_dir=log_folder), **known)
+    return LaunchConfig(log_dir=log_folder, **known)
+
+
+def _rendezvous(options: Launch, node: DistributedEnvironment) -> dict[str, Any]:
     """torchrun's options for where and how the nodes meet."""
     seconds = max(1, round(options.timeout_seconds))
     where = {"rdzv_endpoint": f"{node.master_addr}:{node.master_port}"}
@@ -137,33 +154,26 @@ def _node_name(options: Launch) -> object:
     return socket.gethostname() if options.node_rank is None else options.node_rank
 
 
-def _report(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> int:
-    code, line = _describe(failures, options, kills)
-    if not first_failure(failures)[1].error_file_data.get("printed"):
-        print(line, file=sys.stderr, flush=True)
-    return code
-
-
-def _describe(failures: Mapping[int, ProcessFailure], options: Launch, kills: Kills) -> tuple[int, str]:
-    """The first failure's exit code, and a line with its rank and its cause."""
-    global_rank, failure = first_failure(failures)
-    out_of_memory = failure.exitcode == -signal.SIGKILL and kills.any_new()
-    code, what = how_it_ended(failure.exitcode, out_of_memory)
-    return code, f"rank {global_rank} (local {failure.local_rank}, node {_node_name(options)}) {what}"
-
-
-def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """The failure that caused the others, with its global rank.
+def rank_failures(failures: Mapping[int, ProcessFailure], node: object, kills: OutOfMemoryKills) -> list[Failure]:
+    """The agent's failures, by global rank, as Failure. `node`: its name in messages.
 
     A killed rank leaves no error file; its peers then lose the connection, fail within milliseconds and leave one.
-    So a failure without a file counts as one monitoring interval and a second's rounding earlier.
-    The agent's own SIGTERM comes last.
+    So a failure without a file, whose timestamp is a rounded-down second, gets a head start of one monitoring
+    interval.
     """
+    return [_rank_failure(rank, failure, node, kills) for rank, failure in failures.items()]
 
-    def order(item: tuple[int, ProcessFailure]) -> tuple[bool, float]:
-        failure = item[1]
-        file = Path(failure.error_file)
-        when = file.stat().st_mtime if file.is_file() else failure.timestamp - MONITOR_SECONDS
-        return failure.exitcode == -signal.SIGTERM, when
 
-    return min(failures.items(), key=order)
+def _rank_failure(rank: int, failure: ProcessFailure, node: object, kills: OutOfMemoryKills) -> Failure:
+    file = Path(failure.error_file)
+    has_file = file.is_file()
+    return failed_rank(
+        rank,
+        failure.local_rank,
+        node,
+        failure.exitcode,
+        out_of_memory=failure.exitcode == -signal.SIGKILL and kills.any_new(),
+        at=file.stat().st_mtime if has_file else failure.timestamp,
+        head_start=0.0 if has_file else MONITOR_SECONDS,
+        printed=bool(failure.error_file_data.get("printed")),
+    )

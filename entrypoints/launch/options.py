@@ -1,4 +1,4 @@
-"""launch's options, with torchrun's own variables as defaults. Torch-free."""
+"""The options of `launch`, with torchrun's own variables as defaults. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,16 +15,6 @@ from entrypoints.placement.detect import DEFAULT_MASTER_ADDR
 
 DEFAULT_JOIN_SECONDS = 300.0
 STATIC, C10D = "static", "c10d"
-_PET = (
-    "NNODES",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "MAX_RESTARTS",
-    "RDZV_BACKEND",
-    "RDZV_ENDPOINT",
-    "RDZV_ID",
-)
 _ENDPOINT = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(:(?P<port>[^:]*))?")
 
 
@@ -32,7 +22,7 @@ _ENDPOINT = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))
 class Launch:
     """One node's part of a job. `master_port` 0: any free port (one node only).
 
-    `nproc_per_node` None: chosen by this node's cores, NUMA nodes and CPU quota.
+    `nproc_per_node` None: computed from this node's cores, NUMA nodes and CPU quota.
     `node_rank` None: assigned when the nodes meet (c10d). `run_id`: the same on all nodes of a job.
     """
 
@@ -56,41 +46,42 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     """The options, with torchrun's own PET_* variables (Kubeflow sets them) as defaults. Raises UsageError."""
     parser = Parser(
         "launch",
-        "Start several ranks on this node. Options left out are taken from torchrun's PET_* variables.",
+        "Start several ranks on this node. The defaults of options are torchrun's PET_* variables.",
         "launch [options] -- COMMAND ARGS...",
     )
-    pet = {name: environ.get(f"PET_{name}") for name in _PET}
+
+    def pet(name: str) -> str | None:
+        return environ.get(f"PET_{name}")
+
     add = parser.add_argument
-    add("--nnodes", default=pet["NNODES"] or "1", metavar="N", help="nodes of the job (default: 1)")
-    add("--node-rank", default=pet["NODE_RANK"], metavar="I", help="this node's index, from 0")
+    add("--nnodes", default=pet("NNODES") or "1", metavar="N", help="number of nodes of the job (default: 1)")
+    add("--node-rank", default=pet("NODE_RANK"), metavar="I", help="this node's index, from 0")
     add("--nproc-per-node", default=environ.get("PET_NPROC_PER_NODE", "auto"), metavar="R|auto",
-        help="ranks on this node (auto, the default: one for each NUMA node, within the CPU quota)")  # fmt: skip
-    add("--master-addr", default=pet["MASTER_ADDR"], metavar="HOST", help="node 0's name or address")
-    add("--master-port", default=pet["MASTER_PORT"], metavar="PORT",
-        help=f"where the nodes meet (default: {contract.MASTER_PORT}; any free port for one node)")  # fmt: skip
-    add("--rdzv-backend", default=pet["RDZV_BACKEND"] or STATIC, metavar="static|c10d",
-        help="how several nodes meet: static (each has a --node-rank, the default) or c10d")  # fmt: skip
-    add("--rdzv-endpoint", default=pet["RDZV_ENDPOINT"], metavar="HOST[:PORT]",
-        help="c10d: where the nodes meet, a name or address of one of them")  # fmt: skip
-    add("--rdzv-id", default=pet["RDZV_ID"] or environ.get("TORCHELASTIC_RUN_ID", "none"), metavar="NAME",
+        help="ranks on this node (default: auto, one for each NUMA node, within the CPU quota)")  # fmt: skip
+    add("--master-addr", default=pet("MASTER_ADDR"), metavar="HOST", help="node 0's name or address")
+    add("--master-port", default=pet("MASTER_PORT"), metavar="PORT",
+        help=f"node 0's port (default: {contract.MASTER_PORT}; any free port for one node)")  # fmt: skip
+    add("--rdzv-backend", default=pet("RDZV_BACKEND") or STATIC, metavar="static|c10d",
+        help="how several nodes meet: static (the default; each node has a --node-rank) or c10d")  # fmt: skip
+    add("--rdzv-endpoint", default=pet("RDZV_ENDPOINT"), metavar="HOST[:PORT]",
+        help="c10d: where the nodes meet, the name or address of one node")  # fmt: skip
+    add("--rdzv-id", default=pet("RDZV_ID") or environ.get("TORCHELASTIC_RUN_ID", "none"), metavar="NAME",
         help="c10d: the job's name, if several jobs use one endpoint")  # fmt: skip
-    add("--max-restarts", default=pet["MAX_RESTARTS"] or "0", metavar="K",
+    add("--max-restarts", default=pet("MAX_RESTARTS") or "0", metavar="K",
         help="restart all ranks up to K times (default: 0)")  # fmt: skip
     add("--timeout", type=positive_seconds, default=DEFAULT_JOIN_SECONDS, metavar="SECONDS",
         help="wait for all nodes (default: %(default)g)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(argv)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise UsageError("launch: no command, expected launch [options] -- train ... (or run SCRIPT.py ...)")
+    command = command_of("launch", options.command)
     low, _, high = options.nnodes.partition(":")
     if high and high != low:
         raise UsageError(
-            f"launch: --nnodes {options.nnodes} is a range, expected one number: the job is not elastic"
+            f"launch: --nnodes {options.nnodes} is a range, expected one number: the job cannot change its size"
         )
     nnodes = _number("--nnodes", low, 1)
     per_node = options.nproc_per_node
-    node_rank, master_addr, master_port = _meeting(options, nnodes)
+    node_rank, master_addr, master_port = _rendezvous(options, nnodes)
     return Launch(
         nnodes=nnodes,
         node_rank=node_rank,
@@ -99,13 +90,23 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
         master_port=master_port,
         max_restarts=_number("--max-restarts", options.max_restarts, 0),
         timeout_seconds=options.timeout,
-        command=tuple(command),
+        command=command,
         run_id=options.rdzv_id,
     )
 
 
-def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str, int]:
-    """This node's index, and the host and port where the nodes meet. Raises UsageError."""
+def command_of(program: str, arguments: list[str]) -> tuple[str, ...]:
+    """The command in `arguments`, without a leading `--`. Raises UsageError if there is no command."""
+    command = tuple(arguments[1:] if arguments[:1] == ["--"] else arguments)
+    if not command:
+        raise UsageError(
+            f"{program}: no command, expected {program} [options] -- train ... (or run SCRIPT.py ...)"
+        )
+    return command
+
+
+def _rendezvous(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str, int]:
+    """This node's rank, and the host and port where the nodes meet. Raises UsageError."""
     if options.rdzv_backend not in (STATIC, C10D):
         raise UsageError(f"launch: --rdzv-backend is {options.rdzv_backend!r}, expected {STATIC} or {C10D}")
     if nnodes == 1:
@@ -115,14 +116,15 @@ def _meeting(options: argparse.Namespace, nnodes: int) -> tuple[int | None, str,
     if options.rdzv_backend == C10D:
         if not options.rdzv_endpoint:
             raise UsageError(
-                f"launch: {nnodes} nodes meet by c10d, but --rdzv-endpoint is missing: set one HOST:PORT for all"
+                f"launch: {nnodes} nodes with --rdzv-backend c10d, but --rdzv-endpoint is missing: "
+                "set the same HOST:PORT on every node"
             )
         return (None, *_endpoint(options.rdzv_endpoint))
     missing = [name for name in ("node_rank", "master_addr") if not getattr(options, name)]
     if missing:
         flags = " ".join("--" + name.replace("_", "-") for name in missing)
         raise UsageError(
-            f"launch: {nnodes} nodes, but {flags} is missing: set each node's index and node 0's name"
+            f"launch: {nnodes} nodes, but {flags} is missing: set each node's own rank and node 0's name"
         )
     number = _number("--node-rank", options.node_rank, 0, nnodes - 1)
     port = _number("--master-port", options.master_port or str(contract.MASTER_PORT), 0, 65535)

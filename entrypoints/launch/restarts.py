@@ -17,7 +17,7 @@ Failures = Mapping[int, "ProcessFailure"]
 def agent(base: Any, describe: Callable[[Failures], str]) -> Any:
     """A subclass of torchrun's agent `base` (LocalElasticAgent) that prints a line for each restart.
 
-    `describe` returns the description of a failure. After bad usage, the agent does not restart.
+    `describe` returns the line about the failures. After bad usage, the agent does not restart.
     """
 
     def _monitor_workers(self: Any, worker_group: Any) -> Any:
@@ -36,7 +36,7 @@ def agent(base: Any, describe: Callable[[Failures], str]) -> Any:
 
 
 def is_final(failures: Failures) -> bool:
-    """Whether a rank has refused its command line or its input: a restart would fail in the same way."""
+    """Whether a rank has rejected its command line or its input: after a restart, it would fail again."""
     return any(
         failure.exitcode == contract.USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
         for failure in failures.values()

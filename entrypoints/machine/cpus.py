@@ -1,12 +1,84 @@
-"""CPUs from /sys: which are online, which are one core, on which socket and NUMA node they are. Torch-free."""
+"""The CPUs: model, bf16 instructions, and which CPUs share a core, a NUMA node and a socket. Torch-free."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints.machine.facts import Core, NumaNode
+
+SUPPORTED_MACHINE = "x86_64"
+# The features by which oneDNN selects its training kernels, in the names of Linux. arm64 uses different names.
+FEATURES = (
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "amx_fp16",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx2",
+    "bf16",
+    "sve",
+)
+# Best first. Other CPUs emulate bf16: they convert to fp32, compute, and convert back.
+_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
+EMULATED = "emulated"
+# oneDNN's ONEDNN_MAX_CPU_ISA hides instructions above its value.
+_BELOW_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+_BELOW_AMX = {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """`machine`: "x86_64", "aarch64", ... `features`: the CPU's subset of FEATURES.
+
+    `bf16`: the CPU's best bf16 instructions, or EMULATED; ONEDNN_MAX_CPU_ISA does not affect it (see `bf16_of`).
+    """
+
+    machine: str
+    model: str
+    features: tuple[str, ...]
+    bf16: str
+
+
+def read_model(root: Path = Path("/")) -> Cpu:
+    """The CPU of `root`/proc/cpuinfo. All CPUs of a host are assumed to be of the same model."""
+    try:
+        with (root / "proc/cpuinfo").open() as lines:
+            return parse_model(lines)
+    except OSError:
+        return parse_model(())
+
+
+def parse_model(lines: Iterable[str]) -> Cpu:
+    """The CPU of the first entry in `lines` of a /proc/cpuinfo."""
+    fields = _first_entry(lines)
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    # An image for one architecture under emulation shows the host's own entry: uname would hide it.
+    machine = "x86_64" if "flags" in fields else "aarch64" if "CPU implementer" in fields else os.uname().machine
+    return Cpu(
+        machine=machine,
+        model=fields.get("model name", "unknown"),
+        features=tuple(feature for feature in FEATURES if feature in flags),
+        bf16=next((feature for feature in _BF16 if feature in flags), EMULATED),
+    )
+
+
+def bf16_of(environ: Mapping[str, str], cpu: Cpu | None = None) -> str:
+    """How a process with these variables computes bf16: "amx_bf16", "avx512_bf16", "bf16" (arm64) or EMULATED.
+
+    The only place that decides it. `cpu`: default: this machine's.
+    """
+    bf16 = (cpu or read_model()).bf16
+    limit = environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "")).upper()
+    if limit in _BELOW_BF16:
+        return EMULATED
+    return "avx512_bf16" if bf16 == "amx_bf16" and limit in _BELOW_AMX else bf16
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
@@ -18,7 +90,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def format_cpu_list(cpus: frozenset[int] | tuple[int, ...]) -> str:
+def format_cpu_list(cpus: Iterable[int]) -> str:
     """The reverse of `parse_cpu_list`: {0, 1, 2, 8} is "0-2,8"."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
@@ -30,19 +102,19 @@ def format_cpu_list(cpus: frozenset[int] | tuple[int, ...]) -> str:
 
 
 def online(root: Path) -> frozenset[int]:
-    """The CPUs that are switched on; all that /proc/cpuinfo lists where /sys is hidden."""
+    """The online CPUs; if /sys is hidden, all CPUs in /proc/cpuinfo."""
     try:
         return parse_cpu_list((root / "sys/devices/system/cpu/online").read_text())
     except OSError:
         return frozenset(_cpuinfo_places(root))
 
 
-def nodes(root: Path, switched_on: frozenset[int], mems_allowed: frozenset[int]) -> tuple[NumaNode, ...]:
-    """The NUMA nodes by number, those without CPUs too; empty where /sys has none of them."""
+def nodes(root: Path, online_cpus: frozenset[int], mems_allowed: frozenset[int]) -> tuple[NumaNode, ...]:
+    """The NUMA nodes by number, including nodes without CPUs; empty if /sys shows none."""
     found = []
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
         number = int(folder.name[4:])
-        own = parse_cpu_list(_text(folder / "cpulist")) & switched_on
+        own = parse_cpu_list(_text(folder / "cpulist")) & online_cpus
         size = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo"))
         kib = int(size[1]) if size else 0
         found.append(NumaNode(number, tuple(sorted(own)), kib * 1024, number in mems_allowed))
@@ -54,14 +126,14 @@ def cores(
 ) -> tuple[Core, ...]:
     """The physical cores of the `allowed` CPUs, ordered by socket, NUMA node and first hardware thread.
 
-    CPUs that are switched off are nobody's siblings: the kernel leaves them out.
+    The kernel does not list offline CPUs as siblings.
     """
     node_of = {cpu: node.number for node in numa for cpu in node.cpus}
     places: Mapping[int, tuple[int, int]] | None = None
     groups: dict[frozenset[int], Core] = {}
     for cpu in sorted(allowed):
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        # The first name is the kernel's since 5.1, the second its older one.
+        # The first file exists since Linux 5.1, the second is its older name.
         listed = _text(folder / "core_cpus_list") or _text(folder / "thread_siblings_list")
         socket = _text(folder / "physical_package_id")
         if not listed:
@@ -70,28 +142,40 @@ def cores(
                 warnings.append(
                     f"{folder.relative_to(root)} cannot be read: cores are taken from /proc/cpuinfo"
                     if places
-                    else "neither /sys nor /proc/cpuinfo says which CPUs are one core: each counts as a core"
+                    else "neither /sys nor /proc/cpuinfo shows which CPUs share a core: each CPU counts as a core"
                 )
-            place = places.get(cpu, (0, -1 - cpu))  # one that nobody describes is a core of its own
+            place = places.get(cpu, (0, -1 - cpu))  # a CPU without an entry is a core
             same = {other for other, where in places.items() if where == place} | {cpu}
-            listed, socket = format_cpu_list(frozenset(same)), str(place[0])
+            listed, socket = format_cpu_list(same), str(place[0])
         siblings = parse_cpu_list(listed)
         if siblings not in groups:
             groups[siblings] = Core(
                 cpus=tuple(sorted(siblings & allowed)),
                 siblings=tuple(sorted(siblings)),
-                # Virtual machines may say -1: unknown.
+                # -1 in some virtual machines: unknown.
                 socket=max(0, int(socket or 0)),
                 node=node_of.get(cpu, 0),
             )
     return tuple(sorted(groups.values(), key=lambda core: (core.socket, core.node, core.siblings)))
 
 
+def _first_entry(lines: Iterable[str]) -> dict[str, str]:
+    """Stop after the first entry: the kernel generates the file slowly on hosts with hundreds of CPUs."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, found, value = line.partition(":")
+        if found:
+            fields[name.strip()] = value.strip()
+        elif fields:
+            break
+    return fields
+
+
 def _cpuinfo_places(root: Path) -> dict[int, tuple[int, int]]:
-    """Socket and core number of each CPU as /proc/cpuinfo has them."""
+    """Socket and core number of each CPU in /proc/cpuinfo."""
     places = {}
     for block in _text(root / "proc/cpuinfo").split("\n\n"):
-        fields: dict[str, str] = dict(re.findall(r"^(.*?)[ \t]*:[ \t]*(.*)$", block, re.MULTILINE))
+        fields = _first_entry(block.splitlines())
         if fields.get("processor", "").isdigit():
             cpu = int(fields["processor"])
             places[cpu] = (int(fields.get("physical id", 0)), int(fields.get("core id", -1 - cpu)))

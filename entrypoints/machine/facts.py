@@ -1,19 +1,16 @@
-"""What of a host a process may use: the frozen facts that `topology.read` returns. Torch-free.
+"""The frozen dataclasses that describe the host as one process may use it; `topology.read` fills them. Torch-free.
 
-CPU numbers are the kernel's own. Sizes are in bytes.
+CPU numbers are the kernel's. Sizes are in bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-EMULATED = "emulated"
-SUPPORTED_MACHINE = "x86_64"
-
 
 @dataclass(frozen=True)
 class Core:
-    """A physical core. `cpus`: its allowed hardware threads, lowest first; `siblings`: all that are online."""
+    """A physical core. `cpus`: its allowed hardware threads, lowest first; `siblings`: all online ones."""
 
     cpus: tuple[int, ...]
     siblings: tuple[int, ...]
@@ -23,7 +20,7 @@ class Core:
 
 @dataclass(frozen=True)
 class NumaNode:
-    """A NUMA node. `cpus`: all that are online, empty for memory alone (CXL, HBM).
+    """A NUMA node. `cpus`: its online CPUs, empty for a node of memory only (CXL, HBM).
 
     `allowed`: whether this process may take memory from it.
     """
@@ -36,7 +33,7 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class Quota:
-    """Processor time that all processes of the container share, in CPUs, and the file that says so."""
+    """The container's processor time in CPUs, shared by all its processes, and the file that sets it."""
 
     cpus: float
     source: str
@@ -44,32 +41,10 @@ class Quota:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Memory that all processes of the container share, and the file that says so."""
+    """The container's memory, shared by all its processes, and the file that sets it."""
 
     limit_bytes: int
     source: str
-
-
-@dataclass(frozen=True)
-class Interface:
-    """A network interface. `speed_mbits` is None where the driver does not say."""
-
-    name: str
-    addresses: tuple[str, ...]
-    is_loopback: bool
-    is_up: bool
-    mtu: int
-    speed_mbits: int | None = None
-
-
-@dataclass(frozen=True)
-class Route:
-    """The way to `master_addr`: its address, this host's own address on the way, and the interface."""
-
-    master_addr: str
-    address: str
-    source: str
-    interface: str
 
 
 @dataclass(frozen=True)
@@ -77,12 +52,11 @@ class Topology:
     """One process's view of its host.
 
     `cores`: the physical cores that have an allowed CPU, ordered by socket, NUMA node and first hardware thread.
-    `launcher_cpus`: the CPUs of the MPI or Slurm process that started this one, `agent_cpus`: those of the Python
-    (torchrun's agent) that did, `parent_cpus`: those of whatever did; None where there is none.
-    `bf16`: "amx_bf16", "avx512_bf16", or "emulated" (correct, but slower than fp32), within ONEDNN_MAX_CPU_ISA.
-    `features`: those of cpuinfo.FEATURES that the CPU has. `machine`: "x86_64", "aarch64", ...
-    `memory_policy`: "default", the name of the policy in force, or "refused" (the container forbids reading it).
-    `route` is None where it was not asked for. `warnings`: what could not be read, and what that means.
+    `launcher_cpus`: the CPU mask of the MPI or Slurm process above this one, `agent_cpus`: of the Python process
+    (torchrun's agent) above, `parent_cpus`: of the parent process; None if there is no such process.
+    `machine`, `model`, `features`: as in cpus.Cpu. `bf16`: from cpus.bf16_of, which respects ONEDNN_MAX_CPU_ISA.
+    `memory_policy`: from numa.current; "default" on a host with one NUMA node.
+    `warnings`: what could not be read, and the consequence.
     """
 
     machine: str
@@ -95,10 +69,7 @@ class Topology:
     quota: Quota | None = None
     memory_bytes: int | None = None
     memory_limit: MemoryLimit | None = None
-    shm_bytes: int | None = None
     memory_policy: str = "default"
-    interfaces: tuple[Interface, ...] = ()
-    route: Route | None = None
     launcher_cpus: frozenset[int] | None = None
     agent_cpus: frozenset[int] | None = None
     parent_cpus: frozenset[int] | None = None
@@ -106,13 +77,5 @@ class Topology:
 
     @property
     def allowed(self) -> frozenset[int]:
-        """The CPUs that this process may run on: affinity mask, cpuset and online CPUs."""
+        """The CPUs that this process may use: affinity mask, cpuset and online CPUs."""
         return frozenset(cpu for core in self.cores for cpu in core.cpus)
-
-
-@dataclass(frozen=True)
-class MemoryPolicy:
-    """Where the rank's memory comes from: `mode` "default", "preferred" or "interleave", on `nodes`."""
-
-    mode: str = "default"
-    nodes: tuple[int, ...] = ()

@@ -1,8 +1,7 @@
-"""Which network interface leads to rank 0's node. Torch-free.
+"""The network interface that leads to rank 0's node, and addresses. Torch-free.
 
-A cluster host has several interfaces, and its own name often resolves to loopback: a backend that looks its
-host name up may advertise an address that no other node can reach. The route to `master_addr` is the one
-that the job's traffic can take for sure.
+A cluster host has several interfaces, and its own name often resolves to loopback: a backend that resolves the
+host name may advertise an address that no other node can reach. The route to MASTER_ADDR avoids this.
 """
 
 from __future__ import annotations
@@ -12,60 +11,113 @@ import ipaddress
 import socket
 import struct
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable, TypeVar
 
 from entrypoints.cli.errors import MeetingError, UsageError
-from entrypoints.machine.facts import Interface, Route
-from entrypoints.placement.detect import DistributedEnvironment
 
+T = TypeVar("T")
+
+# The user's choice of an interface. Despite its name it counts for every backend of this stack.
+USERS_CHOICE = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
 _RETRY_SECONDS = 0.5
-_ARPHRD_LOOPBACK = "772"
 
 
-def is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+@dataclass(frozen=True)
+class Route:
+    """The route to `master_addr`: its address, this host's own address on the route, and the interface."""
+
+    master_addr: str
+    address: str
+    source: str
+    interface: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The interface over which the ranks communicate, and why, in words."""
+
+    interface: str
+    reason: str
+
+
+def choose(
+    master_addr: str,
+    several_nodes: bool,
+    wanted: str = "",
+    deadline_seconds: float = 0.0,
+    table: Mapping[str, list[str]] | None = None,
+) -> Choice:
+    """The interface for the process group: `wanted` (from USERS_CHOICE), or the one on the route to rank 0.
+
+    The only place that decides it. `table`: addresses by interface, by default this host's. Raises UsageError for
+    an unknown interface and, if there are several nodes, for loopback. Loopback may come from a host name that
+    /etc/hosts maps to 127.0.1.1 on rank 0's own node, as Debian's installer writes it.
+    """
+    table = interfaces() if table is None else table
+    if wanted:
+        if wanted not in table:
+            shown = ", ".join(" ".join((name, *addresses)) for name, addresses in table.items())
+            raise UsageError(
+                f"{USERS_CHOICE} is {wanted!r}, expected one of {shown}: unset it or name one of these"
+            )
+        choice = Choice(wanted, f"{USERS_CHOICE}={wanted}")
+        why, fix = choice.reason, f"unset {USERS_CHOICE}"
+    else:
+        found = route(master_addr, deadline_seconds)
+        choice = Choice(found.interface, f"{found.source} on the route to {master_addr} ({found.address})")
+        why = f"MASTER_ADDR {master_addr!r} is {found.address} on {socket.gethostname()}"
+        fix = "set MASTER_ADDR to an address that other nodes reach (a 127.0.1.1 line in /etc/hosts hides it)"
+    if several_nodes and any(is_loopback(address) for address in table[choice.interface]):
+        raise UsageError(
+            f"{why}, which is loopback ({choice.interface}), but the ranks are on several nodes: {fix}"
+        )
+    return choice
+
+
+def route(master_addr: str, deadline_seconds: float = 0.0) -> Route:
+    """The route from this host to `master_addr`. Raises UsageError if there is none."""
+    address = resolve(master_addr, deadline_seconds)
+    source = source_address(address)
+    return Route(master_addr, address, source, interface_of(source, interfaces()))
 
 
 def resolve(host: str, deadline_seconds: float = 0.0) -> str:
-    """The address of `host`, IPv4 before IPv6, tried again until the deadline: a cluster's DNS may lag.
+    """The address of `host`, IPv4 before IPv6. Retries until the deadline: a cluster's DNS may lag.
 
-    Raises MeetingError where the name does not resolve in that time.
+    Raises MeetingError if the name does not resolve in that time.
     """
-    end = time.monotonic() + deadline_seconds
-    while True:
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-        except (OSError, UnicodeError) as error:
-            if time.monotonic() + _RETRY_SECONDS > end:
-                raise MeetingError(
-                    f"MASTER_ADDR {host!r} does not resolve on {socket.gethostname()} ({error}), expected a name "
-                    "or address that every node can resolve: correct it, or see the cluster's DNS and /etc/hosts"
-                ) from error
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+    try:
+        found = _retried(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM), deadline_seconds)
+    except (OSError, UnicodeError) as error:
+        raise MeetingError(
+            f"MASTER_ADDR {host!r} does not resolve on {socket.gethostname()} ({error}), expected a name or "
+            "address that every node can resolve: correct it, or check the cluster's DNS and /etc/hosts"
+        ) from error
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def wait_for_port(host: str, port: int, deadline_seconds: float) -> None:
-    """Returns when a connection to the port has been made and closed. Raises UsageError after the deadline."""
+    """Return once the port accepts a connection. Raises UsageError after the deadline."""
     end = time.monotonic() + deadline_seconds
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=max(1.0, end - time.monotonic())).close()
-        except OSError as error:
-            if time.monotonic() + _RETRY_SECONDS > end:
-                raise UsageError(
-                    f"nobody listens at {host}:{port} within {deadline_seconds:g} s ({error}), expected the "
-                    "launcher where the nodes meet: see that it runs, and that the network lets this node reach it"
-                ) from error
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return
+
+    def connect() -> None:
+        socket.create_connection((host, port), timeout=max(1.0, end - time.monotonic())).close()
+
+    try:
+        _retried(connect, deadline_seconds)
+    except OSError as error:
+        raise UsageError(
+            f"no process listens at {host}:{port} after {deadline_seconds:g} s ({error}), expected the launcher "
+            "where the nodes meet: check that it is running, and that this node can reach it"
+        ) from error
 
 
 def source_address(address: str) -> str:
-    """This host's own address on the route to `address`. Nothing is sent. Raises MeetingError without a route."""
+    """This host's own address on the route to `address`. Sends nothing. Raises MeetingError without a route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -73,13 +125,13 @@ def source_address(address: str) -> str:
         except OSError as error:
             raise MeetingError(
                 f"no route to MASTER_ADDR {address} from {socket.gethostname()} ({error}): "
-                "connect the nodes by a network, or set MASTER_ADDR to an address on the one they share"
+                "connect the nodes by a network, or set MASTER_ADDR to an address on their common network"
             ) from error
         return str(probe.getsockname()[0])
 
 
 def interfaces(if_inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, list[str]]:
-    """The addresses of every interface: the primary IPv4 one and all of IPv6."""
+    """The addresses of each interface: its primary IPv4 address and all IPv6 addresses."""
     found: dict[str, list[str]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -96,71 +148,28 @@ def interfaces(if_inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, list[st
     return found
 
 
-def interface_of(address: str, table: dict[str, list[str]]) -> str:
-    """The interface that holds `address`. All of 127.0.0.0/8 is the loopback interface's."""
+def interface_of(address: str, table: Mapping[str, list[str]]) -> str:
+    """The interface that has `address`. The loopback interface has all of 127.0.0.0/8."""
     for name, addresses in table.items():
         if address in addresses or (is_loopback(address) and any(is_loopback(other) for other in addresses)):
             return name
     raise UsageError(
-        f"no interface holds {address}, this host's address on the route to MASTER_ADDR (found {table}): "
-        "set GLOO_SOCKET_IFNAME to the interface to use"
+        f"no interface has {address}, this host's address on the route to MASTER_ADDR (found {table}): "
+        f"set {USERS_CHOICE} to the interface to use"
     )
 
 
-def route(master_addr: str, deadline_seconds: float = 0.0) -> Route:
-    """The way from this host to `master_addr`. Raises UsageError where there is none."""
-    address = resolve(master_addr, deadline_seconds)
-    source = source_address(address)
-    return Route(master_addr, address, source, interface_of(source, interfaces()))
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def describe(root: Path = Path("/")) -> tuple[Interface, ...]:
-    """The interfaces as `root`/sys shows them, by name; addresses are known under the real root only."""
-    held = interfaces() if root == Path("/") else {}
-    found = []
-    for folder in sorted((root / "sys/class/net").glob("*/")):
-        speed = _text(folder / "speed")  # virtual ones have none, or say -1
-        found.append(
-            Interface(
-                name=folder.name,
-                addresses=tuple(held.get(folder.name, ())),
-                is_loopback=_text(folder / "type") == _ARPHRD_LOOPBACK,
-                # Loopback and tunnels are "unknown" while they work.
-                is_up=_text(folder / "operstate") in ("up", "unknown"),
-                mtu=int(_text(folder / "mtu") or 0),
-                speed_mbits=int(speed) if speed.isdigit() else None,
-            )
-        )
-    return tuple(found)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:  # an interface that is down refuses to tell its speed
-        return ""
-
-
-def choose(environment: DistributedEnvironment, wanted: str = "", deadline_seconds: float = 0.0) -> str:
-    """The interface for the process group: `wanted` (the user's own choice) or the one on the route to rank 0.
-
-    Raises UsageError for an unknown interface, and for loopback where there are several nodes: that covers a
-    host name that /etc/hosts maps to 127.0.1.1 on rank 0's own node, as Debian's installer writes it.
-    """
-    table = interfaces()
-    if wanted:
-        if wanted not in table:
-            raise UsageError(
-                f"GLOO_SOCKET_IFNAME is {wanted!r}, expected one of {', '.join(table)}: correct or unset it"
-            )
-        name, why = wanted, f"GLOO_SOCKET_IFNAME={wanted}"
-    else:
-        found = route(environment.master_addr, deadline_seconds)
-        name = found.interface
-        why = f"MASTER_ADDR {environment.master_addr!r} is {found.address} on {socket.gethostname()}"
-    if environment.several_nodes and any(is_loopback(address) for address in table[name]):
-        raise UsageError(
-            f"{why}, which is loopback ({name}), but the {environment.world_size} ranks are on several nodes: "
-            "set MASTER_ADDR to an address that the others reach (a 127.0.1.1 line in /etc/hosts hides it)"
-        )
-    return name
+def _retried(attempt: Callable[[], T], deadline_seconds: float) -> T:
+    """The result of `attempt`; after the deadline its OSError or UnicodeError."""
+    end = time.monotonic() + deadline_seconds
+    while True:
+        try:
+            return attempt()
+        except (OSError, UnicodeError):
+            if time.monotonic() + _RETRY_SECONDS > end:
+                raise
+            time.sleep(_RETRY_SECONDS)

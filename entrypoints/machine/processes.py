@@ -1,31 +1,100 @@
-"""What /proc tells of other processes of this container. Torch-free; a test can replace the folder `proc`."""
+"""Processes in /proc: state, children, variables, mapped files, CPU masks of the processes above. Torch-free.
+
+A test can replace the folder `proc`, or the root above it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoints.machine.cpus import parse_cpu_list
+
 PROC = Path("/proc")
-# A rank may be stopped for a moment by a debugger or a snapshot: after so long the user wants to know.
+# A debugger or a snapshot may stop a rank for a moment: report it only after this time.
 STOPPED_SECONDS = 2.0
 _POLL_SECONDS = 0.5
 
+# The processes that start ranks, as the kernel names them (15 characters). A launcher that binds its ranks divides
+# its own CPU mask among them.
+_LAUNCHERS = {
+    "hydra_pmi_proxy",
+    "orted",
+    "prted",
+    "mpirun",
+    "mpiexec",
+    "orterun",
+    "mpirun.openmpi",  # Debian's names; Open MPI 4's mpirun itself starts the ranks of its own node
+    "mpiexec.openmpi",
+    "prterun",
+    "mpispawn",
+    "mpiexec.hydra",
+    "slurmstepd",
+    "flux-shell",
+}
+# torchrun's agent, by the name of its script or of its interpreter.
+_AGENT = re.compile(r"torchrun|python[\d.]*|pt_main_thread")
+
+
+@dataclass(frozen=True)
+class CpuMasks:
+    """`own`: this process's mask. `parent`: its parent's.
+
+    `launcher`: the mask of the nearest MPI or Slurm process above. `agent`: of the nearest Python process above.
+    None if there is no such process. `mems`: the NUMA nodes from which this process may take memory.
+    """
+
+    own: frozenset[int]
+    mems: frozenset[int]
+    parent: frozenset[int] | None = None
+    agent: frozenset[int] | None = None
+    launcher: frozenset[int] | None = None
+
+
+def cpu_masks(root: Path = Path("/")) -> CpuMasks:
+    """The masks of this process and of the processes above it, from `root`/proc."""
+    proc = root / "proc"
+    status = _status(proc / "self")
+    own = parse_cpu_list(status["Cpus_allowed_list"])
+    mems = parse_cpu_list(status.get("Mems_allowed_list", "0"))
+    above: list[tuple[str, frozenset[int]]] = []
+    while status["PPid"] != "0":
+        try:
+            status = _status(proc / status["PPid"])
+        except OSError:  # hidden from this user (hidepid)
+            break
+        above.append((status["Name"], parse_cpu_list(status["Cpus_allowed_list"])))
+    return CpuMasks(
+        own=own,
+        mems=mems,
+        parent=above[0][1] if above else None,
+        agent=next((mask for name, mask in above if _AGENT.fullmatch(name)), None),
+        launcher=next((mask for name, mask in above if name in _LAUNCHERS), None),
+    )
+
+
+def mapped_files(maps: Path = PROC / "self/maps") -> frozenset[str]:
+    """The files that this process has mapped, and so really loaded, as paths without symbolic links."""
+    return frozenset(line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.count("/"))
+
 
 def state(pid: int, proc: Path = PROC) -> str:
-    """The kernel's letter for what a process does (proc(5)): T is stopped, Z has ended. Empty where it is gone."""
+    """The state of a process as in proc(5): T is stopped, Z is a zombie. Empty if the process does not exist."""
     return (_stat(pid, proc) or [""])[0]
 
 
 def children(pid: int, proc: Path = PROC) -> list[int]:
-    """The processes that `pid` has started and that are still there."""
+    """The child processes of `pid`."""
     numbers = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
     return sorted(number for number in numbers if _stat(number, proc)[1:2] == [str(pid)])
 
 
 def variables(pid: int, proc: Path = PROC) -> dict[str, str]:
-    """The environment that a process was started with; empty where it may not be read."""
+    """The environment with which a process was started; empty if it cannot be read."""
     try:
         entries = (proc / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -34,12 +103,12 @@ def variables(pid: int, proc: Path = PROC) -> dict[str, str]:
 
 
 def stopped_line(rank: object, local_rank: object, node_rank: object) -> str:
-    """What is told of a rank that a signal has stopped."""
+    """The message about a rank that a signal has stopped."""
     return f"rank {rank} (local {local_rank}, node {node_rank}) is stopped (SIGSTOP): the others wait for it"
 
 
-def tell_of_stopped_ranks(node: object) -> None:
-    """Says of each rank that this process has started that it is stopped, once, as long as this process runs."""
+def report_stopped_ranks(node: object) -> None:
+    """Report each stopped (SIGSTOP) child rank once, from a background thread."""
     threading.Thread(target=_watch, args=(node,), daemon=True).start()
 
 
@@ -55,8 +124,12 @@ def _watch(node: object) -> None:
                 print(line, file=sys.stderr, flush=True)
 
 
+def _status(process: Path) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+):[ \t]*(.*)$", (process / "status").read_text(), re.MULTILINE))
+
+
 def _stat(pid: int, proc: Path) -> list[str]:
-    """The fields behind the name, which may hold anything: state, parent, and so on."""
+    """The fields after the name (which may hold anything): state, parent, ..."""
     try:
         return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

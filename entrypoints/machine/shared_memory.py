@@ -1,25 +1,29 @@
-"""What ccl's ranks of one node need in /dev/shm to talk through shared memory. Torch-free.
+"""What ccl's ranks of one node need in /dev/shm to communicate through shared memory. Torch-free.
 
-libfabric's shm provider (of Intel MPI 2021.18) makes a file for each rank, but it works only where there is room
-for one file for each online CPU of the host, however few of them the container may use. Each rank looks for itself
-at its start: where all find less they talk over tcp without a word, and where some find less, because others have
-filled theirs already, they cannot meet at all.
+libfabric's shm provider (of Intel MPI 2021.18) creates a file for each rank, but works only if there is room for
+one file for each online CPU of the host, however few of them the container may use. Each rank checks this for
+itself when it starts. If all ranks find too little room, they silently use TCP. If only some do, because the files
+of others have filled it, the ranks cannot connect at all.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-DIRECTORY = "/dev/shm"  # noqa: S108  the provider's own choice
+DIRECTORY = "/dev/shm"  # noqa: S108 - the provider's choice
 MEBIBYTE = 1 << 20
-# Messages under way that a rank's file has room for. With the provider's own 1024 a file is of 64 MiB, and a host
-# of 128 CPUs would need 8 GiB; with 256 the collectives of two ranks are as fast.
+# Messages in flight that a rank's file has room for. With the provider's default of 1024 a file has 64 MiB, and a
+# host of 128 CPUs would need 8 GiB; with 256 the collectives of two ranks are as fast.
 QUEUE_LENGTH = 256
 FILE_BYTES = 16 * MEBIBYTE
-# OpenMP's and the data loading workers' small files come and go beside.
+# OpenMP and the data loading workers create and delete small files too.
 SPARE_BYTES = 2 * MEBIBYTE
+# libfabric's shm provider maps a file of each rank of the node, PROCESS:USER:NUMBER.
+_FILE = re.compile(r"/\d+:\d+:\d+( \(deleted\))?")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Space:
 
 
 def read(directory: str = DIRECTORY) -> Space:
-    """Nothing at all where there is no such place."""
+    """Zero bytes if the directory does not exist."""
     try:
         found = os.statvfs(Path(directory))
     except OSError:
@@ -40,21 +44,26 @@ def read(directory: str = DIRECTORY) -> Space:
 
 
 def online_cpus() -> int:
-    """As libfabric counts them: those of the host, whatever the container's CPU set."""
+    """The number of CPUs as libfabric counts them: the host's, whatever the container's CPU set."""
     return os.sysconf("SC_NPROCESSORS_ONLN")
 
 
 def needed(ranks: int, cpus: int) -> int:
-    """Free bytes with which all `ranks` of a node get shared memory for sure; a single one needs none.
+    """Free bytes that guarantee shared memory to all `ranks` of a node; a single rank needs none.
 
-    `cpus`: the online ones of the host.
+    `cpus`: the host's online CPUs.
     """
     if ranks == 1:
         return 0
-    # The last rank looks when the others may have filled their files.
+    # The last rank may check after the others have filled their files.
     return (cpus + ranks - 1) * FILE_BYTES + SPARE_BYTES
 
 
 def option(ranks: int, cpus: int) -> str:
-    """Docker's option for a container that has enough, rounded up to whole GiB."""
+    """Docker's option for a container with enough shared memory, rounded up to full GiB."""
     return f"--shm-size {-(-needed(ranks, cpus) // (1024 * MEBIBYTE))}g"
+
+
+def is_in_use(mapped_files: Iterable[str]) -> bool:
+    """Whether a ccl rank that has mapped these files exchanges data through shared memory."""
+    return any(_FILE.search(file) for file in mapped_files)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine.cpus import EMULATED
 from entrypoints.operators import attention_bf16, attention_fp32, attention_mask, randomness
 from entrypoints.operators.bf16_products import computed_in
 from entrypoints.operators.randomness import Rule

@@ -11,7 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
 from entrypoints import contract
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine.cpus import EMULATED
 
 if TYPE_CHECKING:
     import torch

@@ -1,7 +1,7 @@
-"""`plan [--json]`: what a rank started here and now would get, without starting it. Torch-free.
+"""`plan [--json]`: what a rank would get if it started here and now. Starts no rank. Torch-free.
 
-plan                                            # the rank that this process is
-plan --local-world-size 4                       # what if there were four on this node
+plan                                            # this process's rank
+plan --local-world-size 4                       # what if this node had four ranks
 plan --local-world-size 4 --local-rank 3 --json
 """
 
@@ -12,25 +12,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count, whole_number
-from entrypoints.cli.options import Parser, positive_integer
-from entrypoints.machine import topology
+from entrypoints.cli.options import Parser, default_backend, positive_integer
+from entrypoints.machine import network, topology
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Topology
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import planner, preload
-from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.plan.planner import RankPlan
 
-# More ranks than these are not shown one by one.
+# The table shows no more ranks than this one by one.
 _MOST_RANKS_SHOWN = 32
-
-
-def default_backend() -> str:
-    """The backend of a job that names none."""
-    return "ccl" if packages.installed(packages.CCL) else "gloo"
+_WHAT_IF = "what-if"  # the launcher of a job that does not run
 
 
 def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
@@ -40,22 +35,21 @@ def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("plan", "What a rank that is started here and now would get, and why.")
+    parser = Parser("plan", "Print what a rank would get if it started here and now, and why.")
     add = parser.add_argument
     add("--json", action="store_true", help="one JSON document instead of a table")
-    add("--backend", metavar="NAME", help="the process group to plan for (default: %(default)s)",
+    add("--backend", metavar="NAME", help="backend of the process group (default: %(default)s)",
         default=default_backend())  # fmt: skip
-    add("--local-world-size", type=positive_integer, metavar="R", help="what if R ranks ran on this node")
-    add("--local-rank", metavar="I", help="which of them, from 0 (default: 0)")
-    add("--world-size", type=positive_integer, metavar="W", help="what if W ranks ran on all nodes (default: R)")
+    add("--local-world-size", type=positive_integer, metavar="R", help="plan as if R ranks ran on this node")
+    add("--local-rank", metavar="I", help="the rank on this node to plan for, from 0 (default: 0)")
+    add("--world-size", type=positive_integer, metavar="W", help="plan as if the job had W ranks (default: R)")
     options = parser.parse_args(argv)
     place = detect.detect(os.environ)
     if options.local_world_size or options.world_size or options.local_rank:
         place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
-    host = topology.read(master_addr=place.master_addr if place.launcher != _WHAT_IF else None)
-    libraries = preload.find(os.environ)
+    host, libraries = topology.read(), preload.find(os.environ)
     ranks = 1 if options.json else min(place.local_world_size, _MOST_RANKS_SHOWN)
-    made = planner.plan(place, host, os.environ, libraries, options.backend)
+    made = _with_interface(planner.plan(place, host, os.environ, libraries, options.backend), os.environ)
     if options.json:
         print(json.dumps(made.document(), indent=2))
         return 0
@@ -67,15 +61,26 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-_WHAT_IF = "what-if"
+def _with_interface(made: RankPlan, environ: Mapping[str, str]) -> RankPlan:
+    """The plan with the interface that the process group will use, or the error that it will raise."""
+    place = made.placement
+    if place.world_size == 1 or place.launcher == _WHAT_IF:
+        return made
+    try:
+        choice = network.choose(place.master_addr, place.several_nodes, environ.get(network.USERS_CHOICE, ""))
+    except UsageError as error:
+        return replace(made, warnings=(*made.warnings, str(error)))
+    return replace(
+        made, reasons=(*made.reasons, f"the ranks communicate over {choice.interface}: {choice.reason}")
+    )
 
 
 def what_if(
     place: DistributedEnvironment, local_world_size: int | None, local_rank: str | None, world_size: int | None
 ) -> DistributedEnvironment:
-    """A rank of a job that does not run. Raises UsageError for numbers that cannot be."""
+    """A rank of a job that does not run. Raises UsageError for impossible numbers."""
     if local_world_size is None:
-        raise UsageError("plan: --local-rank and --world-size need --local-world-size: the ranks on this node")
+        raise UsageError("plan: --local-rank and --world-size need --local-world-size (the ranks on this node)")
     index = whole_number(local_rank or "0")
     if index is None or index >= local_world_size:
         raise UsageError(
@@ -93,7 +98,7 @@ def what_if(
 
 
 def table(made: RankPlan, host: Topology, others: list[RankPlan]) -> str:
-    """The plan for people. `others`: those of all ranks of the node, where there are several."""
+    """The plan for people. `others`: the plans of all ranks of the node, if there are several."""
     place, memory = made.placement, made.memory_policy
     limits = [f"{len(host.online)} CPUs online, {len(host.allowed)} allowed, {count(len(host.cores), 'core')}"]
     if host.quota:

@@ -1,4 +1,4 @@
-"""What a plan says of itself while it is made."""
+"""The notes that a plan collects while it is made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Notes:
-    """Reasons for what was decided, and warnings of what the user may want to change. Lines are added in order."""
+    """Reasons for decisions, and warnings about what the user may want to change. Lines are appended in order."""
 
     reasons: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,30 +1,64 @@
-"""What one rank gets of its node: cores, threads, memory, variables, preloads, and why. Pure and torch-free."""
+"""What one rank gets of its node: cores, threads, memory, variables, preloads, and why. Pure and torch-free.
+
+`plan` makes a RankPlan, `entrypoint plan` prints it, and rank.start applies it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count, whole_number
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import EMULATED, SUPPORTED_MACHINE, MemoryPolicy, Topology
-from entrypoints.placement.detect import DistributedEnvironment, variables
-from entrypoints.placement.detect import warnings as environment_warnings
-from entrypoints.plan import ccl_workers, share
-from entrypoints.plan import threads as openmp
+from entrypoints.machine.cpus import EMULATED, SUPPORTED_MACHINE, format_cpu_list
+from entrypoints.machine.facts import Topology
+from entrypoints.machine.numa import REFUSED, MemoryPolicy
+from entrypoints.placement import detect
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import ccl
+from entrypoints.plan.cores import Share, share_of
 from entrypoints.plan.notes import Notes
 from entrypoints.plan.preload import Preloads, compose
-from entrypoints.plan.rank_plan import RankPlan
-from entrypoints.plan.share import Share
-from entrypoints.plan.threads import LAUNCH_ROLE as LAUNCH_ROLE
+from entrypoints.plan.threads import explain_threads, openmp_variables, users_threads
 
-# torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
+# For TORCH_CPP_LOG_LEVEL: torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
 QUIET = "FATAL"
-# The trainer's default for --dataloader_num_workers.
-# Rows of text are put together in a few milliseconds a batch: one process is ahead, the other works.
+# A batch of text is collated in a few milliseconds: one process prepares batches ahead while another one works.
 _MOST_DATALOADER_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank's share of its node, with a reason in words for each decision.
+
+    `cores`: the CPU numbers that the rank is bound to, including second hardware threads.
+    `nodes`: the NUMA nodes of `cores`.
+    `ccl_worker_cores`: CPUs kept for oneCCL's worker threads, not among `cores`.
+    `environment`: every variable that will be set. `preload`: the paths added to LD_PRELOAD.
+    `dataloader_workers`: processes that can load data without using a compute thread's core.
+    `backend`: of the process group. `bf16`: as in Topology.
+    """
+
+    placement: DistributedEnvironment
+    cores: tuple[int, ...]
+    nodes: tuple[int, ...]
+    omp_num_threads: int
+    ccl_worker_cores: tuple[int, ...]
+    memory_policy: MemoryPolicy
+    dataloader_workers: int
+    backend: str
+    bf16: str
+    environment: Mapping[str, str]
+    preload: tuple[str, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def document(self) -> dict[str, object]:
+        """The JSON of `plan --json`."""
+        fields = asdict(self)
+        return {**fields.pop("placement"), **fields}
 
 
 def plan(
@@ -34,39 +68,36 @@ def plan(
     preloads: Preloads,
     backend: str,
 ) -> RankPlan:
-    """Divide the allowed cores among the node's ranks and derive the rest. A user's own variable always wins.
+    """Divide the allowed cores among the node's ranks and derive the rest. A variable that the user has set stays.
 
-    Raises UsageError for a user's variable that cannot be read, and for a machine that the stack is not made for.
+    Raises UsageError for an invalid variable of the user, and for an unsupported machine.
     """
     if topology.machine != SUPPORTED_MACHINE:
         raise UsageError(
-            f"this CPU is {topology.machine}, expected {SUPPORTED_MACHINE}: the stack's images, wheels and "
-            "preloads are made for x86-64 alone, and under emulation training takes many times longer"
+            f"this CPU is {topology.machine}, expected {SUPPORTED_MACHINE}: use an x86-64 machine; the images, "
+            "wheels and preloads are built for it, and training under emulation takes many times longer"
         )
-    notes = Notes(warnings=[*environment_warnings(environment, user_environ), *topology.warnings])
-    part = share.of_rank(environment, topology, notes)
-    own_threads = openmp.users_threads(environment, user_environ, notes)
+    notes = Notes(warnings=[*detect.warnings(environment, user_environ), *topology.warnings])
+    share = share_of(environment, topology, notes)
+    own_threads = users_threads(environment, user_environ, notes)
     fixed = int(own_threads.split(",")[0]) if own_threads else None
-    workers = ccl_workers.worker_cores(environment, part, backend, fixed, user_environ, notes)
-    computing = tuple(core for core in part.cores if not set(workers) & set(core.cpus)) or tuple(part.cores)
-    kept = len(part.cores) - len(computing)
-    threads = fixed or min(part.most_threads, len(computing))
-    openmp.explain_threads(own_threads, threads, part, kept, notes)
+    workers = ccl.worker_cores(environment, share, backend, fixed, user_environ, notes)
+    computing = tuple(core for core in share.cores if not set(workers) & set(core.cpus)) or tuple(share.cores)
+    threads = fixed or min(share.most_threads, len(computing))
+    explain_threads(own_threads, threads, share, len(share.cores) - len(computing), notes)
     cpus = tuple(sorted(cpu for core in computing for cpu in core.cpus))
-    memory = _memory_policy(part, topology, notes)
-    _meeting(environment, topology, user_environ, notes)
+    memory_policy = _memory_policy(share, topology, notes)
 
-    chosen = variables(environment)
+    chosen = detect.variables(environment)
     chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
-    chosen.update(openmp.variables(part, computing, threads, user_environ, preloads, notes))
-    if backend == "ccl" and environment.world_size > 1:
-        chosen.update(ccl_workers.variables(workers, environment.local_world_size, user_environ))
-    loaders = _dataloader_workers(part, len(cpus), threads, user_environ, notes)
+    chosen.update(openmp_variables(share, computing, threads, user_environ, preloads, notes))
+    chosen.update(ccl.worker_variables(environment, backend, workers, user_environ))
+    loaders = _dataloader_workers(share, len(cpus), threads, user_environ, notes)
     chosen[contract.DATALOADER_WORKERS] = str(loaders)
     if "TORCH_CPP_LOG_LEVEL" not in user_environ:
         chosen["TORCH_CPP_LOG_LEVEL"] = QUIET
         notes.reasons.append(
-            f"TORCH_CPP_LOG_LEVEL={QUIET}: torch's C++ errors arrive as exceptions, its log repeats them"
+            f"TORCH_CPP_LOG_LEVEL={QUIET}: torch raises its C++ errors as exceptions, and its log repeats them"
         )
     if preloads.paths:
         chosen["LD_PRELOAD"] = compose(user_environ.get("LD_PRELOAD", ""), preloads.paths)
@@ -77,7 +108,7 @@ def plan(
         nodes=tuple(sorted({core.node for core in computing})),
         omp_num_threads=threads,
         ccl_worker_cores=workers,
-        memory_policy=memory,
+        memory_policy=memory_policy,
         dataloader_workers=loaders,
         backend=backend,
         bf16=topology.bf16,
@@ -89,8 +120,11 @@ def plan(
 
 
 def ranks_for(topology: Topology) -> int:
-    """The ranks that `launch --nproc-per-node auto` starts on this node: one for each NUMA node with allowed
-    cores, or each socket where nodes are not known; no more than the CPU quota fills, and one at least."""
+    """The number of ranks that `launch --nproc-per-node auto` starts on this node.
+
+    One for each NUMA node with allowed cores (each socket if NUMA nodes are unknown), but no more than the CPU
+    quota can keep busy, and at least one.
+    """
     places = len({(core.socket, core.node) for core in topology.cores})
     if topology.quota is None:
         return max(1, places)
@@ -98,53 +132,38 @@ def ranks_for(topology: Topology) -> int:
     return max(1, min(places, math.ceil(topology.quota.cpus / cores_each), math.floor(topology.quota.cpus)))
 
 
-def _meeting(
-    environment: DistributedEnvironment, topology: Topology, environ: Mapping[str, str], notes: Notes
-) -> None:
-    """Say over which interface the ranks meet; `network.choose` decides it when they do."""
-    own, route = environ.get("GLOO_SOCKET_IFNAME"), topology.route
-    if own:
-        notes.reasons.append(f"GLOO_SOCKET_IFNAME={own} is the user's own: the ranks talk over it")
-    elif route and environment.world_size > 1:
-        notes.reasons.append(
-            f"the ranks talk over {route.interface}: {route.source} is on the way to {route.master_addr}"
-        )
-
-
-def _memory_policy(part: Share, topology: Topology, notes: Notes) -> MemoryPolicy:
-    """Near memory for a rank on one NUMA node, all of its nodes in turn for one that reaches over several."""
+def _memory_policy(share: Share, topology: Topology, notes: Notes) -> MemoryPolicy:
+    """The nearest memory for a rank on one NUMA node, interleaved memory for a rank on several nodes."""
     usable = {node.number for node in topology.nodes if node.allowed and node.memory_bytes and node.cpus}
     if sum(node.memory_bytes > 0 for node in topology.nodes) < 2:
         return MemoryPolicy()
-    nodes = tuple(sorted({core.node for core in part.cores} & usable))
-    if topology.memory_policy == "refused":
+    nodes = tuple(sorted({core.node for core in share.cores} & usable))
+    if topology.memory_policy == REFUSED:
         notes.reasons.append(
             "no memory policy: this container forbids it (CAP_SYS_NICE allows it); pages come from the NUMA node "
-            "of the thread that touches them first, which for a rank on one node is the same"
+            "of the thread that touches them first, which is the same for a rank on one node"
         )
     elif topology.memory_policy != "default":
-        notes.reasons.append(f"the memory policy {topology.memory_policy!r} is set already (numactl) and stays")
-    elif part.shares_cores or not nodes:
-        notes.reasons.append(
-            "no memory policy: the threads move between NUMA nodes, and their memory comes with them"
-        )
+        notes.reasons.append(f"the memory policy {topology.memory_policy!r} is set already (numactl) and is kept")
+    elif share.shares_cores or not nodes:
+        notes.reasons.append("no memory policy: the threads move between NUMA nodes, so no node is the nearest")
     elif len(nodes) == 1:
         notes.reasons.append(
-            f"memory comes from NUMA node {nodes[0]} first; from others when it is full, rather than be killed"
+            f"memory comes from NUMA node {nodes[0]} first, and from other nodes when that node is full"
         )
         return MemoryPolicy("preferred", nodes)
     else:
         notes.reasons.append(
-            f"memory comes from NUMA nodes {format_cpu_list(nodes)} in turn: what the main thread fills is read "
-            "by the threads of all of them, and one node's memory would be the bottleneck"
+            f"memory comes from NUMA nodes {format_cpu_list(nodes)} in turn: the threads on all nodes read what "
+            "the main thread writes, and the memory of one node would be the bottleneck"
         )
         return MemoryPolicy("interleave", nodes)
     return MemoryPolicy()
 
 
-def _dataloader_workers(part: Share, cpus: int, threads: int, environ: Mapping[str, str], notes: Notes) -> int:
-    """Processes that fit beside the compute threads: on second hardware threads, or on cores without one."""
-    spare = 0 if part.crowded else math.floor(min(cpus, part.quota)) - threads
+def _dataloader_workers(share: Share, cpus: int, threads: int, environ: Mapping[str, str], notes: Notes) -> int:
+    """Processes that fit next to the compute threads: on second hardware threads, or on cores without a thread."""
+    spare = 0 if share.crowded else math.floor(min(cpus, share.quota)) - threads
     workers = max(0, min(_MOST_DATALOADER_WORKERS, spare))
     own = environ.get(contract.DATALOADER_WORKERS, "")
     if own:
@@ -153,13 +172,13 @@ def _dataloader_workers(part: Share, cpus: int, threads: int, environ: Mapping[s
             raise UsageError(
                 f"{contract.DATALOADER_WORKERS} is {own!r}, expected a number of processes: correct or unset it"
             )
-        notes.reasons.append(f"{contract.DATALOADER_WORKERS}={own} is the user's own")
+        notes.reasons.append(f"{contract.DATALOADER_WORKERS}={own} is set by the user")
         return value
     if workers:
-        where = f"beside {count(threads, 'thread')} on {count(cpus, 'CPU')}"
-        notes.reasons.append(f"{count(workers, 'process', 'processes')} to load data: there is room {where}")
-    else:
         notes.reasons.append(
-            "data is loaded by the main thread: a process for it would take its time from a compute thread"
+            f"{count(workers, 'process', 'processes')} to load data: {count(cpus, 'CPU')} have room next to "
+            f"{count(threads, 'thread')}"
         )
+    else:
+        notes.reasons.append("the main thread loads data: a process for it would take time from a compute thread")
     return workers

@@ -1,7 +1,7 @@
-"""The libraries that a training process is started with: a faster allocator and Intel's OpenMP. Torch-free.
+"""The libraries that a rank preloads (LD_PRELOAD): a faster allocator and Intel's OpenMP. Torch-free.
 
-Found by soname, because distributions ship no unversioned lib*.so with the run-time package, and verified in
-/proc/self/maps afterwards, because the dynamic linker only warns about a preload that it cannot load.
+`find` finds them by soname, because run-time packages contain no unversioned lib*.so. `not_loaded` checks them in
+the process's memory map, because the dynamic linker only warns about a preload that it cannot load.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from entrypoints.machine import processes
+
 
 @dataclass(frozen=True)
 class Library:
-    """One thing to preload. `sonames`: the names that provide it, best first. `rivals`: its other providers."""
+    """A library to preload. `sonames`: the files that provide it, best first. `rivals`: prefixes of alternatives.
+
+    `without`: the consequence of not loading it.
+    """
 
     name: str
     sonames: tuple[str, ...]
@@ -39,7 +44,7 @@ LIBRARIES = (
         "Intel OpenMP",
         ("libiomp5.so",),
         ("libiomp5", "libomp", "libgomp"),
-        "threads come from the OpenMP library that torch brings",
+        "threads come from the OpenMP library that torch bundles",
         "install the Python package intel-openmp",
     ),
 )
@@ -47,7 +52,7 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Preloads:
-    """`paths`: what to add to LD_PRELOAD, in order. `reasons` and `warnings` say why, in words."""
+    """`paths`: to add to LD_PRELOAD, in order. `reasons` and `warnings`: for people."""
 
     paths: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -55,7 +60,7 @@ class Preloads:
 
 
 def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None = None) -> Preloads:
-    """The paths of LIBRARIES on this host, but for those that the user's own LD_PRELOAD provides already."""
+    """The paths of LIBRARIES on this host, except libraries that the user's LD_PRELOAD provides already."""
     locate = locate or Locator().locate
     paths: list[str] = []
     reasons: list[str] = []
@@ -75,7 +80,7 @@ def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None 
 
 
 class Locator:
-    """Finds a library's file: in the Python environment, in the dynamic linker's cache, in the usual folders."""
+    """Finds a library's file: in the Python environment, the dynamic linker's cache, and the usual folders."""
 
     def __init__(self, prefix: str = sys.prefix, cache: str | None = None) -> None:
         self._prefix = Path(prefix) / "lib"
@@ -85,13 +90,13 @@ class Locator:
         ]
 
     def locate(self, soname: str) -> str | None:
-        """The absolute path of the file that provides `soname`, None where there is none."""
+        """The absolute path of the file that provides `soname`, or None."""
         candidates = [self._prefix / soname, *self._cached(soname), *(folder / soname for folder in self._usual)]
         return next((str(path) for path in candidates if path.is_file()), None)
 
     def _cached(self, soname: str) -> list[Path]:
         if self._cache is None:
-            # Users' PATH often lacks /sbin. The 64-bit libraries are marked "libc6,x86-64" or similar.
+            # /sbin is often not on PATH. The 64-bit libraries are marked "libc6,x86-64" or similar.
             listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
             self._cache = listing.stdout
         found = re.findall(rf"^\s*{re.escape(soname)} \(libc6,.*?\) => (.*)$", self._cache, re.MULTILINE)
@@ -99,21 +104,24 @@ class Locator:
 
 
 def split(value: str) -> list[str]:
-    """LD_PRELOAD's entries: the dynamic linker takes colons and spaces between them."""
+    """The entries of LD_PRELOAD, which are separated by colons or spaces."""
     return [entry for entry in re.split(r"[:\s]+", value) if entry]
 
 
 def compose(users: str, paths: Iterable[str]) -> str:
-    """LD_PRELOAD with the user's entries first, then ours, none twice."""
+    """LD_PRELOAD with the user's entries first, then `paths`, without duplicates."""
     return ":".join(dict.fromkeys([*split(users), *paths]))
 
 
-def verify(paths: Iterable[str], maps_path: Path = Path("/proc/self/maps")) -> list[str]:
+def not_loaded(paths: Iterable[str], mapped_files: Collection[str]) -> list[str]:
+    """Those of `paths` that a process with these mapped files (processes.mapped_files) has not loaded."""
+    return [path for path in paths if str(Path(path).resolve()) not in mapped_files]
+
+
+def verify(paths: Iterable[str]) -> list[str]:
     """A warning for each of `paths` that this process has not loaded."""
-    loaded = {line.split(maxsplit=5)[5] for line in maps_path.read_text().splitlines() if line.count("/")}
     return [
         f"{path} was to be preloaded, but this process has not loaded it: "
         f"check that it exists on this node and is built for {os.uname().machine}"
-        for path in paths
-        if str(Path(path).resolve()) not in loaded
+        for path in not_loaded(paths, processes.mapped_files())
     ]

@@ -1,4 +1,4 @@
-"""How many threads a rank computes with, and how Intel's OpenMP places them. Pure and torch-free."""
+"""The number of compute threads (OMP_NUM_THREADS), and how Intel's OpenMP places them. Pure and torch-free."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from entrypoints.cli.numbers import count
 from entrypoints.machine.facts import Core
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
+from entrypoints.plan.cores import Share
 from entrypoints.plan.notes import Notes
 from entrypoints.plan.preload import Preloads, split
-from entrypoints.plan.share import Share
 
-# The role under which our own `launch` starts its ranks; torchrun passes it to them as ROLE_NAME.
+# The role under which `launch` starts its ranks. torchrun passes it to them as ROLE_NAME.
 LAUNCH_ROLE = "cpu-train-stack"
 _PLACEMENT = ("KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 
 
 def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str], notes: Notes) -> str | None:
-    """The user's own OMP_NUM_THREADS, None where the plan chooses. Raises UsageError for what is no number."""
+    """The user's OMP_NUM_THREADS, or None if the plan chooses. Raises UsageError for an invalid value."""
     own = environ.get("OMP_NUM_THREADS", "")
     if (
         own == "1"
@@ -36,15 +36,15 @@ def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str
         return None
     if own and not re.fullmatch(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*", own):
         raise UsageError(
-            f"OMP_NUM_THREADS is {own!r}, expected a number of threads from 1 on: correct or unset it"
+            f"OMP_NUM_THREADS is {own!r}, expected a number of threads, 1 or more: correct or unset it"
         )
     return own or None
 
 
 def explain_threads(own: str | None, threads: int, share: Share, kept: int, notes: Notes) -> None:
-    """Say where `threads` come from. `kept`: cores of the share on which none of them runs."""
+    """Notes the reason for `threads`. `kept`: cores of the share that are kept for communication."""
     if own is not None:
-        notes.reasons.append(f"OMP_NUM_THREADS={own} is the user's own")
+        notes.reasons.append(f"OMP_NUM_THREADS={own} is set by the user")
         if threads > share.most_threads:
             limit = count(len(share.cores), "core")
             if share.limited:
@@ -53,27 +53,27 @@ def explain_threads(own: str | None, threads: int, share: Share, kept: int, note
                 f"OMP_NUM_THREADS={own}, but this rank has {limit}: more threads than cores are slow"
             )
     elif share.crowded:
-        notes.reasons.append(f"OMP_NUM_THREADS={threads}: there are more ranks than CPUs, more threads help none")
+        notes.reasons.append(f"OMP_NUM_THREADS={threads}: there are more ranks than CPUs")
     elif share.limited:
         notes.reasons.append(f"OMP_NUM_THREADS={threads}: {_under_quota(threads, share.quota)}")
     else:
-        rest = f" but {count(kept, 'core')} for communication" if kept else ""
+        rest = f", except {count(kept, 'core')} for communication" if kept else ""
         notes.reasons.append(
             f"OMP_NUM_THREADS={threads}: one thread for each of the rank's physical cores{rest}; "
-            "a second one on a core would compete for the same arithmetic units"
+            "a second thread on a core would compete for the same arithmetic units"
         )
 
 
 def _under_quota(threads: int, quota: float) -> str:
     if threads > quota:
         return (
-            f"more threads than the quota's {quota:g} CPUs: the pauses when its time is used up cost less than "
-            "the part of it that fewer threads would leave"
+            f"more threads than the quota's {quota:g} CPUs: the pauses when the quota is used up cost less than "
+            "the time that fewer threads would leave unused"
         )
     return f"no more threads than the quota's {quota:g} CPUs, so the kernel has no reason to pause them"
 
 
-def variables(
+def openmp_variables(
     share: Share,
     computing: Sequence[Core],
     threads: int,
@@ -81,40 +81,40 @@ def variables(
     preloads: Preloads,
     notes: Notes,
 ) -> dict[str, str]:
-    """Intel OpenMP's variables; none without its library. `computing`: the cores for compute threads."""
+    """Intel OpenMP's variables; none if its library is not loaded. `computing`: the cores for compute threads."""
     paths = [*preloads.paths, *split(environ.get("LD_PRELOAD", ""))]
     if not any(Path(path).name.startswith("libiomp5") for path in paths):
         return {}
     chosen: dict[str, str] = {}
     if "KMP_BLOCKTIME" in environ:
-        notes.reasons.append(f"KMP_BLOCKTIME={environ['KMP_BLOCKTIME']} is the user's own")
+        notes.reasons.append(f"KMP_BLOCKTIME={environ['KMP_BLOCKTIME']} is set by the user")
     else:
         chosen["KMP_BLOCKTIME"] = "1"
         notes.reasons.append("KMP_BLOCKTIME=1: idle threads sleep after 1 ms and leave the cores to data loading")
     users = next((name for name in _PLACEMENT if name in environ), None)
     if users:
-        notes.reasons.append(f"{users}={environ[users]} is the user's own: threads are placed by it")
+        notes.reasons.append(f"{users}={environ[users]} is set by the user and places the threads")
         return chosen
     if share.shares_cores or threads > len(computing):
         notes.reasons.append(
-            "threads are not placed: others use these cores, or there are fewer cores than threads; the kernel "
-            "finds idle CPUs"
+            "threads are not placed: other processes use these cores, or there are fewer cores than threads; the "
+            "kernel finds idle CPUs"
         )
     elif all(len(core.cpus) == 1 for core in computing):
         notes.reasons.append("threads are not placed: each of the rank's cores has one hardware thread")
     else:
         chosen["KMP_AFFINITY"] = affinity(core.cpus[0] for core in computing)
         notes.reasons.append(
-            "KMP_AFFINITY: compute threads keep to one hardware thread of each core, so that no two meet on one, "
-            "and move between them; the others are for data loading and communication"
+            "KMP_AFFINITY: compute threads use one hardware thread of each core, so that no two share a core; the "
+            "second hardware threads are for data loading and communication"
         )
     return chosen
 
 
 def affinity(cpus: Iterable[int]) -> str:
-    """All threads on all of these CPUs, none bound to a single one.
+    """KMP_AFFINITY for threads that may run on all of these CPUs, none bound to a single CPU.
 
-    So bound, one would wait where another program has its CPU, and what the main thread starts would inherit its
-    own. libiomp5 gives forked children, which load data, the process's whole mask back.
+    A bound thread would wait while another program uses its CPU, and processes that the main thread starts would
+    inherit its CPU. libiomp5 gives forked children, which load data, the process's complete mask.
     """
     return "granularity=fine,proclist=[{" + ",".join(map(str, sorted(cpus))) + "}],explicit"

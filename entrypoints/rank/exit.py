@@ -1,7 +1,7 @@
-"""How a rank tells the agent that started it why it failed, and how a failing process ends. Torch-free.
+"""The end of a rank: it records its error for torchrun's agent, then exits. Torch-free.
 
-torchrun's agent gives every rank a file name in TORCHELASTIC_ERROR_FILE; what is written there is the cause
-that it reports, and the file's time tells which of several ranks failed first.
+torchrun's agent names a file for each rank in TORCHELASTIC_ERROR_FILE. It reports the error in that file, and the
+file's time shows when the rank failed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ _ATEXIT_SECONDS = 10.0
 
 
 def record(error: BaseException) -> None:
-    """Leave `error` for the agent, in torchrun's format; nothing where there is no agent."""
+    """Write `error` to the agent's file, in torchrun's format. Without an agent, do nothing."""
     name = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not name or Path(name).exists():  # the first error is the cause
         return
@@ -35,7 +34,7 @@ def record(error: BaseException) -> None:
         "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "timestamp": str(int(time.time())),
     }
-    # "printed": the error has been printed. "again": a restart may succeed.
+    # "printed": this rank has printed the error. "again": a restart may succeed.
     document = {
         "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details},
         "printed": printed,
@@ -44,59 +43,47 @@ def record(error: BaseException) -> None:
     try:
         Path(name).write_text(json.dumps(document))
     except OSError as problem:
-        print(f"the cause of the failure could not be left for the launcher: {problem}", file=sys.stderr)
+        print(f"warning: the launcher cannot report this rank's error: {problem}", file=sys.stderr)
 
 
-def usage(error: UsageError) -> int:
-    """Print the line, leave the cause for the agent. Returns the exit code."""
+def report_usage_error(error: UsageError) -> int:
+    """Print the error's line and record the error. Returns the exit code."""
     print(f"error: {error}", file=sys.stderr, flush=True)
     record(error)
     return contract.USAGE_EXIT_CODE
 
 
-def how_it_ended(returncode: int, out_of_memory: bool = False) -> tuple[int, str]:
-    """How a process ended: its exit code as a shell gives it, and in words. `returncode` is -N for signal N."""
-    if returncode >= 0:
-        return returncode, f"exited with code {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:  # a real-time signal has no name
-        name = f"signal {-returncode}"
-    cause = ": out of memory (the container's limit)" if out_of_memory else ""
-    return 128 - returncode, f"was killed by {name}{cause}"
+def exit_failed(code: int) -> NoReturn:
+    """End this failed process. Its exit handlers run, but for _ATEXIT_SECONDS at most.
 
-
-def leave(code: int) -> NoReturn:
-    """End this failing process for sure: what it registered for its end runs, but may not hang.
-
-    A normal end waits for other threads and for destructors of the process group, which may wait for peers
-    that wait for us.
+    A normal exit waits for other threads and for the process group's destructors. Both may wait for peers that
+    wait for this rank.
     """
     limit = threading.Timer(_ATEXIT_SECONDS, os._exit, (code,))
     limit.daemon = True
     limit.start()
-    _end(code)
+    _exit(code)
 
 
-def finish() -> NoReturn:
-    """End this process, whose work is done, as the interpreter would, but without taking the interpreter down.
+def exit_finished() -> NoReturn:
+    """End this successful process as the interpreter does, but without finalizing the interpreter.
 
-    A thread of gloo may still hold the tensors of the last collective. To free them it takes the interpreter's
-    lock, and a thread that asks for it while the interpreter is taken down is ended in the middle of a C++
-    destructor: "terminate called without an active exception", SIGABRT (torch 2.13 with Python 3.11; nearly
-    one in three jobs of two ranks that ended with all_gather_object).
+    A thread of gloo may still hold the tensors of the last collective. To free them, it takes the interpreter's
+    lock. During finalization, the interpreter ends such a thread in the middle of a C++ destructor: "terminate
+    called without an active exception", SIGABRT (torch 2.13 with Python 3.11; nearly one in three jobs of two
+    ranks that ended with all_gather_object).
     """
-    # What the interpreter does first: the threads of a pool that nobody has shut down would be waited for in vain
+    # The interpreter's own first step: without it, the threads of a pool that is not shut down never end
     # (torch.compile keeps such a pool).
-    for leave in reversed(getattr(threading, "_threading_atexits", ())):
-        leave()
+    for shut_down in reversed(getattr(threading, "_threading_atexits", ())):
+        shut_down()
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
-    _end(0)
+    _exit(0)
 
 
-def _end(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:

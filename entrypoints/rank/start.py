@@ -1,4 +1,7 @@
-"""Turns this process into one rank: detect, plan, bind, export, and exec the worker with its preloads."""
+"""Turn this process into one rank: detect, plan, bind, export, and exec the worker with its preloads.
+
+`read_exported` is the worker's end of the exec.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +11,39 @@ from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import MemoryPolicy
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement import detect
-from entrypoints.plan import command as plan
+from entrypoints.plan.command import make
 from entrypoints.plan.preload import split
-
-# What we added to LD_PRELOAD: the worker verifies it and takes it out again for its own children.
 
 
 def start(argv: list[str]) -> NoReturn:
-    """Replace this process by the worker that runs `argv` ("train ..." or "run ...")."""
-    made = plan.make(os.environ, named_backend(argv))
-    if made.placement.local_rank == 0:
-        for warning in made.warnings:
+    """Replace this process by the worker that runs `argv` ("train ...", "run ..." or "bench ...")."""
+    plan = make(os.environ, named_backend(argv))
+    if plan.placement.local_rank == 0:
+        for warning in plan.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
     try:
-        os.sched_setaffinity(0, made.cores)
+        os.sched_setaffinity(0, plan.cores)
     except OSError as error:
         raise UsageError(
-            f"the rank cannot be bound to its cores {list(made.cores)} ({error}): "
-            "the container's CPU set has changed, or it forbids sched_setaffinity"
+            f"cannot bind the rank to its cores {list(plan.cores)} ({error}): expected these cores in the "
+            "container's CPU set and sched_setaffinity allowed; check both"
         ) from error
-    if made.memory_policy != MemoryPolicy():
-        _set_memory_policy(made.memory_policy)
+    if plan.memory_policy != MemoryPolicy():
+        _set_memory_policy(plan.memory_policy)
     environ = dict(os.environ)
-    detect.export(made.placement, environ)
-    environ.update(made.environment)
-    environ[contract.LAUNCHER] = made.placement.launcher
-    environ[contract.PRELOADED] = ":".join(made.preload)
-    os.execve(sys.executable, python("entrypoints.rank.worker", argv), environ)  # noqa: S606 - no shell is the point
+    detect.export(plan.placement, environ)
+    environ.update(plan.environment)
+    environ[contract.LAUNCHER] = plan.placement.launcher
+    environ[contract.PRELOADED] = ":".join(plan.preload)
+    os.execve(sys.executable, python_command("entrypoints.rank.worker", argv), environ)  # noqa: S606 - no shell is the point
 
 
 def named_backend(argv: list[str]) -> str | None:
-    """The process group that a rank's command names with --backend, None where it names none.
+    """The value of --backend in a rank's command line; None without it.
 
-    Only read, to keep cores for its worker threads: the command's own parser judges it.
+    The plan reserves cores for the backend's worker threads. The command's own parser validates the value later.
     """
     command, *rest = argv
     if command == "train":
@@ -52,7 +53,7 @@ def named_backend(argv: list[str]) -> str | None:
         name, given, value = word.partition("=")
         if name == "--backend":
             return value if given else next(words, None)
-        if command == "run":  # what follows the script is the script's
+        if command == "run":  # the script's own arguments follow its name
             if word == "-m" or not word.startswith("-"):
                 return None
             if word in ("--timeout", "--no-adapt"):
@@ -61,7 +62,7 @@ def named_backend(argv: list[str]) -> str | None:
 
 
 def _trainers_backend(argv: list[str]) -> str | None:
-    """The value of --backend, or else of a flag from old guides. The command line overrides the file."""
+    """The value of --backend, or of an old guide's flag. The command line overrides the configuration file."""
     from entrypoints.adapt.words import BACKENDS, name_of
     from entrypoints.cli import config_files
 
@@ -74,7 +75,7 @@ def _trainers_backend(argv: list[str]) -> str | None:
 
 
 def _set_memory_policy(policy: MemoryPolicy) -> None:
-    from entrypoints.machine import numa  # ctypes takes its time to import
+    from entrypoints.machine import numa  # imported here: ctypes is slow to import
 
     try:
         numa.apply(policy)
@@ -82,23 +83,23 @@ def _set_memory_policy(policy: MemoryPolicy) -> None:
         nodes = ", ".join(map(str, policy.nodes))
         print(
             f"warning: memory policy {policy.mode} on NUMA node {nodes} is refused ({error}): pages come from the "
-            "node of the thread that touches them first",
+            "node of the thread that first writes to them",
             file=sys.stderr,
             flush=True,
         )
 
 
-def python(module: str, argv: list[str]) -> list[str]:
-    """The command that runs `module` of this package in this interpreter, with the same view of sys.path."""
-    # -P (Python 3.11) keeps the current folder's files from hiding the libraries'; hand it on where it was given.
+def python_command(module: str, argv: list[str]) -> list[str]:
+    """The command that runs `module` of this package in this interpreter, with the same sys.path."""
+    # -P (Python 3.11) prevents files in the current folder from hiding libraries: pass it on if it was given.
     safe = ["-P"] if getattr(sys.flags, "safe_path", False) else []
     return [sys.executable, *safe, "-m", module, *argv]
 
 
-def take_back(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironment, list[str]]:
-    """In the worker: the environment that `start` exported, and the preloads to verify.
+def read_exported(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironment, list[str]]:
+    """In the worker: the placement that `start` exported, and the preloads to verify.
 
-    LD_PRELOAD goes back to what the user had: it was for this process, not for those that it starts.
+    LD_PRELOAD is reset to the user's own value: the plan's preloads are for this process, not for its children.
     """
     ours = split(environ.pop(contract.PRELOADED, ""))
     rest = [path for path in split(environ.get("LD_PRELOAD", "")) if path not in ours]

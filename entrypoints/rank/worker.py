@@ -1,6 +1,6 @@
-"""One rank's work, after the exec: verify the preloads, make the process group, run the trainer or the script.
+"""One rank's work, after the exec: verify the preloads, create the process group, run the trainer or the script.
 
-Started by `entrypoints.rank.start` only, with its variables set.
+Only `entrypoints.rank.start` starts this module, with its variables set.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from typing import NoReturn, Protocol
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.group import banner
+from entrypoints.group.backends import check_backend
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, check_backend, initialize
-from entrypoints.machine import cpuinfo
+from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, initialize
+from entrypoints.machine import cpus
 from entrypoints.operators import attention, bf16_products, dropout, library
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload
-from entrypoints.rank import exit as failure
-from entrypoints.rank import last_words, script, start
+from entrypoints.rank import script, start, tracebacks
+from entrypoints.rank.exit import exit_failed, exit_finished, record, report_usage_error
 
-# For the group that only carries the ranks' usage errors to rank 0.
+# The timeout of a group that only sends the ranks' usage errors to rank 0.
 _USAGE_SECONDS = 30.0
 
 
 class Job(Protocol):
-    """What `prepare` of the trainer, of the script runner and of bench return."""
+    """The result of `prepare` of the trainer, the script runner and bench."""
 
     @property
     def backend(self) -> str: ...
     @property
     def timeout_seconds(self) -> float: ...
     def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
-        """Do the work. `announce`: to call on every rank once its input is known to be good, or not at all."""
+        """Do the work. Returns the exit code. `announce` is a collective to call once the input is valid."""
 
 
 def prepare(command: str, argv: list[str]) -> Job:
-    """Parse the command's own arguments. Raises UsageError; starts nothing."""
+    """Parse and check the command's own arguments. Raises UsageError."""
     if command == "run":
         return script.prepare(argv)
     if command == "bench":
@@ -52,7 +53,7 @@ def prepare(command: str, argv: list[str]) -> Job:
 
 
 def work(command: str, argv: list[str], environment: DistributedEnvironment, preloaded: list[str]) -> int:
-    """Run one rank to its end. Returns the exit code; raises what the job raises. `preloaded`: as `take_back`."""
+    """Run one rank to its end. Returns the exit code; raises what the job raises. `preloaded`: see `start`."""
     job: Job | None = None
     problem: UsageError | None = None
     try:
@@ -66,11 +67,11 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         (job.backend, job.timeout_seconds) if job else (_others_backend(command, argv), _USAGE_SECONDS)
     )
     with initialize(environment, backend, timeout):
-        # Not every node sees the same files: rank 0 says what is wrong anywhere, and all stop together.
+        # Nodes may see different files: rank 0 prints the errors of all ranks, and all ranks exit together.
         agree(str(problem) if problem else None)
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
-        bf16 = cpuinfo.bf16_of(os.environ)
+        bf16 = cpus.bf16_of(os.environ)
         widened = bf16_products.needed(bf16)
         if widened:
             bf16_products.install()
@@ -78,48 +79,48 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
             dropout.install()
         if library.wanted(contract.ATTENTION_KERNEL):
             attention.install(bf16, widened)
-        return job.run(environment, partial(banner.show, environment, preloaded))
+        return job.run(environment, partial(banner.show, environment, preloaded, bf16))
 
 
 def _others_backend(command: str, argv: list[str]) -> str:
-    """The group of the ranks that can go on, which this one has to join to say that it cannot."""
+    """The backend of the ranks without an error: this rank joins their group to report its own error."""
     try:
         return check_backend(start.named_backend([command, *argv]) or DEFAULT_BACKEND)
-    except UsageError:  # which is the others' error too
+    except UsageError:  # the other ranks have this error too
         return DEFAULT_BACKEND
 
 
 def main() -> NoReturn:
-    _whole_lines()
-    environment, preloaded = start.take_back(os.environ)
+    _buffer_lines()
+    environment, preloaded = start.read_exported(os.environ)
     for warning in preload.verify(preloaded):
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
     command, *argv = sys.argv[1:]
     try:
         code = work(command, argv, environment, preloaded)
     except UsageError as error:
-        code = failure.usage(error)
+        code = report_usage_error(error)
     except SystemExit as error:
         code = _exit_code(error)
         if code:
-            failure.record(error)
-    except BaseException as error:  # noqa: BLE001 - a rank ends here, whatever its job raised
-        last_words.say(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
-        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+            record(error)
+    except BaseException as error:  # noqa: BLE001 - every exception of the job ends the rank here
+        tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
+        code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
     if code:
-        failure.leave(code)
-    failure.finish()
+        exit_failed(code)
+    exit_finished()
 
 
-def _whole_lines() -> None:
-    """Write each line at once: unbuffered, print writes its line's end by itself, between other ranks' lines."""
+def _buffer_lines() -> None:
+    """Write each line in one call. Unbuffered, print writes the newline separately, after other ranks' lines."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _exit_code(error: SystemExit) -> int:
-    """What the interpreter makes of sys.exit's argument: None is success, a text is printed and 1."""
+    """sys.exit's argument as an exit code: None is 0; any text is printed, and the code is 1."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):

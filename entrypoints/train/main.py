@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from entrypoints.adapt.adaptation import release
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine import cpuinfo
+from entrypoints.machine import cpus
 from entrypoints.train.flags.arguments import Parsed, parse, training_arguments
 from entrypoints.train.loop import console
 from entrypoints.train.model import ipex
@@ -97,7 +97,7 @@ def _run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce
         ipex.keep_weights()  # before TrainingArguments creates accelerate's state
     arguments = agreed(lambda: training_arguments(parsed))
     if arguments.bf16:
-        warning = console.bf16_warning(replicas.gather(cpuinfo.bf16_of(os.environ)))
+        warning = console.bf16_warning(replicas.gather(cpus.bf16_of(os.environ)))
         if warning is not None:
             console.note(warning, rank, kind="warning")
     folder = Path(arguments.output_dir)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
-from entrypoints.machine import cpuinfo
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine import cpus
+from entrypoints.machine.cpus import EMULATED
 from tests.containers import RunInImage
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -19,7 +19,7 @@ ISA = "ONEDNN_MAX_CPU_ISA"
 # in bf16 is computed in fp32; with them and without AMX, their kernel computes attention without dropout too.
 NO_BF16, NO_AMX = {ISA: "AVX512_CORE"}, {ISA: "AVX512_CORE_BF16"}
 with_instructions = pytest.mark.skipif(
-    cpuinfo.read().bf16 == EMULATED,
+    cpus.read_model().bf16 == EMULATED,
     reason="this CPU has no bf16 instructions: the kernel for them cannot run on it",
 )
 
@@ -52,7 +52,7 @@ def test_a_user_can_have_torchs_own(run_in_image: RunInImage, variables: tuple[s
     env = {**NO_AMX, **dict.fromkeys(variables, "torch")}
     done = run_in_image("run", "/s/kernels_in_use.py", env=env, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
-    if cpuinfo.read().bf16 == EMULATED:
+    if cpus.read_model().bf16 == EMULATED:
         left = left - {"attention-without-dropout"}
     assert set(done.stdout.split()) == left
 
@@ -60,4 +60,4 @@ def test_a_user_can_have_torchs_own(run_in_image: RunInImage, variables: tuple[s
 def test_attention_without_dropout_is_left_to_torch_where_torch_has_amx(run_in_image: RunInImage) -> None:
     done = run_in_image("run", "/s/kernels_in_use.py", docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
-    assert ("attention-without-dropout" in done.stdout) == (cpuinfo.read().bf16 == "avx512_bf16")
+    assert ("attention-without-dropout" in done.stdout) == (cpus.read_model().bf16 == "avx512_bf16")

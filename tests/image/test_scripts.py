@@ -261,7 +261,7 @@ def test_a_broken_script_tells_why_once_and_without_our_frames(image: str, tmp_p
         assert text.count("[rank0]") == 0 or text.count("[rank1]") == 0, text
     # The launcher may have ended the other one before it could say its line.
     lines = [line for line in same.splitlines() if not line.startswith("[")]
-    line = r"rank [01]: KeyError: 'label' \(/broken/same.py:4\); rank [01] has failed before"
+    line = r"rank [01]: KeyError: 'label' \(/broken/same.py:4\); rank [01] failed first"
     assert len(lines) <= 2
     assert all(re.fullmatch(line, one) for one in lines[:-1])
     assert "exited with code 1" in lines[-1]

@@ -57,12 +57,12 @@ LISTS = {"entrypoints": ENTRYPOINTS, "tooling": TOOLING}
 SHARED = {
     "entrypoints.launch.mpi.hostfile",
     "entrypoints.launch.mpi.ssh",
-    "entrypoints.machine.cpuinfo",
+    "entrypoints.machine.cpus",
     "entrypoints.machine.facts",
     "entrypoints.machine.shared_memory",
     "entrypoints.machine.topology",
-    "entrypoints.plan.ccl_workers",
-    "entrypoints.plan.division",
+    "entrypoints.plan.ccl",
+    "entrypoints.plan.cores",
 }
 TORCH_FREE = ("contract", "cli", "placement", "machine", "plan")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}

@@ -1,4 +1,4 @@
-"""`./inv test`: the checks first, because they are quick, then the tests from the quick to the slow."""
+"""`./inv test`: the checks first, because they are quick, then the unit tests, then the tests that need Docker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling.basis import files
+from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import say
 from tooling.engine import api
@@ -24,24 +25,50 @@ CHECKS = (
 )
 # A superset of tooling/requirements.txt, with the same versions.
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
+PARTS = ("unit", "image", "cluster")
+TESTS = ROOT / "tests"
 # Processes for the unit tests, at most: with more, starting them takes longer than the tests.
 _MAX_PROCESSES = 4
+# What two tests in containers at the same time need: each trains with two to four ranks.
+_WORKER_MEMORY_BYTES = 4 << 30
 
 
-def run(unit_only: bool) -> None:
-    """Runs ruff, mypy and pytest; the exit code is the first one that is not 0."""
+def run(part: str | None = None) -> None:
+    """Runs ruff, mypy and all tests, or one part: `unit` (with ruff and mypy), `image`, `cluster`, or a test file.
+
+    Raises Exit with the first exit code that is not 0.
+    """
+    file = None if part is None or part in PARTS else _test_file(part)
     install_requirements()
-    for check in CHECKS:
-        say("$ " + " ".join(check))
-        _call("-m", *check)
-    if not unit_only:
+    if part in (None, "unit"):
+        for check in CHECKS:
+            say("$ " + " ".join(check))
+            _call("-m", *check)
+    if part != "unit" and not (file and file.startswith("tests/unit/")):
         api.ensure(say)
         build.build(parse.load().pin(), say)
-    # One process more than cores, because some unit tests wait. Containers need all cores for one test.
-    processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
-    _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
-    if not unit_only:
-        _pytest("tests/image", "tests/cluster")
+    if file:
+        _pytest(file)
+        return
+    cores = os.cpu_count() or 1
+    if part in (None, "unit"):
+        # One process more than cores, because some unit tests wait.
+        _pytest("tests/unit", f"--numprocesses={min(cores + 1, _MAX_PROCESSES)}", "--dist=loadfile")
+    # The tests of clusters first: their files take longest, and a long file at the end would run alone.
+    slow = [f"tests/{name}" for name in ("cluster", "image") if part in (None, name)]
+    if slow:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        workers = max(1, min(_MAX_PROCESSES, cores, memory // _WORKER_MEMORY_BYTES))
+        _pytest(*slow, f"--numprocesses={workers}", "--dist=loadfile", "--no-loadscope-reorder")
+
+
+def _test_file(part: str) -> str:
+    """The path of a test file, from the checkout's root. `part` may also be a test: FILE::TEST."""
+    path, separator, test = part.partition("::")
+    file = Path(path).resolve()
+    if not (file.is_file() and file.is_relative_to(TESTS)):
+        raise UsageError(f"--part {part}: expected {', '.join(PARTS)}, or a file in tests/")
+    return f"{file.relative_to(ROOT)}{separator}{test}"
 
 
 def _pytest(*arguments: str) -> None:

@@ -21,16 +21,16 @@ def doctor(_c: Context, json: bool = False) -> None:
 @task(
     name="test",
     help={
-        "unit": "only the tests that need no Docker",
+        "part": "unit (the checks, and the tests that need no Docker), image, cluster, or a file in tests/",
         "inside": "a row of ./inv matrix: only the entrypoints' unit tests, in its image",
         "torch-source": f"with --inside: {TORCH_SOURCE_HELP}",
     },
 )
-def run_suite(_c: Context, unit: bool = False, inside: str | None = None, torch_source: str = "row") -> None:
+def run_suite(_c: Context, part: str | None = None, inside: str | None = None, torch_source: str = "row") -> None:
     """Run the checks (ruff, mypy) and the complete test suite."""
-    if (unit and inside) or (torch_source != "row" and not inside):
-        raise UsageError("test takes --unit, or --inside PIN with or without --torch-source: give one of the two")
+    if (part and inside) or (torch_source != "row" and not inside):
+        raise UsageError("test takes --part, or --inside PIN with or without --torch-source: give one of the two")
     if inside:
         in_image.run(Choice(inside, torch_source=torch_source), say)
     else:
-        suite.run(unit_only=unit)
+        suite.run(part)

@@ -12,8 +12,9 @@ from typing import Any
 
 from entrypoints import contract
 from entrypoints.machine import shared_memory
+from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
-from entrypoints.plan import division
+from entrypoints.plan.cores import divide
 from tooling.basis import identity
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
@@ -101,20 +102,6 @@ class ClusterSpec:
         return [*self.node_names, *([LAUNCHER] if self.launcher == "mpirun" else [])]
 
 
-def split_cores(cores: Sequence[Core], nodes: int) -> list[list[int]]:
-    """The CPU numbers of each node: the host's `cores` divided as `plan` divides a node's cores among its ranks.
-
-    Contiguous shares of physical cores that differ by at most one core, within a socket where possible. With fewer
-    cores than nodes, each node gets hardware threads. With fewer threads than nodes, nodes share cores in turn.
-    """
-    if nodes <= len(cores):
-        return [sorted(cpu for core in share for cpu in core.cpus) for share in division.shares(cores, nodes)]
-    threads = [cpu for core in cores for cpu in core.cpus]
-    if nodes <= len(threads):
-        return [list(division.divide(threads, nodes, node)) for node in range(nodes)]
-    return [list(cores[node % len(cores)].cpus) for node in range(nodes)]
-
-
 def shm_bytes(ranks: int, cpus: int) -> int:
     """The size of a node's /dev/shm: what its ranks need on a host with `cpus`, and 1 GiB for all else.
 
@@ -128,7 +115,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
 
     `keys`: the folder of tooling.cluster.keys, for mpirun only.
     """
-    shares = dict(zip(spec.node_names, split_cores(cores, spec.nodes), strict=True))
+    shares = dict(zip(spec.node_names, divide(cores, spec.nodes), strict=True))
     limits: dict[str, str | int] = {}
     if spec.memory:
         limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
@@ -141,7 +128,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
             "labels": LABELS,
-            "cpuset": ",".join(map(str, share)),
+            "cpuset": format_cpu_list(cpu for core in share for cpu in core.cpus),
             "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
             "volumes": [_volume(mount) for mount in spec.mounts],

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TypedDict
 
-from entrypoints.plan.ccl_workers import CORES_WORTH_A_WORKER
+from entrypoints.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.models import Model

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from entrypoints import contract
-from entrypoints.machine import cpuinfo
+from entrypoints.machine.cpus import Cpu, parse_model
 from tooling.hosts.job import Job
 
 # User and group of the containers if the ssh user is root: ranks never run as root.
@@ -32,7 +32,7 @@ class Facts:
     ssh_address: str
     ssh_port: str
     listening: frozenset[int]
-    cpu: cpuinfo.Cpu
+    cpu: Cpu
     image_id: str = ""
     clock: float = 0.0
     clock_error: float = 0.0
@@ -66,7 +66,7 @@ def parse(text: str) -> Facts:
         ssh_address=connection[2],
         ssh_port=connection[3],
         listening=frozenset(int(port) for port in ports if port.isdigit()),
-        cpu=cpuinfo.parse(lines["cpu"]),
+        cpu=parse_model(lines["cpu"]),
     )
 
 

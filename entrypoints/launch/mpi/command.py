@@ -3,8 +3,8 @@
     mpi-launch --hosts node-0,node-1 --ranks-per-node 2 -- train ...
 
 The nodes run `sshd`. Intel MPI's mpirun starts the ranks, and a watch on each node reports their state. When a
-rank fails, this prints one line with the rank and the cause, waits briefly for the other ranks' messages, ends
-them and exits with that rank's code (128 + the signal's number if a signal killed it).
+rank fails, mpi-launch prints one line with the rank and the cause, waits briefly for the other ranks' messages,
+ends the other ranks and exits with the failed rank's code (128 + the signal's number if a signal killed it).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from pathlib import Path
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
-from entrypoints.launch.mpi import hostfile as hosts
-from entrypoints.launch.mpi import hydra, ssh
+from entrypoints.launch.mpi import hostfile, hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
-from entrypoints.rank.start import python
+from entrypoints.launch.options import command_of
+from entrypoints.rank.start import python_command
 
 DEFAULT_START_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A job. `names`: variables of this environment that every rank gets, beside hydra.HANDED_ON."""
+class MpiLaunch:
+    """A job. `variables`: names of this environment's variables that every rank gets, besides hydra.PASSED_ON."""
 
     hosts: tuple[str, ...]
     ranks_per_node: int
-    names: tuple[str, ...]
+    variables: tuple[str, ...]
     keys: Path
     port: int
     timeout_seconds: float
     command: tuple[str, ...]
 
 
-def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
+def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
     """The options, with Intel MPI's variables (mpi-operator sets them) as defaults. Raises UsageError."""
     parser = Parser(
         "mpi-launch",
@@ -58,34 +58,35 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     add("--ranks-per-node", type=positive_integer, default=environ.get("I_MPI_PERHOST") or "1", metavar="R",
         help="ranks on each node (default: $I_MPI_PERHOST, or 1)")  # fmt: skip
     add("--env", action="append", default=[], metavar="NAME",
-        help="pass this variable to every rank (may be repeated); others are not passed")  # fmt: skip
+        help="pass this variable to every rank; may be repeated")  # fmt: skip
     add("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
-        help="the user's key and known_hosts, mounted (default: %(default)s)")  # fmt: skip
-    add("--port", type=port_number, default=contract.SSH_PORT, help="of the nodes' sshd (default: %(default)s)")
+        help="mounted folder with the user's key and known_hosts (default: %(default)s)")  # fmt: skip
+    add(
+        "--port",
+        type=port_number,
+        default=contract.SSH_PORT,
+        help="port of the nodes' sshd (default: %(default)s)",
+    )
     add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
         help="wait for all nodes (default: %(default)g)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(argv)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise UsageError(
-            "mpi-launch: no command, expected mpi-launch [options] -- train ... (or run SCRIPT.py ...)"
-        )
+    command = command_of("mpi-launch", options.command)
     if not options.hosts:
         raise UsageError("mpi-launch: --hosts is missing, expected a hostfile or names like node-0,node-1")
     wrong = [name for name in options.env if not name.isidentifier()]
     if wrong:
         raise UsageError(
-            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set its value in this environment"
+            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set the value in this environment"
         )
-    return Launch(
-        hosts=hosts.read(options.hosts),
+    return MpiLaunch(
+        hosts=hostfile.read(options.hosts),
         ranks_per_node=options.ranks_per_node,
-        names=tuple(options.env),
+        variables=tuple(options.env),
         keys=options.keys,
         port=options.port,
         timeout_seconds=options.timeout,
-        command=tuple(command),
+        command=command,
     )
 
 
@@ -98,8 +99,8 @@ def main(argv: list[str]) -> int:
         stack.callback(shutil.rmtree, private, ignore_errors=True)
         config = private / "config"
         config.write_text(ssh.client_config(private, options.port), encoding="utf-8")
-        hostfile = private / "hosts"
-        hostfile.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
+        hosts = private / "hosts"
+        hosts.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
         folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch fails if it exists
         nodes = Nodes(options.hosts, config, folder)
         stack.callback(nodes.close)
@@ -107,13 +108,13 @@ def main(argv: list[str]) -> int:
         if signals.number:
             return 128 + signals.number
         environ = {**hydra.environ(os.environ, options.hosts, config), contract.WATCH: folder}
-        return Job(_start(options, hostfile, environ), nodes, signals).until_end()
+        return Job(_start(options, hosts, environ), nodes, signals).until_end()
 
 
-def _start(options: Launch, hostfile: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(options: MpiLaunch, hosts: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ranks = len(options.hosts) * options.ranks_per_node
-    command = python("entrypoints.launch.mpi.rank_parent", list(options.command))
-    argv = hydra.argv(hostfile, ranks, options.ranks_per_node, [contract.WATCH, *options.names], command)
+    command = python_command("entrypoints.launch.mpi.rank_parent", list(options.command))
+    argv = hydra.argv(hosts, ranks, options.ranks_per_node, [contract.WATCH, *options.variables], command)
     sys.stdout.flush()
     # Its own process group: ctrl-C at a terminal is handled here, once.
     return subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)

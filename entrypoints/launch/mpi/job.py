@@ -1,51 +1,37 @@
-"""A job of mpirun's, followed to its end: which rank or node failed first, and that nothing outlives it."""
+"""Follow mpirun to its end: find the first failed rank or node, and leave no process behind."""
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from types import FrameType
 
 from entrypoints import contract
+from entrypoints.launch.failures import Failure, failed_rank, how_it_ended, report
 from entrypoints.launch.mpi import ssh
 from entrypoints.launch.mpi.sessions import Event, Nodes
 from entrypoints.machine import processes
-from entrypoints.rank.exit import how_it_ended
 
-# After the first failure the other ranks have this long to notice it by themselves and to end with a message.
+# After the first failure, the other ranks have this long to fail too and to print their errors.
 GRACE_SECONDS = 5.0
-# Within it the nodes' words of one failure and of what it brought about arrive in any order.
+# Within this time, the reports about a failure and its consequences arrive in any order.
 SETTLE_SECONDS = 1.0
-# After mpirun has handed SIGTERM on.
+# The time for mpirun to exit after SIGTERM.
 STOP_SECONDS = 5.0
+# A killed rank is the cause, not the ranks that exited before: clocks of nodes differ. A lost node precedes both.
+KILLED_HEAD_START = 86400.0
+LOST_HEAD_START = math.inf
 _POLL_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """One end that was not well. `at`: seconds since the epoch on its node, where it is a rank's."""
-
-    text: str
-    exit_code: int
-    lost_node: bool = False
-    code: int = 0
-    at: float = 0.0
-
-    @property
-    def order(self) -> tuple[bool, bool, bool, float]:
-        """The cause before its consequences: a lost node, a rank that a signal killed, then by time. A rank that
-        was asked to end comes last."""
-        return self.code == -signal.SIGTERM, not self.lost_node, self.code >= 0, self.at
-
-
 class Signals:
-    """The first signal that asked this launcher to end, 0 before."""
+    """While entered, `number` is the first signal that stopped this launcher, 0 before."""
 
     number = 0
 
@@ -63,13 +49,13 @@ class Signals:
 
 
 class Job:
-    """mpirun's process, the nodes' words and this launcher's signals, whichever ends the job first."""
+    """mpirun's process, the nodes' reports and this launcher's signals: whichever comes first ends the job."""
 
     def __init__(self, process: subprocess.Popen[bytes], nodes: Nodes, signals: Signals) -> None:
         self._process, self._nodes, self._signals = process, nodes, signals
         self._failures: list[Failure] = []
         self._first: float | None = None
-        self._told: Failure | None = None
+        self._exit_code: int | None = None
 
     def until_end(self) -> int:
         """The exit code: 128 + N if signal N ended this launcher, the first failure's, or mpirun's."""
@@ -78,13 +64,13 @@ class Job:
                 self._take(timeout=_POLL_SECONDS)
                 waited = 0.0 if self._first is None else time.monotonic() - self._first
                 if waited > SETTLE_SECONDS:
-                    self._tell()
+                    self._report_once()
                 if waited > GRACE_SECONDS:
                     break
         finally:
             self._stop()
         interrupted = self._signals.number
-        self._nodes.close()  # what the nodes have yet to tell
+        self._nodes.close()  # the nodes' last reports arrive
         while self._take(timeout=0.0):
             pass
         if interrupted:
@@ -92,7 +78,7 @@ class Job:
         if not self._failures and self._process.returncode:
             exit_code, how = how_it_ended(self._process.returncode)
             self._failures.append(Failure(f"mpirun {how}", exit_code))
-        return self._tell()
+        return self._report_once()
 
     def _take(self, timeout: float) -> bool:
         try:
@@ -103,33 +89,39 @@ class Job:
 
     def _note(self, event: Event) -> None:
         details = event.details
-        rank = f"rank {details.get('rank')} (local {details.get('local_rank')}, node {event.node_rank})"
         if event.state == "stopped":
-            _print(processes.stopped_line(details["rank"], details["local_rank"], event.node_rank))
+            line = processes.stopped_line(details["rank"], details["local_rank"], event.node_rank)
+            print(line, file=sys.stderr, flush=True)
         elif event.state == "ended" and details["code"] != 0:
-            exit_code, how = how_it_ended(details["code"], details["out_of_memory"])
-            self._add(Failure(f"{rank} {how}", exit_code, code=details["code"], at=details["at"]))
-        elif event.state == "lost":
-            silence = ssh.ALIVE_SECONDS * ssh.ALIVE_COUNT
-            text = f"node {event.node_rank} ({self._nodes.hosts[event.node_rank]}) is lost"
-            self._add(
-                Failure(f"{text}: its connection broke, or it was silent for {silence} s", 1, lost_node=True)
+            failure = failed_rank(
+                details["rank"],
+                details["local_rank"],
+                event.node_rank,
+                details["code"],
+                out_of_memory=details["out_of_memory"],
+                at=details["at"],
+                head_start=KILLED_HEAD_START if details["code"] < 0 else 0.0,
+                printed=details["code"] == contract.USAGE_EXIT_CODE,  # by rank 0, for all ranks
             )
+            self._add(failure)
+        elif event.state == "lost":
+            node = f"node {event.node_rank} ({self._nodes.hosts[event.node_rank]})"
+            silence = ssh.ALIVE_SECONDS * ssh.ALIVE_COUNT
+            text = f"{node} is lost: its connection broke, or it did not respond for {silence} s"
+            self._add(Failure(text, exit_code=1, head_start=LOST_HEAD_START))
 
     def _add(self, failure: Failure) -> None:
         self._failures.append(failure)
         self._first = self._first or time.monotonic()
 
-    def _tell(self) -> int:
-        """Says once what the cause was. Returns its exit code, 0 where nothing failed."""
-        if self._told is None and self._failures:
-            self._told = min(self._failures, key=lambda failure: failure.order)
-            if self._told.code != contract.USAGE_EXIT_CODE:  # that has been told, once for all ranks
-                _print(self._told.text)
-        return self._told.exit_code if self._told else 0
+    def _report_once(self) -> int:
+        """On the first call after a failure, report the cause. Returns its exit code, 0 without a failure."""
+        if self._exit_code is None and self._failures:
+            self._exit_code = report(self._failures)
+        return self._exit_code or 0
 
     def _stop(self) -> None:
-        """mpirun hands SIGTERM on to the ranks; without mpirun its helpers on the nodes end them."""
+        """Stop mpirun, which passes SIGTERM on to the ranks. If it is killed, its helpers on the nodes do."""
         try:
             if self._process.poll() is None:
                 self._process.terminate()
@@ -137,7 +129,3 @@ class Job:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
-"""The watch on a node: reports the state of its ranks to the launcher, and ends remaining ranks.
+"""The watch on a node: report the state of the node's ranks to the launcher, and end the remaining ranks.
 
-The launcher runs one on every node, over a separate ssh session. It prints "ready", then a line of JSON for each
-event, until its standard input ends: the job is over, or the launcher is gone. Then it ends every remaining rank.
+The launcher runs a watch on every node, over a separate ssh session. The watch prints "ready", then a line of
+JSON for each event, until its standard input ends: the job has ended, or the launcher is lost. Then the watch
+ends every remaining rank.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from entrypoints.machine import processes
-from entrypoints.machine.memory_events import Kills
+from entrypoints.machine.cgroups import OutOfMemoryKills
 
-# The variable that passes the folder for the ranks' state to the ranks. The same path on every node.
 READY = "ready"
 POLL_SECONDS = 0.25
-# The ranks' time to end on their own when the launcher is gone.
+# The ranks' time to exit after SIGTERM.
 STOP_SECONDS = 3.0
 
 
 @dataclass
 class Member:
-    """One rank of this node. `reported`: the events already sent to the launcher."""
+    """One rank of this node. `code`: its exit code, None while it runs. `reported`: the events sent so far."""
 
     pid: int
     local_rank: int
@@ -39,21 +39,21 @@ class Member:
     reported: set[str] = field(default_factory=set)
 
 
-def leave_word(folder: Path, rank: int, word: Mapping[str, float]) -> None:
-    """Writes a rank's state for the watch, which never sees half of it."""
-    half = folder / f".{rank}"
-    half.write_text(json.dumps(word), encoding="utf-8")
-    half.replace(folder / str(rank))
+def write_state(folder: Path, rank: int, state: Mapping[str, float]) -> None:
+    """Write a rank's state for the watch, atomically."""
+    unfinished = folder / f".{rank}"
+    unfinished.write_text(json.dumps(state), encoding="utf-8")
+    unfinished.replace(folder / str(rank))
 
 
 def main(argv: list[str]) -> int:
-    """Watches until standard input ends. `argv`: the folder, which must not exist yet."""
+    """Watch until standard input ends. `argv`: the folder for the ranks' state, which must not exist yet."""
     folder = Path(argv[0])
     folder.mkdir(mode=0o700)
     try:
-        _say({"state": READY})
+        _send({"state": READY})
         _watch(folder)
-    except BrokenPipeError:  # the launcher is gone
+    except BrokenPipeError:  # the launcher is lost
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         _end_ranks(read(folder))
@@ -62,30 +62,32 @@ def main(argv: list[str]) -> int:
 
 
 def read(folder: Path) -> dict[int, Member]:
-    """The ranks that have left word, by rank."""
+    """The ranks that have started, by rank."""
     found = {}
     for path in folder.iterdir():
         if path.name.isdigit():
-            word = json.loads(path.read_text(encoding="utf-8"))
-            found[int(path.name)] = Member(word["pid"], word["local_rank"], word.get("code"), word.get("at", 0.0))
+            state = json.loads(path.read_text(encoding="utf-8"))
+            found[int(path.name)] = Member(
+                state["pid"], state["local_rank"], state.get("code"), state.get("at", 0.0)
+            )
     return found
 
 
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
-    kills = Kills()
-    open_ended = True
-    while open_ended:
+    kills = OutOfMemoryKills()
+    is_open = True
+    while is_open:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-        open_ended = not readable or bool(os.read(sys.stdin.fileno(), 64))
+        is_open = not readable or bool(os.read(sys.stdin.fileno(), 64))
         for rank, now in read(folder).items():
             member = members.setdefault(rank, now)
             member.code, member.at = now.code, now.at
             for event in _events(member, kills):
-                _say({"rank": rank, "local_rank": member.local_rank, **event})
+                _send({"rank": rank, "local_rank": member.local_rank, **event})
 
 
-def _events(member: Member, kills: Kills) -> list[dict[str, object]]:
+def _events(member: Member, kills: OutOfMemoryKills) -> list[dict[str, object]]:
     events: list[dict[str, object]] = []
     if member.code is not None and "end" not in member.reported:
         member.reported.add("end")
@@ -100,7 +102,7 @@ def _events(member: Member, kills: Kills) -> list[dict[str, object]]:
 
 
 def _end_ranks(members: dict[int, Member]) -> None:
-    """SIGTERM, then SIGKILL, to the process groups of the ranks that still run."""
+    """Send SIGTERM, then SIGKILL, to the process groups of the running ranks."""
     end = time.monotonic() + STOP_SECONDS
     for number in (signal.SIGTERM, signal.SIGKILL):
         running = [
@@ -118,10 +120,10 @@ def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.killpg(os.getpgid(pid), number)
     except (ProcessLookupError, PermissionError):
-        return  # it has ended, or its number is another's by now
+        return  # it has ended, or another user's process has its PID
 
 
-def _say(event: dict[str, object]) -> None:
+def _send(event: dict[str, object]) -> None:
     print(json.dumps(event), flush=True)
 
 

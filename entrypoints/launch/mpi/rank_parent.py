@@ -1,7 +1,7 @@
-"""One rank's parent: starts it and leaves word of its process and of its end for the node's watch.
+"""One rank's parent: start the rank, and write its PID and its exit code for the node's watch.
 
-mpirun itself tells neither: a rank that exits with an error without having spoken MPI ends nothing, and its exit
-code is lost among those of the others.
+mpirun reports neither: a rank that fails without having called MPI does not end the job, and mpirun does not show
+which rank had which exit code.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import time
 from pathlib import Path
 
 from entrypoints import contract
-from entrypoints.launch.mpi.node_watch import leave_word
+from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
-from entrypoints.rank.start import python
+from entrypoints.rank.start import python_command
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Runs `argv` to its end. Returns its exit code, 128 + N for signal N."""
+    """Run `entrypoint argv...`. Returns its exit code, 128 + N for signal N."""
     folder = Path(os.environ.pop(contract.WATCH))
     place = detect(os.environ)
-    # A signal that stops the job is the rank's to answer; this process waits for what comes of it.
+    # The rank handles the signals that stop the job. This process waits for the rank.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    child = subprocess.Popen(python("entrypoints", argv), preexec_fn=_like_a_child)
-    word = {"pid": child.pid, "local_rank": place.local_rank}
-    leave_word(folder, place.rank, word)
+    child = subprocess.Popen(python_command("entrypoints", argv), preexec_fn=_set_up_rank)
+    state = {"pid": child.pid, "local_rank": place.local_rank}
+    write_state(folder, place.rank, state)
     code = child.wait()
-    leave_word(folder, place.rank, {**word, "code": code, "at": time.time()})
+    write_state(folder, place.rank, {**state, "code": code, "at": time.time()})
     return code if code >= 0 else 128 - code
 
 
-def _like_a_child() -> None:
-    """Signals as usual; and no rank outlives its parent, which mpirun may have to kill."""
+def _set_up_rank() -> None:
+    """In the rank: handle signals as usual, and end with the parent, which mpirun may kill."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The launcher's ssh sessions: one per node, open from before the start until after the end.
 
-An open session proves the node's name, its server and the keys. Over it, `node_watch` reports
-the state of the node's ranks. When a session breaks, the node is lost: mpirun detects neither a paused node nor a
+An open session proves the node's name, its server and the keys. Over the session, `node_watch` reports the
+state of the node's ranks. When a session breaks, the node is lost: mpirun detects neither a paused node nor a
 broken network.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.rank.start import python
+from entrypoints.rank.start import python_command
 
 RETRY_SECONDS = 0.5
 # ssh's errors that a retry cannot fix.
@@ -45,14 +45,14 @@ class Nodes:
         self.events: queue.Queue[Event] = queue.Queue()
         self._config, self._folder = ssh_config, folder
         self._sessions: list[subprocess.Popen[str] | None] = [None] * len(hosts)
-        self._problems = ["no answer yet"] * len(hosts)
+        self._problems = ["no response yet"] * len(hosts)
         self._lock = threading.Lock()  # so that no session starts after `close`
         self._closing = False
 
     def open(self, timeout_seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Wait until every node has answered. If `interrupted` returns True, close all sessions and return.
+        """Wait until every node's watch is ready. If `interrupted` returns True, close all sessions and return.
 
-        Raises UsageError with the nodes that have not answered in time, and why.
+        Raises UsageError with the nodes that were not ready in time, and the reasons.
         """
         deadline = time.monotonic() + timeout_seconds
         threads = [
@@ -70,14 +70,14 @@ class Nodes:
         missing = [f"{host} ({self._problems[i]})" for i, host in enumerate(self.hosts) if self._problems[i]]
         if missing:
             raise UsageError(
-                f"{', '.join(missing)}: expected each node to answer over ssh within {timeout_seconds:g} s: "
+                f"{', '.join(missing)}: expected each node to respond over ssh within {timeout_seconds:g} s: "
                 "check each node's name, that its sshd is running, and that it has this job's keys"
             )
 
     def close(self, at_once: bool = False) -> None:
         """End the sessions. The nodes' last events arrive before this returns.
 
-        `at_once`: do not wait for events, if no rank has started. A watch exits when its session breaks.
+        `at_once`: no rank has started: do not wait for events. A watch exits when its session breaks.
         """
         with self._lock:
             self._closing = True
@@ -99,35 +99,35 @@ class Nodes:
 
     def _open(self, index: int, deadline: float) -> None:
         while True:
-            with tempfile.TemporaryFile("w+") as complaints:
+            with tempfile.TemporaryFile("w+") as errors:
                 with self._lock:
                     if self._closing:
                         return
-                    session = self._sessions[index] = self._start(index, complaints)
+                    session = self._sessions[index] = self._start(index, errors)
                 ready = session.stdout.readline() if session.stdout else ""
                 if ready:
                     self._problems[index] = ""
                     threading.Thread(target=self._listen, args=(index, session), daemon=True).start()
                     return
                 session.wait()
-                complaints.seek(0)
-                lines = complaints.read().strip().splitlines()
+                errors.seek(0)
+                lines = errors.read().strip().splitlines()
             self._problems[index] = lines[-1] if lines else f"its watch ended with code {session.returncode}"
-            # ssh's own exit code is 255. Any other code is that of the watch, which must not exit.
+            # ssh's own exit code is 255. Any other code is the watch's, and the watch should not have exited.
             final = session.returncode != 255 or any(text in line for text in _FINAL for line in lines)
             if final or time.monotonic() + RETRY_SECONDS > deadline:
                 return
             time.sleep(RETRY_SECONDS)
 
-    def _start(self, index: int, complaints: Any) -> subprocess.Popen[str]:
-        remote = " ".join(python("entrypoints.launch.mpi.node_watch", [self._folder]))
+    def _start(self, index: int, errors: Any) -> subprocess.Popen[str]:
+        remote = " ".join(python_command("entrypoints.launch.mpi.node_watch", [self._folder]))
         return subprocess.Popen(
             ["ssh", "-F", str(self._config), self.hosts[index], remote],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=errors,
             text=True,
-            start_new_session=True,  # ctrl-C at a terminal is the launcher's to handle
+            start_new_session=True,  # only the launcher receives a terminal's ctrl-C
         )
 
     def _listen(self, index: int, session: subprocess.Popen[str]) -> None:

@@ -1,15 +1,18 @@
-"""The folder of keys that both ends of a cluster's ssh are given, and the options of each end. Torch-free.
+"""ssh between the launcher and the nodes: keys, configuration of both ends, and the nodes' `sshd`. Torch-free.
 
-The names in the folder are OpenSSH's own, and those of a Kubernetes MPIJob's secret:
+    sshd [--keys FOLDER] [--port N]        # in a node's container: mpi-launch elsewhere may start ranks here
+
+Both ends read their keys from a mounted folder. The file names are OpenSSH's own, as in a Kubernetes MPIJob's
+secret:
 
     authorized_keys         who may log in (the node's end)
-    ssh_host_*_key          what a node proves itself with; without one the user's key stands in for it, as whoever
-                            has that may log in to every node anyway
+    ssh_host_*_key          proves the node's identity; the default is the user's key, whose owner may log in to
+                            every node anyway
     id_*                    the user's key (the launcher's end)
-    known_hosts             the nodes' public keys; without it each must prove itself with the user's key
+    known_hosts             the nodes' public keys; without this file, each node must have the user's key
 
-The folder may be anybody's and of any mode, as mounted secrets are: ssh refuses keys that others can read, so both
-ends work on copies of their own.
+A mounted folder may have any owner and mode. ssh rejects keys that other users can read, so both ends use private
+copies. No key is in the image.
 """
 
 from __future__ import annotations
@@ -17,58 +20,80 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import Parser, port_number
 
+SERVER = "/usr/sbin/sshd"
 DEFAULT_KEYS = "/run/keys"
-# In the image a folder of the job's user; the local cluster mounts a tmpfs there.
+# A folder of the image that belongs to the job's user; the local cluster mounts a tmpfs on it.
 PRIVATE = Path("/run/ssh")
-# A peer that is silent for so long is gone: that is how a cut network is noticed.
+# ssh sends a message every ALIVE_SECONDS; a peer that misses ALIVE_COUNT of them is lost. This detects a cut
+# network.
 ALIVE_SECONDS, ALIVE_COUNT = 5, 3
 
 _HOST_KEYS = "ssh_host_*_key"
 _USER_KEYS = "id_*"
 
 
+def main(argv: list[str]) -> int:
+    """Replace this process by OpenSSH's server. Raises UsageError if a key is missing, or if the user is root."""
+    parser = Parser("sshd", "Accept ranks from mpi-launch in another container, over ssh.")
+    parser.add_argument("--keys", type=Path, default=Path(DEFAULT_KEYS), metavar="FOLDER",
+        help="mounted folder with authorized_keys and a host key (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--port", type=port_number, default=contract.SSH_PORT,
+        help="port to listen on (default: %(default)s)")  # fmt: skip
+    options = parser.parse_args(argv)
+    if os.getuid() == 0:
+        raise UsageError("sshd: running as root, expected another user: start the container without --user")
+    folder = copy_keys(options.keys)
+    config = folder / "sshd_config"
+    config.write_text(server_config(folder, options.port), encoding="utf-8")
+    sys.stdout.flush()
+    os.execv(SERVER, [SERVER, "-D", "-e", "-f", str(config)])  # noqa: S606 - no shell is the point
+
+
 def copy_keys(keys: Path) -> Path:
     """A new folder that only this user can read, with copies of the key files. Raises UsageError."""
     if not keys.is_dir():
-        raise UsageError(f"--keys {keys} is not a folder, expected one with keys for ssh to mount there")
+        raise UsageError(f"--keys {keys} is not a folder, expected one with keys: mount the ssh keys there")
     account()
     parent = PRIVATE if os.access(PRIVATE, os.W_OK) else Path.home()
     folder = Path(tempfile.mkdtemp(prefix="keys-", dir=parent))
     try:
         for source in keys.iterdir():
-            if source.is_file():  # a mounted secret has folders and links beside the files
+            if source.is_file():  # a mounted secret has other folders and links too
                 copy = folder / source.name
                 copy.touch(mode=0o600)
                 copy.write_bytes(source.read_bytes())
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise UsageError(
-            f"{error.filename} cannot be read by user {os.getuid()} ({error.strerror}), expected keys that it may"
+            f"user {os.getuid()} cannot read {error.filename} ({error.strerror}): change the file's owner or mode"
         ) from error
     return folder
 
 
 def account() -> str:
-    """This user's name. Raises UsageError for a user without one: ssh serves and logs in named users only."""
+    """This user's name. Raises UsageError for a user without a name: ssh requires one."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         raise UsageError(
-            f"user {os.getuid()} has no name in /etc/passwd, which ssh asks for: "
+            f"user {os.getuid()} has no name in /etc/passwd, but ssh requires one: "
             "run as uid 1000, or mount an /etc/passwd that names this user"
         ) from None
 
 
 def server_config(keys: Path, port: int) -> str:
-    """sshd's configuration: one user, one key, commands only. Raises UsageError where a file is missing."""
+    """sshd's configuration: one user, one key, commands only. Raises UsageError if a file is missing."""
     authorized = keys / "authorized_keys"
     if not authorized.is_file():
-        raise UsageError(f"there is no {authorized.name} in the folder of keys: it says who may log in")
+        raise UsageError(f"no {authorized.name} in the folder of keys: add the public key that may log in")
     host_keys = _private(keys, _HOST_KEYS) or [_user_key(keys)]
     lines = [
         f"Port {port}",
@@ -87,7 +112,7 @@ def server_config(keys: Path, port: int) -> str:
         "PermitUserEnvironment no",
         "PermitUserRC no",
         "PrintMotd no",
-        # A job logs in to a node a handful of times at once; a restarted launcher may do so again.
+        # A job opens several sessions to a node at once, and a restarted launcher opens them again.
         "MaxStartups 64",
         f"ClientAliveInterval {ALIVE_SECONDS}",
         f"ClientAliveCountMax {ALIVE_COUNT}",
@@ -98,14 +123,14 @@ def server_config(keys: Path, port: int) -> str:
 
 
 def client_config(keys: Path, port: int) -> str:
-    """ssh's configuration for every node: this key, hosts that are known, no questions. Raises UsageError."""
+    """ssh's configuration: this key, known hosts, no prompts. Raises UsageError if a file is missing."""
     key = _user_key(keys)
     known = keys / "known_hosts"
     if not known.is_file():
         public = key.with_name(key.name + ".pub")
         if not public.is_file():
             raise UsageError(
-                f"neither known_hosts nor {public.name} is in the folder of keys: by them nodes prove themselves"
+                f"neither known_hosts nor {public.name} in the folder of keys: add one, to verify the nodes"
             )
         known.touch(mode=0o600)
         known.write_text(f"* {public.read_text(encoding='ascii')}", encoding="ascii")
@@ -130,19 +155,19 @@ def client_config(keys: Path, port: int) -> str:
 
 
 def only_ours(folder: Path) -> bool:
-    """Whether no other user may write to `folder` or above it: what StrictModes asks for.
+    """Whether no other user may write to `folder` or its parents, as StrictModes requires.
 
-    A volume of Kubernetes is anybody's to write to, but in a pod all processes are this user's.
+    Every user may write to a Kubernetes volume, but all processes in the pod belong to this user.
     """
     found = [path.stat() for path in (folder, *folder.resolve().parents)]
-    return all(one.st_uid in (0, os.getuid()) and not one.st_mode & 0o022 for one in found)
+    return all(status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 for status in found)
 
 
 def _user_key(keys: Path) -> Path:
     found = _private(keys, _USER_KEYS)
     if not found:
         raise UsageError(
-            f"there is no {_USER_KEYS} in the folder of keys, expected the user's key, such as id_ed25519"
+            f"no {_USER_KEYS} in the folder of keys, expected the user's key, such as id_ed25519: add it"
         )
     return found[0]
 

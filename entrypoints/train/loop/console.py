@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Any, TextIO
 
-from entrypoints.machine.facts import EMULATED
+from entrypoints.machine.cpus import EMULATED
 
 
 class PrefixedStream:
@@ -38,7 +38,7 @@ def note(message: str, rank: int = 0, kind: str = "note") -> None:
 
 
 def bf16_warning(instructions: list[str]) -> str | None:
-    """The warning for --bf16 on CPUs without bf16 instructions. `instructions`: cpuinfo.bf16_of of every rank."""
+    """The warning for --bf16 on CPUs without bf16 instructions. `instructions`: cpus.bf16_of of every rank."""
     slow = [str(rank) for rank, kind in enumerate(instructions) if kind == EMULATED]
     if not slow:
         return None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entrypoints.bench.matching import StepTime, powers_of_two
-from entrypoints.machine.quota import throttled_seconds
+from entrypoints.machine.cgroups import throttled_seconds
 
 
 @given(

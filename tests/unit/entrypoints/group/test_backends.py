@@ -7,6 +7,7 @@ import pytest
 from entrypoints.group import backends
 from entrypoints.machine.shared_memory import Space
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import ccl
 
 
 def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int = 1) -> DistributedEnvironment:
@@ -35,7 +36,7 @@ def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int
 def test_shared_memory_is_used_where_ranks_share_a_node(
     environment: DistributedEnvironment, providers: str, shared_memory: str
 ) -> None:
-    chosen = backends.variables(environment, "eth0", shared_memory == "1")
+    chosen = ccl.group_variables(environment, "eth0", shared_memory == "1")
     assert chosen["FI_PROVIDER"] == providers
     assert chosen["CCL_ATL_SHM"] == shared_memory
     assert (chosen["CCL_LOCAL_RANK"], chosen["CCL_LOCAL_SIZE"]) == (
@@ -45,31 +46,31 @@ def test_shared_memory_is_used_where_ranks_share_a_node(
 
 
 def test_oneccl_is_not_left_to_guess_launcher_and_interface() -> None:
-    chosen = backends.variables(place(0, 2, nodes=2), "ib0", shared_memory=True)
+    chosen = ccl.group_variables(place(0, 2, nodes=2), "ib0", shared_memory=True)
     assert chosen["CCL_PROCESS_LAUNCHER"] == "none"
     assert chosen["FI_TCP_IFACE"] == "ib0"
 
 
 def test_large_messages_go_through_the_segment_and_a_nodes_own_sums_are_direct() -> None:
-    one_node = backends.variables(place(0, 2), "lo", shared_memory=True)
+    one_node = ccl.group_variables(place(0, 2), "lo", shared_memory=True)
     assert (one_node["FI_SHM_DISABLE_CMA"], one_node["CCL_ALLREDUCE"]) == ("1", "nreduce:16384-max")
-    two_nodes = backends.variables(place(0, 2, nodes=2), "eth0", shared_memory=True)
+    two_nodes = ccl.group_variables(place(0, 2, nodes=2), "eth0", shared_memory=True)
     assert two_nodes["FI_SHM_DISABLE_CMA"] == "1"
     assert "CCL_ALLREDUCE" not in two_nodes
-    without = backends.variables(place(0, 2), "lo", shared_memory=False)
+    without = ccl.group_variables(place(0, 2), "lo", shared_memory=False)
     assert not {"FI_SHM_DISABLE_CMA", "CCL_ALLREDUCE"} & without.keys()
 
 
 def test_without_the_plans_cores_for_workers_there_are_none() -> None:
-    assert backends.variables(place(0, 2), "lo", shared_memory=True)["CCL_WORKER_OFFLOAD"] == "0"
+    assert ccl.group_variables(place(0, 2), "lo", shared_memory=True)["CCL_WORKER_OFFLOAD"] == "0"
     environ = {"CCL_WORKER_OFFLOAD": "1"}
-    backends.prepare(environ, backends.variables(place(0, 2), "lo", shared_memory=True))
+    backends.set_defaults(environ, place(0, 2), "lo", shared_memory=True)
     assert environ["CCL_WORKER_OFFLOAD"] == "1"
 
 
 def test_a_variable_that_the_user_has_set_stays() -> None:
     environ = {"FI_PROVIDER": "verbs", "CCL_LOG_LEVEL": "debug"}
-    backends.prepare(environ, backends.variables(place(0, 1), "eth0", shared_memory=False))
+    backends.set_defaults(environ, place(0, 1), "eth0", shared_memory=False)
     assert environ["FI_PROVIDER"] == "verbs"
     assert environ["CCL_LOG_LEVEL"] == "debug"
     assert environ["FI_TCP_IFACE"] == "eth0"

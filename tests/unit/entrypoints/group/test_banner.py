@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints.group.banner import LINES, Seen, lines
-from entrypoints.machine.cpuinfo import limited
+from entrypoints.group.banner import LINES, RankReport, lines
+from entrypoints.machine.cpus import Cpu, bf16_of
 from entrypoints.placement.detect import DistributedEnvironment
 
 VERSIONS = {"torch": "2.13.0+cpu"}
-RANK = Seen(
+RANK = RankReport(
     node_rank=0,
     host="node-0",
     pin="2.13",
@@ -28,10 +28,12 @@ ELSEWHERE = replace(RANK, node_rank=1, host="node-1")
 PLACE = DistributedEnvironment(launcher="hydra", world_size=4, local_world_size=2)
 
 
-def banner(*seen: Seen, backend: str = "ccl", place: DistributedEnvironment = PLACE) -> dict[str, list[str]]:
+def banner(
+    *ranks: RankReport, backend: str = "ccl", place: DistributedEnvironment = PLACE
+) -> dict[str, list[str]]:
     """The texts by the name that they begin with."""
     found: dict[str, list[str]] = {}
-    printed = lines(seen, backend, place, VERSIONS)
+    printed = lines(ranks, backend, place, VERSIONS)
     assert len(printed) <= LINES
     for line in printed:
         name, text = line.split(maxsplit=1)
@@ -53,7 +55,7 @@ def test_ranks_that_are_alike_are_six_lines() -> None:
 @pytest.mark.parametrize(
     ("seen", "backend", "group"),
     [
-        ((RANK,), "ccl", "ccl, with no other rank to talk to"),
+        ((RANK,), "ccl", "ccl, a single rank"),
         ((RANK, RANK), "ccl", "ccl, shared memory within a node"),
         (
             (replace(RANK, shared_memory=False, interface="lo"),) * 2,
@@ -68,7 +70,7 @@ def test_ranks_that_are_alike_are_six_lines() -> None:
     ],
     ids=["alone", "one node", "gloo", "interfaces of several names"],
 )
-def test_the_transport_is_the_one_that_is_mapped(seen: tuple[Seen, ...], backend: str, group: str) -> None:
+def test_the_transport_is_the_one_that_is_mapped(seen: tuple[RankReport, ...], backend: str, group: str) -> None:
     assert banner(*seen, backend=backend)["group"] == [group]
 
 
@@ -78,7 +80,7 @@ def test_ranks_that_differ_are_shown_as_a_range_and_shares() -> None:
     assert shown["cores"] == ["4 to 6 a rank, 4 to 5 compute threads"]
     assert shown["bf16"] == ["by amx_bf16 on 2 ranks; no instructions, products in fp32 on 1 rank"]
     assert shown["preloads"] == ["libtcmalloc_minimal.so.4, libiomp5.so on 2 ranks; none on 1 rank"]
-    assert shown["warning"] == ["the nodes' CPUs do bf16 in different ways: the slowest one sets the pace"]
+    assert shown["warning"] == ["the nodes' CPUs compute bf16 in different ways: the slowest node sets the pace"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_ranks_that_differ_are_shown_as_a_range_and_shares() -> None:
     ],
     ids=["pins", "preload", "shared memory"],
 )
-def test_what_is_wrong_is_a_warning(other: Seen, said: str) -> None:
+def test_what_is_wrong_is_a_warning(other: RankReport, said: str) -> None:
     (warning,) = banner(RANK, other)["warning"]
     assert said in warning
 
@@ -118,4 +120,4 @@ def test_everything_wrong_at_once_is_still_eight_lines() -> None:
     ],
 )
 def test_a_limit_on_onednns_instructions_counts(bf16: str, cap: str, expected: str) -> None:
-    assert limited(bf16, cap) == expected
+    assert bf16_of({"ONEDNN_MAX_CPU_ISA": cap}, Cpu("x86_64", "", (), bf16)) == expected

@@ -1,4 +1,4 @@
-"""launch: its options, and which of several failures is the cause."""
+"""`launch`: its options, and which of several failures is the cause."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.launch import agent
-from entrypoints.launch import options as launch_options
-from entrypoints.machine.memory_events import Kills
+from entrypoints.launch import agent, options
+from entrypoints.launch.failures import Failure, first_failure, report
+from entrypoints.machine.cgroups import OutOfMemoryKills
 
 
-def test_one_node_needs_no_options_but_the_command() -> None:
-    options = launch_options.parse(["--", "train", "--bf16"], {})
-    assert options == launch_options.Launch(1, 0, None, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
+def test_one_node_needs_only_a_command() -> None:
+    launch = options.parse(["--", "train", "--bf16"], {})
+    assert launch == options.Launch(1, 0, None, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
 
 
-def test_the_commands_own_options_are_not_taken() -> None:
-    options = launch_options.parse(
-        ["--nproc-per-node", "2", "run", "--timeout", "5", "x.py", "--", "--nnodes", "9"], {}
-    )
-    assert options.command == ("run", "--timeout", "5", "x.py", "--", "--nnodes", "9")
-    assert (options.nnodes, options.timeout_seconds) == (1, 300.0)
+def test_options_behind_the_command_belong_to_it() -> None:
+    launch = options.parse(["--nproc-per-node", "2", "run", "--timeout", "5", "x.py", "--", "--nnodes", "9"], {})
+    assert launch.command == ("run", "--timeout", "5", "x.py", "--", "--nnodes", "9")
+    assert (launch.nnodes, launch.timeout_seconds) == (1, 300.0)
 
 
 def test_several_nodes_meet_at_torchruns_port() -> None:
     argv = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "node-0", "--nproc-per-node", "3", "--", "train"]
-    options = launch_options.parse(argv, {})
-    assert (options.node_rank, options.nproc_per_node, options.master_port) == (1, 3, 29500)
+    launch = options.parse(argv, {})
+    assert (launch.node_rank, launch.nproc_per_node, launch.master_port) == (1, 3, 29500)
 
 
 def test_kubeflows_variables_are_the_defaults() -> None:
@@ -43,8 +41,8 @@ def test_kubeflows_variables_are_the_defaults() -> None:
         "PET_MASTER_PORT": "29400",
         "PET_NPROC_PER_NODE": "auto",
     }
-    options = launch_options.parse(["--nproc-per-node", "2", "--", "train"], pod)
-    assert options == launch_options.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
+    launch = options.parse(["--nproc-per-node", "2", "--", "train"], pod)
+    assert launch == options.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
 
 
 ELASTIC = {
@@ -56,11 +54,11 @@ ELASTIC = {
 }
 
 
-def test_an_elastic_pytorchjobs_nodes_meet_without_numbers() -> None:
-    options = launch_options.parse(["--", "train"], ELASTIC)
-    assert options == launch_options.Launch(2, None, 1, "job-worker-0", 23456, 3, 300.0, ("train",))
-    assert options.backend == "c10d"
-    alone = launch_options.parse(["--", "train"], {**ELASTIC, "PET_NNODES": "1:1"})
+def test_an_elastic_pytorchjobs_nodes_meet_without_node_ranks() -> None:
+    launch = options.parse(["--", "train"], ELASTIC)
+    assert launch == options.Launch(2, None, 1, "job-worker-0", 23456, 3, 300.0, ("train",))
+    assert launch.backend == "c10d"
+    alone = options.parse(["--", "train"], {**ELASTIC, "PET_NNODES": "1:1"})
     assert (alone.backend, alone.node_rank, alone.master_addr) == ("static", 0, "127.0.0.1")
 
 
@@ -68,9 +66,9 @@ def test_an_elastic_pytorchjobs_nodes_meet_without_numbers() -> None:
     ("endpoint", "expected"),
     [("node-0", ("node-0", 29500)), ("[fd00::1]:99", ("fd00::1", 99)), ("[fd00::1]", ("fd00::1", 29500))],
 )
-def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[str, int]) -> None:
-    options = launch_options.parse(["--", "train"], {**ELASTIC, "PET_RDZV_ENDPOINT": endpoint})
-    assert (options.master_addr, options.master_port) == expected
+def test_an_endpoint_is_a_host_with_an_optional_port(endpoint: str, expected: tuple[str, int]) -> None:
+    launch = options.parse(["--", "train"], {**ELASTIC, "PET_RDZV_ENDPOINT": endpoint})
+    assert (launch.master_addr, launch.master_port) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,21 +87,21 @@ def test_an_endpoint_is_a_host_and_maybe_a_port(endpoint: str, expected: tuple[s
     ],
     ids=["no endpoint", "port", "bare IPv6", "backend", "range", "restarts", "other digits"],
 )
-def test_an_elastic_policy_that_cannot_be_is_one_line(changed: dict[str, str], message: str) -> None:
+def test_an_invalid_elastic_policy_is_one_line(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        launch_options.parse(["--", "train"], {**ELASTIC, **changed})
+        options.parse(["--", "train"], {**ELASTIC, **changed})
 
 
 @pytest.mark.parametrize("environ", [{}, {"PET_NPROC_PER_NODE": "auto"}], ids=["left out", "Kubeflow's auto"])
-def test_auto_is_left_to_the_node(environ: dict[str, str]) -> None:
-    assert launch_options.parse(["--", "train"], environ).nproc_per_node is None
-    assert launch_options.parse(["--nproc-per-node", "auto", "--", "train"], environ).nproc_per_node is None
-    assert launch_options.parse(["--nproc-per-node", "3", "--", "train"], environ).nproc_per_node == 3
+def test_auto_is_decided_on_the_node(environ: dict[str, str]) -> None:
+    assert options.parse(["--", "train"], environ).nproc_per_node is None
+    assert options.parse(["--nproc-per-node", "auto", "--", "train"], environ).nproc_per_node is None
+    assert options.parse(["--nproc-per-node", "3", "--", "train"], environ).nproc_per_node == 3
 
 
 @dataclass
-class Failure:
-    """What torchrun's agent says of a failed rank: the fields that are read here."""
+class Ended:
+    """The used fields of torchrun's ProcessFailure."""
 
     local_rank: int
     exitcode: int
@@ -119,29 +117,40 @@ def left(folder: Path, rank: int, when: float) -> str:
     return str(file)
 
 
-def cause(failures: dict[int, Failure]) -> int:
-    return agent.first_failure(failures)[0]
+def found(failures: dict[int, Ended], node: object = 0, kills: OutOfMemoryKills | None = None) -> list[Failure]:
+    return agent.rank_failures(failures, node, kills or OutOfMemoryKills())
+
+
+def cause(failures: dict[int, Ended]) -> int:
+    """The rank of the first failure."""
+    return int(first_failure(found(failures)).text.split()[1])
 
 
 def test_a_killed_rank_is_the_cause_of_its_peers_lost_connections(tmp_path: Path) -> None:
-    survivor = Failure(0, 1, 1000, left(tmp_path, 0, 1000.3))
-    assert cause({0: survivor, 1: Failure(1, -signal.SIGKILL, 1000)}) == 1
+    survivor = Ended(0, 1, 1000, left(tmp_path, 0, 1000.3))
+    assert cause({0: survivor, 1: Ended(1, -signal.SIGKILL, 1000)}) == 1
 
 
-def test_the_rank_that_left_its_cause_first_is_the_first(tmp_path: Path) -> None:
+def test_the_rank_with_the_earliest_error_file_is_the_cause(tmp_path: Path) -> None:
     failures = {
-        rank: Failure(rank, 1, 1000, left(tmp_path, rank, when)) for rank, when in [(0, 1000.2), (1, 1000.1)]
+        rank: Ended(rank, 1, 1000, left(tmp_path, rank, when)) for rank, when in [(0, 1000.2), (1, 1000.1)]
     }
     assert cause(failures) == 1
 
 
 def test_a_rank_that_the_agent_terminated_is_never_the_cause(tmp_path: Path) -> None:
-    failures = {0: Failure(0, -signal.SIGTERM, 990), 1: Failure(1, 3, 1000, left(tmp_path, 1, 1000.0))}
+    failures = {
+        0: Ended(0, -signal.SIGTERM, 990),
+        1: Ended(1, 3, 1000, left(tmp_path, 1, 1000.0)),
+    }
     assert cause(failures) == 1
 
 
-def test_a_rank_that_the_agent_had_to_kill_in_the_end_is_not_the_cause(tmp_path: Path) -> None:
-    failures = {0: Failure(0, -signal.SIGKILL, 1030), 1: Failure(1, 1, 1000, left(tmp_path, 1, 1000.0))}
+def test_a_rank_that_the_agent_killed_later_is_not_the_cause(tmp_path: Path) -> None:
+    failures = {
+        0: Ended(0, -signal.SIGKILL, 1030),
+        1: Ended(1, 1, 1000, left(tmp_path, 1, 1000.0)),
+    }
     assert cause(failures) == 1
 
 
@@ -157,30 +166,27 @@ def test_a_rank_that_the_agent_had_to_kill_in_the_end_is_not_the_cause(tmp_path:
 def test_the_report_is_one_line_and_the_ranks_own_code(
     capsys: pytest.CaptureFixture[str], exitcode: int, code: int, line: str
 ) -> None:
-    argv = ["--nnodes", "3", "--node-rank", "2", "--master-addr", "h", "--", "train"]
-    failures: Any = {5: Failure(1, exitcode, 1000)}
-    assert agent._report(failures, launch_options.parse(argv, {}), Kills()) == code
+    assert report(found({5: Ended(1, exitcode, 1000)}, node=2)) == code
     assert capsys.readouterr().err == line
 
 
-def test_a_kill_for_memory_before_this_launch_is_not_this_ones_cause(
+def test_an_out_of_memory_kill_before_this_launch_is_not_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The kernel's counter is never reset: an earlier process of the same container is in it."""
+    """The kernel's counter is never reset: it includes earlier processes of the same container."""
     events = tmp_path / "sys/fs/cgroup/memory.events"
     events.parent.mkdir(parents=True)
     events.write_text("oom 3\noom_kill 3\n")
-    kills = Kills(tmp_path)
-    failures: Any = {0: Failure(0, -signal.SIGKILL, 1000)}
-    options = launch_options.parse(["--", "train"], {})
-    assert agent._report(failures, options, kills) == 137
+    kills = OutOfMemoryKills(tmp_path)
+    failures = {0: Ended(0, -signal.SIGKILL, 1000)}
+    assert report(found(failures, kills=kills)) == 137
     assert "out of memory" not in capsys.readouterr().err
     events.write_text("oom 4\noom_kill 4\n")
-    assert agent._report(failures, options, kills) == 137
+    assert report(found(failures, kills=kills)) == 137
     assert "was killed by SIGKILL: out of memory" in capsys.readouterr().err
 
 
-def test_what_the_user_has_read_already_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
-    failures: Any = {0: Failure(0, 2, 1000, error_file_data={"printed": True})}
-    assert agent._report(failures, launch_options.parse(["--", "train"], {}), Kills()) == 2
+def test_an_error_that_its_rank_has_printed_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = {0: Ended(0, 2, 1000, error_file_data={"printed": True})}
+    assert report(found(failures)) == 2
     assert capsys.readouterr().err == ""

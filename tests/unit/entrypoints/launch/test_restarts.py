@@ -1,4 +1,4 @@
-"""What `launch --max-restarts` restarts and says of it, with torchrun's agent played."""
+"""Which failures `launch --max-restarts` restarts and reports, with a fake of torchrun's agent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.launch import restarts
-from entrypoints.machine.memory_events import Kills
-from entrypoints.rank import exit as failure
+from entrypoints.machine.cgroups import OutOfMemoryKills
+from entrypoints.rank.exit import record
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Failure:
 
 
 class Agent:
-    """What is used of LocalElasticAgent; its ranks end as `ends` says."""
+    """The used part of LocalElasticAgent. `ends`: the failures of each attempt."""
 
     def __init__(self, max_restarts: int, ends: list[dict[int, Failure]]) -> None:
         self._remaining_restarts = max_restarts
@@ -61,15 +61,15 @@ def test_each_restart_is_reported_with_its_rank_and_cause(capsys: pytest.Capture
 
 
 def recorded(error: BaseException, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What a rank leaves for its agent of an error, as the agent reads it."""
+    """The error file that a rank writes, as its agent reads it."""
     file = folder / f"{type(error).__name__}.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
-    failure.record(error)
+    record(error)
     document: dict[str, Any] = json.loads(file.read_text())
     return document
 
 
-def test_bad_usage_is_not_restarted_but_ranks_that_have_not_met_are(
+def test_bad_usage_is_not_restarted_but_a_failed_rendezvous_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usage, exited, unmet = (
@@ -83,11 +83,11 @@ def test_bad_usage_is_not_restarted_but_ranks_that_have_not_met_are(
     assert run(3, {0: unmet}, {}) == 2
 
 
-def test_a_kill_for_memory_is_reported_of_the_attempt_that_it_ended(tmp_path: Path) -> None:
+def test_an_out_of_memory_kill_counts_for_its_own_attempt(tmp_path: Path) -> None:
     events = tmp_path / "sys/fs/cgroup/memory.events"
     events.parent.mkdir(parents=True)
     events.write_text("oom_kill 1\n")
-    kills = Kills(tmp_path)
+    kills = OutOfMemoryKills(tmp_path)
     found = [kills.any_new()]
     events.write_text("oom_kill 2\n")
     found.append(kills.any_new())

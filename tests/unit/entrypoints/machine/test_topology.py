@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import ancestors, cpuinfo, cpus, network, topology
+from entrypoints.machine import cpus, processes, topology
 from entrypoints.machine.facts import Core
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
@@ -61,7 +61,7 @@ def test_a_cpu_that_nobody_describes_is_a_core_of_its_own(tmp_path: Path) -> Non
     (tmp_path / "proc/cpuinfo").unlink()
     found = topology.read(tmp_path)
     assert [core.cpus for core in found.cores] == [(0,), (1,), (2,)]
-    assert any("each counts as a core" in warning for warning in found.warnings)
+    assert any("each CPU counts as a core" in warning for warning in found.warnings)
 
 
 def test_sizes_are_in_bytes(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_sizes_are_in_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_bf16_is_the_best_instruction_set_or_emulated(tmp_path: Path, flags: str, expected: str) -> None:
-    assert cpuinfo.read(lay_out(Machine(((1,),), flags=flags), tmp_path)).bf16 == expected
+    assert cpus.read_model(lay_out(Machine(((1,),), flags=flags), tmp_path)).bf16 == expected
 
 
 def test_bf16_is_what_a_limit_on_onednns_instructions_leaves(
@@ -95,7 +95,7 @@ def test_bf16_is_what_a_limit_on_onednns_instructions_leaves(
 
 
 def test_features_are_the_ones_that_training_depends_on(tmp_path: Path) -> None:
-    found = cpuinfo.read(lay_out(Machine(((1,),), flags="sse avx2 amx_tile amx_bf16 avx512f"), tmp_path))
+    found = cpus.read_model(lay_out(Machine(((1,),), flags="sse avx2 amx_tile amx_bf16 avx512f"), tmp_path))
     assert found.features == ("amx_tile", "amx_bf16", "avx512f", "avx2")
     assert found.machine == "x86_64"
 
@@ -105,43 +105,43 @@ def test_only_the_first_cpus_entry_is_read(tmp_path: Path) -> None:
     (tmp_path / "proc/cpuinfo").write_text(
         "model name\t: A\nflags\t: avx2\n\nmodel name\t: B\nflags\t: amx_bf16\n"
     )
-    assert cpuinfo.read(tmp_path) == cpuinfo.Cpu("x86_64", "A", ("avx2",), "emulated")
+    assert cpus.read_model(tmp_path) == cpus.Cpu("x86_64", "A", ("avx2",), "emulated")
 
 
 # The processes above
 
 
 def test_the_launchers_own_mask_is_found_above_a_shell(tmp_path: Path) -> None:
-    found = ancestors.read(status(tmp_path, "0", bash="0-1", hydra_pmi_proxy="0-3", sshd="0-7"))
+    found = processes.cpu_masks(status(tmp_path, "0", bash="0-1", hydra_pmi_proxy="0-3", sshd="0-7"))
     assert (found.parent, found.agent, found.launcher) == (frozenset({0, 1}), None, frozenset(range(4)))
 
 
 def test_torchruns_agent_is_the_nearest_python(tmp_path: Path) -> None:
     root = status(tmp_path, "0", sh="0", **{"python3.11": "0-3"}, slurmstepd="0-7")
-    found = ancestors.read(root)
+    found = processes.cpu_masks(root)
     assert found.parent == frozenset({0})
     assert (found.agent, found.launcher) == (frozenset(range(4)), frozenset(range(8)))
 
 
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi"])
 def test_open_mpi_4_is_known_by_each_of_its_names(tmp_path: Path, name: str) -> None:
-    assert ancestors.read(status(tmp_path, "0", **{name: "0-3"})).launcher == frozenset(range(4))
+    assert processes.cpu_masks(status(tmp_path, "0", **{name: "0-3"})).launcher == frozenset(range(4))
 
 
 def test_fluxs_shell_is_the_launcher_of_tasks_that_it_has_bound(tmp_path: Path) -> None:
     root = status(tmp_path, "0", sh="0", **{"flux-shell": "0-3", "flux-broker-0": "0-7"})
-    assert ancestors.read(root).launcher == frozenset(range(4))
+    assert processes.cpu_masks(root).launcher == frozenset(range(4))
 
 
 def test_without_a_launcher_above_there_is_no_mask_of_it(tmp_path: Path) -> None:
-    found = ancestors.read(status(tmp_path, "0", bash="0-7", tini="0-7"))
+    found = processes.cpu_masks(status(tmp_path, "0", bash="0-7", tini="0-7"))
     assert (found.agent, found.launcher) == (None, None)
 
 
 def test_a_hidden_parent_counts_as_none(tmp_path: Path) -> None:
     root = status(tmp_path, "0", bash="0-7")
     (root / "proc" / "1000" / "status").unlink()
-    assert ancestors.read(root).parent is None
+    assert processes.cpu_masks(root).parent is None
 
 
 # This machine
@@ -151,27 +151,7 @@ def test_this_machine_is_read_as_the_kernel_says() -> None:
     found = topology.read()
     assert found.allowed == os.sched_getaffinity(0)
     assert {cpu for node in found.nodes for cpu in node.cpus} <= found.online
-    size = os.statvfs("/dev/shm")
-    assert found.shm_bytes == size.f_blocks * size.f_frsize
     assert found.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    (loopback,) = (interface for interface in found.interfaces if interface.is_loopback)
-    assert loopback.name == "lo"
-    assert "127.0.0.1" in loopback.addresses
-    assert loopback.is_up
-    assert {interface.name for interface in found.interfaces} == set(network.interfaces())
-
-
-def test_the_route_is_read_where_it_is_asked_for() -> None:
-    assert topology.read().route is None
-    route = topology.read(master_addr="localhost").route
-    assert route is not None
-    assert (route.address, route.interface) == ("127.0.0.1", "lo")
-
-
-def test_a_master_that_cannot_be_found_is_a_warning() -> None:
-    found = topology.read(master_addr="no-such-host.invalid")
-    assert found.route is None
-    assert "'no-such-host.invalid' does not resolve" in found.warnings[-1]
 
 
 @pytest.mark.parametrize(("text", "found"), [("", set()), ("3", {3}), ("0-2,8\n", {0, 1, 2, 8})])

@@ -131,6 +131,23 @@ def test_empty_variables_count_as_unset() -> None:
     assert detect({**recorded.SHELL, "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}).launcher == "single"
 
 
+ALONE = {
+    "a PBS script": {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_JOBID": "17.node-0"},
+    "a pod for one node": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto"},
+    "an elastic one": {"PET_NNODES": "1:1"},
+    "accelerate launch --cpu": {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"},
+    "a Flux batch script": {"FLUX_URI": "local:///run/flux/local", "FLUX_ENCLOSING_ID": "f21gva2j"},
+    "an LSF script": {"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "4"},
+    "an array's task": {"SLURM_ARRAY_TASK_ID": "3", "PBS_ARRAY_INDEX": "3", "SGE_TASK_ID": "3"},
+    "a script's own": {"NODE_RANK": "1", "PET_NODE_RANK": "0", "PAGE_RANK": "on"},
+}
+
+
+@pytest.mark.parametrize("environ", ALONE.values(), ids=ALONE)
+def test_a_script_or_a_job_of_one_process_is_a_single_rank(environ: dict[str, str]) -> None:
+    assert detect({**recorded.SHELL, **environ}).launcher == "single"
+
+
 # Several launchers
 
 
@@ -198,6 +215,17 @@ def test_two_mpi_launchers_that_disagree_are_refused() -> None:
 
 def test_mvapich2_started_by_hydra_has_two_sets_that_agree() -> None:
     assert detect({**recorded.mvapich2(1, 4, 4), **recorded.mpich(1, 4, 4)}).launcher == "MVAPICH2"
+
+
+def test_jsruns_set_beside_spectrum_mpis_is_the_same_place() -> None:
+    environ = {**recorded.jsrun(3, 4, 2), **recorded.open_mpi_4(3, 4, 2), **ADDRESS}
+    assert place(detect(environ)) == (3, 4, 1, 2, 1)
+    assert "jsrun reports rank 1 of 4" in refused({**environ, **recorded.jsrun(1, 4, 2)})
+
+
+def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None:
+    environ = {**recorded.jsrun(0, 2, 1), **recorded.flux(3, 4, 2), **ADDRESS}
+    assert detect(environ).launcher == "Flux"
 
 
 # Export

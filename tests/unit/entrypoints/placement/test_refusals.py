@@ -119,23 +119,6 @@ def test_a_complete_set_beside_a_mark_is_the_ranks_place(marks: dict[str, str]) 
     assert place(detect({**recorded.SHELL, **ADDRESS, **marks, **own})) == (1, 2, 0, 1, 1)
 
 
-ALONE = {
-    "a PBS script": {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_JOBID": "17.node-0"},
-    "a pod for one node": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto"},
-    "an elastic one": {"PET_NNODES": "1:1"},
-    "accelerate launch --cpu": {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "True"},
-    "a Flux batch script": {"FLUX_URI": "local:///run/flux/local", "FLUX_ENCLOSING_ID": "f21gva2j"},
-    "an LSF script": {"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "4"},
-    "an array's task": {"SLURM_ARRAY_TASK_ID": "3", "PBS_ARRAY_INDEX": "3", "SGE_TASK_ID": "3"},
-    "a script's own": {"NODE_RANK": "1", "PET_NODE_RANK": "0", "PAGE_RANK": "on"},
-}
-
-
-@pytest.mark.parametrize("environ", ALONE.values(), ids=ALONE)
-def test_a_script_or_a_job_of_one_process_is_a_single_rank(environ: dict[str, str]) -> None:
-    assert detect({**recorded.SHELL, **environ}).launcher == "single"
-
-
 def test_the_error_of_pals_with_pmix_explains_how_to_start() -> None:
     line = refused({**recorded.pals_with_pmix(1, 4), "PMIX_RANK": "1"})
     assert "but not PMI_SIZE PMI_RANK (launcher: PALS): " in line
@@ -145,17 +128,6 @@ def test_the_error_of_pals_with_pmix_explains_how_to_start() -> None:
 @pytest.mark.parametrize("extra", [{"PMI_RANK": "3"}, {"PMI_RANK": "0"}])
 def test_the_two_ranks_of_pals_have_to_be_the_same(extra: dict[str, str]) -> None:
     assert "contradicts PALS, which reports 1" in refused({**recorded.pals(1, 4, 4), **extra})
-
-
-def test_jsruns_set_beside_spectrum_mpis_is_the_same_place() -> None:
-    environ = {**recorded.jsrun(3, 4, 2), **recorded.open_mpi_4(3, 4, 2), **ADDRESS}
-    assert place(detect(environ)) == (3, 4, 1, 2, 1)
-    assert "jsrun reports rank 1 of 4" in refused({**environ, **recorded.jsrun(1, 4, 2)})
-
-
-def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None:
-    environ = {**recorded.jsrun(0, 2, 1), **recorded.flux(3, 4, 2), **ADDRESS}
-    assert detect(environ).launcher == "Flux"
 
 
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), data=st.data())

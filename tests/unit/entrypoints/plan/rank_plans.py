@@ -6,9 +6,8 @@ from typing import Any
 
 from entrypoints.machine.facts import Core, Topology
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.planner import plan
+from entrypoints.plan.planner import RankPlan, plan
 from entrypoints.plan.preload import Preloads
-from entrypoints.plan.rank_plan import RankPlan
 
 IOMP = Preloads(("/usr/lib/libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"), ("found both",), ())
 

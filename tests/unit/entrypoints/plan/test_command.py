@@ -13,7 +13,7 @@ import pytest
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import numa
-from entrypoints.machine.facts import MemoryPolicy
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command as plan
 from entrypoints.rank import start
@@ -85,6 +85,21 @@ def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node()
         assert "ctypes" not in loaded
 
 
+def test_the_interface_is_among_the_reasons_or_its_error_among_the_warnings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in recorded.torchrun(0, 2, 2).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    reasons = json.loads(run(capsys, "--json"))["reasons"]
+    assert "the ranks communicate over lo: 127.0.0.1 on the route to localhost (127.0.0.1)" in reasons
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert "the ranks communicate over lo: GLOO_SOCKET_IFNAME=lo" in json.loads(run(capsys, "--json"))["reasons"]
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
+    assert "'no-such-host.invalid' does not resolve" in json.loads(run(capsys, "--json"))["warnings"][-1]
+
+
 # The backend in a rank's command
 
 
@@ -116,8 +131,8 @@ def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | 
 def policy_of_a_child(policy: MemoryPolicy) -> str:
     """What a program sees that a process with this policy starts."""
     code = (
-        "import os, sys; from entrypoints.machine import numa; from entrypoints.plan import rank_plan\n"
-        f"numa.apply(rank_plan.{policy!r})\n"
+        "import os, sys; from entrypoints.machine import numa; from entrypoints.machine.numa import MemoryPolicy\n"
+        f"numa.apply({policy!r})\n"
         "code = 'from entrypoints.machine import numa; print(numa.current())'\n"
         "os.execv(sys.executable, [sys.executable, '-c', code])"
     )

@@ -8,30 +8,14 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Core, MemoryPolicy, NumaNode, Quota
+from entrypoints.machine.facts import Core, NumaNode, Quota
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement.detect import variables
-from entrypoints.plan.division import shares
 from entrypoints.plan.preload import Preloads
 from entrypoints.plan.threads import affinity
 from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, make, place
 
 # Cores
-
-
-def test_the_longer_share_is_where_it_keeps_every_rank_on_its_socket() -> None:
-    own = tuple(Core((cpu,), (cpu,), socket, socket) for cpu, socket in enumerate([0] * 7 + [1] * 8))
-    assert [len(part) for part in shares(own, 2)] == [7, 8]
-    assert [len(part) for part in shares(own, 4)] == [4, 3, 4, 4]
-
-
-def test_a_sockets_end_counts_more_than_a_numa_nodes() -> None:
-    own = tuple(Core((cpu,), (cpu,), int(cpu > 3), int(cpu > 3) + int(cpu > 4)) for cpu in range(9))
-    assert [len(part) for part in shares(own, 2)] == [4, 5]
-
-
-def test_hundreds_of_ranks_are_divided_at_once() -> None:
-    own = tuple(Core((cpu,), (cpu,), cpu // 192, cpu // 48) for cpu in range(383))
-    assert len(shares(own, 250)) == 250
 
 
 def test_hardware_threads_of_one_core_go_to_one_rank_and_count_as_one_thread() -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from entrypoints.machine.facts import Core, NumaNode, Quota, Topology
-from entrypoints.plan.division import divide, shares
-from entrypoints.plan.planner import plan
-from entrypoints.plan.rank_plan import RankPlan
+from entrypoints.plan.planner import RankPlan, plan
 from entrypoints.plan.threads import affinity
 from tests.unit.entrypoints.plan.rank_plans import IOMP, host, place
 
@@ -92,31 +89,3 @@ def test_no_cpu_has_more_threads_than_it_can_feed(topology: Topology, ranks: int
             assert one.omp_num_threads + one.dataloader_workers <= max(1, math.ceil(part))
         if "KMP_AFFINITY" in one.environment:
             assert one.environment["KMP_AFFINITY"] == affinity(core.cpus[0] for core in own)
-
-
-@given(
-    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
-    ranks=st.integers(1, 24),
-)
-def test_no_other_choice_of_the_longer_shares_cuts_through_fewer_nodes(sizes: list[int], ranks: int) -> None:
-    own = [Core((0,), (0,), node // 2, node) for node, size in enumerate(sizes) for _ in range(size)]
-    if len(own) < ranks:
-        return
-
-    def cuts(parts: list[Any]) -> int:
-        return sum(
-            1000 * (len({core.socket for core in part}) - 1) + len({core.node for core in part}) - 1
-            for part in parts
-        )
-
-    made = shares(own, ranks)
-    assert [core for part in made for core in part] == own
-    assert max(map(len, made)) - min(map(len, made)) <= 1
-    assert cuts(made) <= cuts([divide(own, ranks, index) for index in range(ranks)])
-
-
-@given(items=st.lists(st.integers(), max_size=200), parts=st.integers(1, 70))
-def test_divided_parts_are_contiguous_complete_and_differ_by_one_at_most(items: list[int], parts: int) -> None:
-    made = [divide(items, parts, index) for index in range(parts)]
-    assert [item for part in made for item in part] == items
-    assert max(map(len, made)) - min(map(len, made)) <= 1

@@ -1,4 +1,4 @@
-"""Finding libraries by soname, composing LD_PRELOAD, and looking whether they were loaded."""
+"""Finding libraries by soname, composing LD_PRELOAD, and checking that they were loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.plan.preload import Locator, compose, find, split, verify
+from entrypoints.machine.processes import mapped_files
+from entrypoints.plan.preload import Locator, compose, find, not_loaded, split
 from tests.unit.entrypoints import ROOT
 
 CACHE = """\
@@ -65,7 +66,7 @@ def test_the_full_allocator_serves_where_the_minimal_one_is_missing() -> None:
     assert found.paths[0] == "/lib/libtcmalloc.so.4"
 
 
-def test_a_missing_library_is_a_warning_with_the_mend() -> None:
+def test_a_missing_library_is_a_warning_with_the_fix() -> None:
     found = find({}, lambda _: None)
     assert found.paths == ()
     assert "install the Debian package libtcmalloc-minimal4" in found.warnings[0]
@@ -112,11 +113,10 @@ def test_a_preload_that_the_linker_ignored_is_a_warning(tmp_path: Path) -> None:
     assert "has not loaded it" in _verify_in_a_process(broken, broken)
 
 
-def test_a_path_with_spaces_in_the_maps_is_read_whole(tmp_path: Path) -> None:
+def test_a_path_with_spaces_in_the_maps_is_read_completely(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     library = touch(tmp_path / "a b" / "lib.so")
     maps.write_text(
         f"7f00-7f01 r-xp 00000000 08:01 12345                      {library}\n7f02-7f03 rw-p 0 00:00 0\n"
     )
-    assert verify([library], maps) == []
-    assert len(verify([library + ".1"], maps)) == 1
+    assert not_loaded([library, library + ".1"], mapped_files(maps)) == [library + ".1"]

@@ -10,11 +10,11 @@ import pytest
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import topology
 from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import MemoryPolicy, Topology
+from entrypoints.machine.facts import Topology
+from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.planner import plan, ranks_for
+from entrypoints.plan.planner import RankPlan, plan, ranks_for
 from entrypoints.plan.preload import Preloads
-from entrypoints.plan.rank_plan import RankPlan
 from entrypoints.plan.threads import affinity
 from tests.unit.entrypoints.machines.expected import EXPECTED
 from tests.unit.entrypoints.machines.layout import lay_out

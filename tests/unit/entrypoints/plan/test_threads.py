@@ -20,7 +20,7 @@ def test_the_users_threads_take_precedence_and_the_plan_reports_it() -> None:
     made = make(place(), cores(4), {"OMP_NUM_THREADS": "3"})
     assert made.omp_num_threads == 3
     assert made.environment["OMP_NUM_THREADS"] == "3"
-    assert "OMP_NUM_THREADS=3 is the user's own" in made.reasons
+    assert "OMP_NUM_THREADS=3 is set by the user" in made.reasons
     assert not made.warnings
 
 
@@ -113,4 +113,4 @@ def test_the_users_own_variable_is_left_alone(name: str) -> None:
     made = make(place(), cores(2), {name: "INFO"}, IOMP)
     assert name not in made.environment
     if name.startswith("KMP_"):
-        assert any(f"{name}=INFO is the user's own" in reason for reason in made.reasons)
+        assert any(f"{name}=INFO is set by the user" in reason for reason in made.reasons)

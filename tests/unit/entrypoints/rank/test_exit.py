@@ -1,4 +1,4 @@
-"""A rank that is done ends, whatever threads its libraries have left."""
+"""A finished rank exits, even if its libraries have left threads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ POOL = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from entrypoints.rank import exit as failure
+from entrypoints.rank.exit import exit_finished
 
 sys.pool = ThreadPoolExecutor(1)  # kept by a module, as torch.compile's is
 print(sys.pool.submit(int, "3").result())
-failure.finish()
+exit_finished()
 """
 
 
-def test_a_pool_of_threads_that_nobody_shuts_down_does_not_keep_a_rank_from_ending() -> None:
+def test_a_thread_pool_that_is_not_shut_down_does_not_keep_a_rank_from_exiting() -> None:
     done = subprocess.run(
         [sys.executable, "-c", POOL], capture_output=True, text=True, check=False, timeout=20, cwd=ROOT
     )

@@ -16,7 +16,9 @@ def test_what_runs_them_is_locked_with_one_version_for_every_python() -> None:
     assert any(line.startswith("pytest==") for line in lines)
 
 
-@pytest.mark.parametrize("options", [["--unit", "--inside", "2.13"], ["--torch-source", "default"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [["--part", "unit", "--inside", "2.13"], ["--torch-source", "default"]], ids=" ".join
+)
 def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         TaskProgram(Collection.from_module(tasks)).run(["inv", "test", *options])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.machine import shared_memory, topology
-from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine import shared_memory
 from entrypoints.machine.facts import Core
-from tests.unit.entrypoints.machines.layout import lay_out
-from tests.unit.entrypoints.machines.recorded import MACHINES
 from tooling.basis import yaml as yaml_text
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, launchers, nodes, up
@@ -57,68 +53,6 @@ def test_a_word_that_looks_like_a_number_stays_a_word_for_readers_of_yaml_1_2() 
     assert yaml.safe_load(text) == {"command": words}
 
 
-@given(cores=st.sets(st.integers(0, 255), min_size=1), nodes=st.integers(1, 64))
-def test_nodes_share_the_cores_evenly_and_each_gets_one(cores: set[int], nodes: int) -> None:
-    shares = compose.split_cores(single(sorted(cores)), nodes)
-    assert len(shares) == nodes
-    assert all(shares)
-    assert {core for share in shares for core in share} <= cores
-    if nodes <= len(cores):
-        assert sorted(core for share in shares for core in share) == sorted(cores)
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("machines")
-
-
-@cache
-def cores_of(folder: Path, machine: str) -> tuple[Core, ...]:
-    return topology.read(lay_out(MACHINES[machine], folder / machine)).cores
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("name", [name for name in MACHINES if not MACHINES[name].arm])
-def test_nodes_of_a_local_cluster_share_no_core_and_reach_over_no_socket(
-    folder: Path, name: str, nodes: int
-) -> None:
-    cores = cores_of(folder, name)
-    shares = compose.split_cores(cores, nodes)
-    assert all(shares)
-    if nodes > len(cores):
-        return
-    assert sorted(cpu for share in shares for cpu in share) == sorted(cpu for core in cores for cpu in core.cpus)
-    parts = [[core for core in cores if set(core.cpus) & set(share)] for share in shares]
-    assert sum(map(len, parts)) == len(cores), "two nodes got hardware threads of one core"
-    sockets = {core.socket for core in cores}
-    sizes = {sum(core.socket == socket for core in cores) for socket in sockets}
-    if nodes % len(sockets) == 0 and len(sizes) == 1:
-        assert all(len({core.socket for core in part}) == 1 for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("name", "nodes", "expected"),
-    [
-        ("ice-lake-2x32", 2, ["0-31,64-95", "32-63,96-127"]),
-        ("vm-16-adjacent", 2, ["0-7", "8-15"]),
-        ("alternating-2x8", 2, [",".join(map(str, range(socket, 32, 2))) for socket in (0, 1)]),
-        ("cpuset-of-siblings", 2, ["2-3,10-11", "12-13"]),
-        ("cpuset-of-siblings", 6, ["2", "10", "3", "11", "12", "13"]),
-    ],
-)
-def test_a_node_of_a_local_cluster_gets_both_hardware_threads_of_its_cores(
-    folder: Path, name: str, nodes: int, expected: list[str]
-) -> None:
-    shares = compose.split_cores(cores_of(folder, name), nodes)
-    assert [format_cpu_list(frozenset(share)) for share in shares] == expected
-
-
-def test_nodes_share_whole_cores_in_turn_where_there_are_more_than_hardware_threads() -> None:
-    cores = [Core((0, 2), (0, 2)), Core((1, 3), (1, 3))]
-    assert compose.split_cores(cores, 5) == [[0, 2], [1, 3], [0, 2], [1, 3], [0, 2]]
-
-
 def test_every_node_runs_the_images_launcher_around_the_command() -> None:
     made = document(spec(nodes=2, ranks_per_node=3), cores=[4, 5, 6])
     assert list(made["services"]) == ["node-0", "node-1"]
@@ -133,7 +67,7 @@ def test_every_node_runs_the_images_launcher_around_the_command() -> None:
         "train",
         "--bf16",
     ]
-    assert made["services"]["node-0"]["cpuset"] == "4,5"
+    assert made["services"]["node-0"]["cpuset"] == "4-5"
     assert made["services"]["node-1"]["cpuset"] == "6"
 
 

@@ -31,9 +31,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of everything that an image is made from, which a test may change."""
     for folder in ("images", "entrypoints", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
-    for file in ("pyproject.toml", "README.md"):
-        if (ROOT / file).exists():
-            shutil.copy(ROOT / file, tmp_path / file)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     monkeypatch.setattr(build, "ROOT", tmp_path)
     monkeypatch.setattr(build, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(build, "ENTRYPOINTS", tmp_path / "entrypoints")

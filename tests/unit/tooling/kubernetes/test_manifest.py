@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from entrypoints.launch import options
-from entrypoints.launch.mpi import command as image_mpi_launch
+from entrypoints.launch.mpi.command import parse as parse_mpi_launch
 from tests.unit.tooling.image.test_push import LOCK
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
@@ -236,9 +236,9 @@ def test_the_images_launchers_understand_the_manifests_arguments() -> None:
     assert parsed.command == COMMAND
     (mpi,) = documents("mpijob")
     args = replicas(mpi)["Launcher"]["template"]["spec"]["containers"][0]["args"]
-    started = image_mpi_launch.parse(args[1:], {"I_MPI_HYDRA_HOST_FILE": "a,b", "I_MPI_PERHOST": "1"})
+    started = parse_mpi_launch(args[1:], {"I_MPI_HYDRA_HOST_FILE": "a,b", "I_MPI_PERHOST": "1"})
     assert str(started.keys) == mpi["spec"]["sshAuthMountPath"]
-    assert {"HOME", "HF_HOME", "HF_TOKEN", "NOTE"} <= set(started.names)
+    assert {"HOME", "HF_HOME", "HF_TOKEN", "NOTE"} <= set(started.variables)
 
 
 def test_dollar_signs_arrive_as_they_were_typed() -> None:

@@ -1,4 +1,4 @@
-"""mpi-launch without nodes: its options, mpirun's command line and environment, and which failure is the cause."""
+"""`mpi-launch` without nodes: options, mpirun's command line and environment, and the cause of a failure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.launch.failures import Failure, failed_rank, first_failure
 from entrypoints.launch.mpi import command, hydra
-from entrypoints.launch.mpi.job import Failure
+from entrypoints.launch.mpi.job import KILLED_HEAD_START, LOST_HEAD_START
 from entrypoints.machine import processes
 from tests.signals import as_at_a_terminal
 from tests.unit.entrypoints import ROOT
@@ -23,11 +24,11 @@ def test_the_options_of_a_job() -> None:
     argv = ["--hosts=node-0,node-1", "--ranks-per-node=2", "--env=HF_TOKEN", "--", "train", "--bf16"]
     made = command.parse(argv, {})
     assert made.hosts == ("node-0", "node-1")
-    assert (made.ranks_per_node, made.names, made.port) == (2, ("HF_TOKEN",), 2222)
+    assert (made.ranks_per_node, made.variables, made.port) == (2, ("HF_TOKEN",), 2222)
     assert made.command == ("train", "--bf16")
 
 
-def test_what_a_kubernetes_mpijob_sets_is_the_default(tmp_path: Path) -> None:
+def test_the_defaults_are_a_kubernetes_mpijobs_variables(tmp_path: Path) -> None:
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("job-worker-0.job.default.svc:1\njob-worker-1.job.default.svc:1\n")
     environ = {"I_MPI_HYDRA_HOST_FILE": str(hostfile), "I_MPI_PERHOST": "3"}
@@ -53,40 +54,40 @@ def test_what_a_kubernetes_mpijob_sets_is_the_default(tmp_path: Path) -> None:
         (["--hosts=me@node-0", "--", "train"], "found 'me@node-0', expected NAME, NAME:SLOTS"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(argv: list[str], message: str) -> None:
+def test_an_invalid_job_is_rejected(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         command.parse(argv, {})
 
 
-def test_mpirun_hands_on_named_variables_alone() -> None:
+def test_mpirun_passes_on_only_named_variables() -> None:
     argv = hydra.argv(Path("/hosts"), 8, 2, ["HF_TOKEN", "PATH"], ["python", "x.py"])
     assert argv[-2:] == ["python", "x.py"]
     assert argv[argv.index("-n") + 1] == "8"
     assert argv[argv.index("-ppn") + 1] == "2"
     names = argv[argv.index("-genvlist") + 1].split(",")
-    assert sorted(names) == sorted({*hydra.HANDED_ON, "HF_TOKEN"})
+    assert sorted(names) == sorted({*hydra.PASSED_ON, "HF_TOKEN"})
     assert "-genvall" not in argv
 
 
-def test_the_ranks_meet_on_the_first_host_unless_the_user_says_where() -> None:
+def test_the_ranks_meet_on_the_first_host_unless_the_user_sets_another() -> None:
     made = hydra.environ({"A": "b"}, ["node-0", "node-1"], Path("/run/ssh/config"))
     assert (made["MASTER_ADDR"], made["MASTER_PORT"], made["A"]) == ("node-0", "29500", "b")
     own = hydra.environ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2"}, ["node-0"], Path("/run/ssh/config"))
     assert (own["MASTER_ADDR"], own["MASTER_PORT"]) == ("10.0.0.1", "2")
 
 
-def test_every_port_that_is_listened_at_is_in_one_range() -> None:
+def test_all_listening_ports_are_in_one_range() -> None:
     low, high = map(int, hydra.PORT_RANGE.split(":"))
     assert (hydra.FIRST_PORT, hydra.LAST_PORT) == (29500, 29999)
     assert (low, high) == (hydra.FIRST_PORT + 1, hydra.LAST_PORT)
     assert hydra.environ({}, ["a"], Path("/c"))["I_MPI_PORT_RANGE"] == hydra.PORT_RANGE
 
 
-LOST = Failure("lost", 1, lost_node=True)
-KILLED = Failure("killed", 137, code=-9, at=9.0)
-EARLY = Failure("early", 1, code=1, at=1.0)
-LATE = Failure("late", 3, code=3, at=2.0)
-ASKED = Failure("asked", 143, code=-15, at=0.5)
+LOST = Failure("lost", 1, head_start=LOST_HEAD_START)
+KILLED = failed_rank(0, 0, 0, -9, at=9.0, head_start=KILLED_HEAD_START)
+EARLY = failed_rank(1, 0, 0, 1, at=1.0)
+LATE = failed_rank(2, 0, 0, 3, at=2.0)
+TERMINATED = failed_rank(3, 0, 0, -15, at=0.5, head_start=KILLED_HEAD_START)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +96,15 @@ ASKED = Failure("asked", 143, code=-15, at=0.5)
         ([EARLY, KILLED], KILLED),
         ([KILLED, LOST], LOST),
         ([LATE, EARLY], EARLY),
-        ([ASKED, LATE], LATE),
+        ([TERMINATED, LATE], LATE),
     ],
-    ids=["a killed rank before those that miss it", "a lost node", "the earlier", "asked to end comes last"],
+    ids=["a killed rank before its peers", "a lost node", "the earlier", "a terminated rank comes last"],
 )
-def test_the_cause_is_told_from_its_consequences(failures: list[Failure], cause: Failure) -> None:
-    assert min(failures, key=lambda failure: failure.order) is cause
+def test_the_cause_comes_before_its_consequences(failures: list[Failure], cause: Failure) -> None:
+    assert first_failure(failures) is cause
 
 
-# Of two nodes one answers; the other's server takes the connection and says nothing.
+# Of two nodes, one responds; the other node's server accepts the connection and sends nothing.
 SSH = """#!/bin/sh
 echo $$ >> "$HOME/sessions"
 [ "$3" = node-0 ] && echo '{"state": "ready"}'
@@ -113,7 +114,7 @@ exec sleep 600
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_ends_the_launch_while_nodes_are_waited_for(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_launch_while_it_waits_for_nodes(tmp_path: Path, number: signal.Signals) -> None:
     programs, keys = tmp_path / "bin", tmp_path / "keys"
     for folder in (programs, keys):
         folder.mkdir()

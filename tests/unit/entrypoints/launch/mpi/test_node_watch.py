@@ -1,4 +1,4 @@
-"""A node's watch over its ranks, with real processes: what it tells, and that it leaves none."""
+"""The watch on a node, with real processes: its reports, and that it leaves no process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from entrypoints.launch.mpi import node_watch
 from entrypoints.machine import processes
 from tests.unit.entrypoints import ROOT
 
-# A watch that says nothing would be waited for.
+# A watch that sends nothing would block a test.
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -38,7 +38,7 @@ class Watched:
         self.ranks: list[subprocess.Popen[bytes]] = []
 
     def event(self) -> dict[str, Any]:
-        """The next thing that the watch says."""
+        """The next event that the watch sends."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the watch has ended"
@@ -55,7 +55,7 @@ class Watched:
         return member
 
     def pid_of(self, rank: int) -> int:
-        """The process number of a rank, once it has left word."""
+        """The PID of a rank, once its parent has written it."""
         deadline = time.monotonic() + 20
         while rank not in node_watch.read(self.folder):
             assert time.monotonic() < deadline
@@ -63,7 +63,7 @@ class Watched:
         return node_watch.read(self.folder)[rank].pid
 
     def close(self) -> None:
-        """What the launcher does at the end of the job, and the network when the launcher is gone."""
+        """Close standard input, as at the end of the job and when the launcher is lost."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(20)
@@ -79,58 +79,58 @@ def watched(tmp_path: Path) -> Iterator[Callable[[], Watched]]:
         return made[-1]
 
     yield begin
-    for one in made:
-        for member in one.ranks:
+    for watch in made:
+        for member in watch.ranks:
             member.kill()
             member.wait()
-        one.process.kill()
-        one.process.wait()
+        watch.process.kill()
+        watch.process.wait()
 
 
-def test_a_ranks_exit_code_is_told_with_its_place_and_time(watched: Callable[[], Watched]) -> None:
-    one = watched()
+def test_a_ranks_exit_code_is_reported_with_its_rank_and_time(watched: Callable[[], Watched]) -> None:
+    watch = watched()
     began = time.time()
-    assert one.start(1, "sh", "-c", "exit 7").wait(20) == 7
-    event = one.event()
+    assert watch.start(1, "sh", "-c", "exit 7").wait(20) == 7
+    event = watch.event()
     assert began < event.pop("at") < time.time()
     assert event == {"rank": 1, "local_rank": 1, "state": "ended", "code": 7, "out_of_memory": False}
 
 
-def test_a_killed_rank_is_told_by_its_signal(watched: Callable[[], Watched]) -> None:
-    one = watched()
-    member = one.start(0, "sleep", "60")
-    os.kill(one.pid_of(0), signal.SIGKILL)
+def test_a_killed_rank_is_reported_with_its_signal(watched: Callable[[], Watched]) -> None:
+    watch = watched()
+    member = watch.start(0, "sleep", "60")
+    os.kill(watch.pid_of(0), signal.SIGKILL)
     assert member.wait(20) == 128 + signal.SIGKILL
-    assert one.event()["code"] == -signal.SIGKILL
+    assert watch.event()["code"] == -signal.SIGKILL
 
 
-def test_a_stopped_rank_is_told_once(watched: Callable[[], Watched]) -> None:
-    one = watched()
-    one.start(0, "sleep", "60")
-    os.kill(one.pid_of(0), signal.SIGSTOP)
-    assert one.event() == {"rank": 0, "local_rank": 0, "state": "stopped"}
-    os.kill(one.pid_of(0), signal.SIGKILL)
-    assert one.event()["state"] == "ended"
+def test_a_stopped_rank_is_reported_once(watched: Callable[[], Watched]) -> None:
+    watch = watched()
+    watch.start(0, "sleep", "60")
+    os.kill(watch.pid_of(0), signal.SIGSTOP)
+    assert watch.event() == {"rank": 0, "local_rank": 0, "state": "stopped"}
+    os.kill(watch.pid_of(0), signal.SIGKILL)
+    assert watch.event()["state"] == "ended"
 
 
-def test_when_the_launcher_is_gone_no_rank_and_no_file_is_left(watched: Callable[[], Watched]) -> None:
-    one = watched()
-    one.start(0, "sleep", "60")
-    # Deaf to SIGTERM, as a rank in the middle of a collective is.
-    one.start(1, sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)")
-    ranks = [one.pid_of(0), one.pid_of(1)]
+def test_no_rank_and_no_file_outlives_the_launcher(watched: Callable[[], Watched]) -> None:
+    watch = watched()
+    watch.start(0, "sleep", "60")
+    # Ignores SIGTERM, like a rank in the middle of a collective.
+    watch.start(1, sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)")
+    ranks = [watch.pid_of(0), watch.pid_of(1)]
     time.sleep(0.5)
-    one.close()
-    for member in one.ranks:
+    watch.close()
+    for member in watch.ranks:
         assert member.wait(20) != 0
     assert {processes.state(pid) for pid in ranks} <= {"", "Z"}
-    assert not one.folder.exists()
+    assert not watch.folder.exists()
 
 
 def test_a_rank_does_not_outlive_its_parent(watched: Callable[[], Watched]) -> None:
-    one = watched()
-    member = one.start(0, "sleep", "60")
-    rank = one.pid_of(0)
+    watch = watched()
+    member = watch.start(0, "sleep", "60")
+    rank = watch.pid_of(0)
     member.kill()
     member.wait(20)
     deadline = time.monotonic() + 10
@@ -139,6 +139,6 @@ def test_a_rank_does_not_outlive_its_parent(watched: Callable[[], Watched]) -> N
         time.sleep(0.05)
 
 
-def test_a_folder_that_somebody_else_has_made_is_refused(tmp_path: Path) -> None:
+def test_an_existing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         node_watch.main([str(tmp_path)])

@@ -1,4 +1,4 @@
-"""The two ends of ssh: which keys they take, what they allow, and what they say where a key is missing."""
+"""Both ends of ssh: their keys, their configuration, and the error for a missing key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keys(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_copies_of_keys_are_readable_by_their_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_user_can_read_the_copies_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "PRIVATE", tmp_path)
     source = keys(tmp_path / "mounted", "id_ed25519", "known_hosts")
     (source / "id_ed25519").chmod(0o644)
@@ -31,12 +31,12 @@ def test_copies_of_keys_are_readable_by_their_user_alone(tmp_path: Path, monkeyp
     assert (copy / "id_ed25519").read_text() == "content of id_ed25519\n"
 
 
-def test_a_folder_of_keys_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_of_keys_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder, expected one with keys"):
         ssh.copy_keys(tmp_path / "none")
 
 
-def test_a_server_lets_one_user_in_by_key_for_commands_alone(
+def test_a_server_admits_one_user_with_a_key_for_commands_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = keys(tmp_path / "keys", "authorized_keys", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub")
@@ -59,7 +59,7 @@ def test_a_server_lets_one_user_in_by_key_for_commands_alone(
     assert {name: config[name] for name in expected} == expected
 
 
-def test_strict_modes_are_off_where_a_volume_is_anybodys(tmp_path: Path) -> None:
+def test_strict_modes_are_off_on_a_volume_that_every_user_may_write_to(tmp_path: Path) -> None:
     assert ssh.only_ours(Path("/usr/bin"))
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume").chmod(0o777)
@@ -68,14 +68,14 @@ def test_strict_modes_are_off_where_a_volume_is_anybodys(tmp_path: Path) -> None
     assert "StrictModes no\n" in ssh.server_config(folder, 2222)
 
 
-def test_without_a_host_key_the_users_key_stands_in_for_it_at_both_ends(tmp_path: Path) -> None:
+def test_without_a_host_key_both_ends_use_the_users_key(tmp_path: Path) -> None:
     folder = keys(tmp_path / "keys", "authorized_keys", "id_rsa", "id_rsa.pub")
     assert f"HostKey {folder / 'id_rsa'}\n" in ssh.server_config(folder, 2222)
     assert f"UserKnownHostsFile {folder / 'known_hosts'}\n" in ssh.client_config(folder, 2222)
     assert (folder / "known_hosts").read_text() == "* content of id_rsa.pub\n"
 
 
-def test_a_client_checks_hosts_and_never_asks(tmp_path: Path) -> None:
+def test_a_client_verifies_hosts_and_never_prompts(tmp_path: Path) -> None:
     folder = keys(tmp_path / "keys", "id_ed25519", "known_hosts")
     config = ssh.client_config(folder, 2022)
     for line in ("Port 2022", "StrictHostKeyChecking yes", "BatchMode yes", "IdentitiesOnly yes"):
@@ -92,7 +92,7 @@ def test_a_client_checks_hosts_and_never_asks(tmp_path: Path) -> None:
         (["id_ed25519.pub", "known_hosts"], ssh.client_config, r"no id_\*"),
         (["id_ed25519"], ssh.client_config, "neither known_hosts nor id_ed25519.pub"),
     ],
-    ids=["nobody may log in", "no host key", "no key", "no host is known"],
+    ids=["nobody may log in", "no host key", "no key", "no known hosts"],
 )
 def test_a_missing_key_is_named(tmp_path: Path, names: list[str], end: object, message: str) -> None:
     folder = keys(tmp_path / "keys", *names)

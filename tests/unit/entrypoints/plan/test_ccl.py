@@ -1,4 +1,4 @@
-"""The cores that a rank keeps for oneCCL's workers, and its network interface."""
+"""The cores that a rank keeps for oneCCL's workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Quota, Route
+from entrypoints.machine.facts import Quota
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan.planner import plan
 from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, host, make, place
@@ -106,11 +106,3 @@ def test_workers_that_cannot_be_read_are_refused(environ: dict[str, str]) -> Non
     ((name, value),) = environ.items()
     with pytest.raises(UsageError, match=f"{name} is '{value}'"):
         make(place(0, 2), cores(64), environ, IOMP, "ccl")
-
-
-def test_the_way_to_the_master_is_among_the_reasons() -> None:
-    route = Route("node-0", "10.0.0.1", "10.0.0.2", "eth1")
-    made = make(place(0, 2), cores(2), route=route)
-    assert any("talk over eth1: 10.0.0.2 is on the way to node-0" in reason for reason in made.reasons)
-    own = make(place(0, 2), cores(2), {"GLOO_SOCKET_IFNAME": "ib0"}, route=route)
-    assert any("GLOO_SOCKET_IFNAME=ib0 is the user's own" in reason for reason in own.reasons)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import cgroup_limits
-from entrypoints.machine.cgroup_limits import Limits
+from entrypoints.machine import cgroups
+from entrypoints.machine.cgroups import Limits
 from entrypoints.machine.facts import MemoryLimit, Quota
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 from tests.unit.entrypoints.machines.recorded import V1_MOUNTS, V1_OWN
@@ -18,7 +18,7 @@ V2 = "30 23 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate
 
 
 def limits(root: Path, own: str, mounts: str, groups: dict[str, str]) -> Limits:
-    return cgroup_limits.read(lay_out(Machine(((2,),), own=own, mounts=mounts, groups=groups), root))
+    return cgroups.read_limits(lay_out(Machine(((2,),), own=own, mounts=mounts, groups=groups), root))
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_a_quota_that_cannot_be_read_is_a_warning(tmp_path: Path, text: str) -> 
 
 
 def test_no_control_groups_at_all_are_a_warning(tmp_path: Path) -> None:
-    assert "a CPU quota or memory limit cannot be seen" in limits(tmp_path, "", "", {}).warnings[0]
-    assert cgroup_limits.read(tmp_path / "nowhere").warnings
+    assert "CPU quotas and memory limits cannot be read" in limits(tmp_path, "", "", {}).warnings[0]
+    assert cgroups.read_limits(tmp_path / "nowhere").warnings
 
 
 def test_a_file_that_may_not_be_read_is_a_warning(tmp_path: Path) -> None:
     limits(tmp_path, "0::/\n", V2, {"memory.max": "1000"})
     (tmp_path / "sys/fs/cgroup/cpu.max").mkdir()  # reading fails, for root too
-    found = cgroup_limits.read(tmp_path)
+    found = cgroups.read_limits(tmp_path)
     assert found.memory is not None
     assert "cpu.max cannot be read" in found.warnings[0]
 
 
 def test_this_machine_is_read_without_a_warning() -> None:
-    code = "from entrypoints.machine import cgroup_limits; print(*cgroup_limits.read().warnings)"
+    code = "from entrypoints.machine import cgroups; print(*cgroups.read_limits().warnings)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"

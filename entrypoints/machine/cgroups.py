@@ -1,26 +1,36 @@
-"""The limits of this process's control groups: processor time, memory, CPUs. Versions 1 and 2, and both at once.
+"""This process's control groups (cgroups): limits, out-of-memory kills, throttling. Versions 1 and 2, or both.
 
-A limit counts wherever it stands on the way up from the process's own group, so the tightest one is taken. What
-is above the mount point (the usual view from inside a container) cannot be seen. Torch-free.
+The limits of a group and of all its parents apply, so `read_limits` takes the tightest. Groups above the mount
+point are invisible, which is the usual view from inside a container. Torch-free.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints.machine.facts import MemoryLimit, Quota
 
 CONTROLLERS = ("cpu", "cpuset", "memory")
+# Counters of version 2 and version 1: file, key, and factor to the unit of the result. A container sees its own
+# group in these folders.
+_OUT_OF_MEMORY_KILLS = (
+    ("sys/fs/cgroup/memory.events", "oom_kill", 1),
+    ("sys/fs/cgroup/memory/memory.oom_control", "oom_kill", 1),
+)
+_THROTTLED_SECONDS = (
+    ("sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
+    ("sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
+)
 # Version 1 writes "unlimited" as the largest multiple of a page that fits in 63 bits.
 _UNLIMITED_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`cpuset`: the CPUs that the group may use, as the kernel's list; empty where no group says so."""
+    """`cpuset`: the CPUs that the group may use, in the kernel's list format; empty if no group limits them."""
 
     quota: Quota | None = None
     memory: MemoryLimit | None = None
@@ -30,20 +40,21 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Mount:
-    """A mounted hierarchy. `top`: which of its groups is seen at `point`. `controllers`: empty for version 2."""
+    """A mounted hierarchy. `top`: the group that is visible at `point`. `controllers`: empty for version 2."""
 
     top: str
     point: str
     controllers: frozenset[str]
 
 
-def read(root: Path = Path("/")) -> Limits:
-    """The limits that `root`/proc and the control groups mounted below `root` show for this process."""
+def read_limits(root: Path = Path("/")) -> Limits:
+    """This process's limits, from `root`/proc and the control groups that are mounted below `root`."""
     mounts = list(_mounts(root))
     groups = _groups(root)
     if not mounts or not groups:
-        what = "no control group file system is mounted here: a CPU quota or memory limit cannot be seen"
-        return Limits(warnings=(what,))
+        return Limits(
+            warnings=("no control group file system is mounted: CPU quotas and memory limits cannot be read",)
+        )
     folders: dict[str, list[tuple[Path, bool]]] = {name: [] for name in CONTROLLERS}
     for mount in mounts:
         version_2 = not mount.controllers
@@ -60,6 +71,39 @@ def read(root: Path = Path("/")) -> Limits:
         cpuset=next(filter(None, (_cpuset(*found, warnings) for found in folders["cpuset"])), ""),
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def throttled_seconds(root: Path = Path("/")) -> float:
+    """How long the CPU quota has paused this container's processes so far; 0 without a quota."""
+    return _counter(_THROTTLED_SECONDS, root)
+
+
+class OutOfMemoryKills:
+    """The kernel's out-of-memory kills in this container from now on.
+
+    The kernel's counter starts with the container and is never reset.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self.forget()
+
+    def any_new(self) -> bool:
+        """Whether any kill happened since construction or the last `forget`."""
+        return _counter(_OUT_OF_MEMORY_KILLS, self._root) > self._before
+
+    def forget(self) -> None:
+        """Ignore the kills so far."""
+        self._before = _counter(_OUT_OF_MEMORY_KILLS, self._root)
+
+
+def _counter(places: Iterable[tuple[str, str, float]], root: Path) -> float:
+    """The first counter of `places` that exists below `root`; 0 if none does."""
+    for name, key, factor in places:
+        for line in _lines(root / name):
+            if line.startswith(f"{key} "):
+                return int(line.split()[1]) * factor
+    return 0
 
 
 def _mounts(root: Path) -> Iterator[_Mount]:
@@ -89,12 +133,12 @@ def _groups(root: Path) -> dict[str, str]:
 
 
 def _way_up(root: Path, mount: _Mount, path: str) -> list[Path]:
-    """The folders of the group at `path` and of those around it, as far as the mount shows them."""
+    """The folders of the group at `path` and of its parents, as far as the mount shows them."""
     point = root / mount.point.lstrip("/")
     top = mount.top.rstrip("/")
     inside = path[len(top) :] if f"{path}/".startswith(f"{top}/") else ""
     folder = point / inside.strip("/")
-    # A path that begins with /.. is outside of this process's namespace, and the mount shows something else.
+    # A path that begins with /.. is outside this process's namespace: the mount does not show that group.
     if ".." in folder.parts or not folder.is_dir():
         folder = point
     return [folder, *(parent for parent in folder.parents if point in (parent, *parent.parents))]
@@ -111,7 +155,7 @@ def _quota(folder: Path, version_2: bool, root: Path, warnings: list[str]) -> It
         quota, period = (int(number) for number in text.split())
         yield Quota(quota / period, _shown(file, root))
     except (ValueError, ZeroDivisionError):
-        warnings.append(f"{file} is {text!r}, expected a quota and a period in microseconds: it is not applied")
+        warnings.append(f"{file} is {text!r}, expected a quota and a period in microseconds: ignored")
 
 
 def _memory(folder: Path, version_2: bool, root: Path, warnings: list[str]) -> Iterator[MemoryLimit]:
@@ -138,11 +182,11 @@ def _lines(file: Path) -> list[str]:
 
 
 def _text(file: Path, warnings: list[str]) -> str:
-    """The file's one line, empty where there is none: not every group has every controller."""
+    """The file's only line; empty if the file does not exist: not every group has every controller."""
     try:
         return file.read_text().strip()
     except FileNotFoundError:
         return ""
     except OSError as error:
-        warnings.append(f"{file} cannot be read ({error.strerror}): the limit in it is not known")
+        warnings.append(f"{file} cannot be read ({error.strerror}): its limit is unknown")
         return ""

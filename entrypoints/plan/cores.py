@@ -1,0 +1,228 @@
+"""Which of the node's cores one rank gets, and how much processor time. Pure and torch-free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from entrypoints.cli.numbers import count
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.machine.facts import Core, Topology
+from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.launchers import PLAIN, TORCHRUN
+from entrypoints.plan.notes import Notes
+
+T = TypeVar("T")
+
+# Under a quota, one more thread pays off if it uses at least a fifth more processor time: threads wait for paused
+# threads. With a quota of 1.2 or 1.5 CPUs, two threads computed a tenth less than one in the same time.
+_WORTH_A_THREAD = 0.2
+# Crossing from one socket to another is slower than crossing between two NUMA nodes of one socket.
+_SOCKET_COST = 1000
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part. `cores`: the physical cores it may use.
+
+    `quota`: its processor time in CPUs, inf without a limit. `crowded`: other ranks use the same cores, because
+    there are more ranks than CPUs. `smallest`, `largest`: the sizes, in cores, of the node's smallest and largest
+    share, for decisions that all ranks must make alike. A rank that is bound already knows only its own size.
+    """
+
+    cores: Sequence[Core]
+    quota: float
+    crowded: bool
+    smallest: int
+    largest: int
+
+    @property
+    def limited(self) -> bool:
+        """Whether the quota allows fewer threads than there are cores."""
+        return self.quota < len(self.cores)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether other processes run on these cores: ranks of this node or, under a quota, other containers."""
+        return self.crowded or self.limited
+
+    def can_spare(self, cores: int, threads: int) -> bool:
+        """Whether every rank of the node can keep `cores` free of its `threads` and of other ranks."""
+        return not self.crowded and self.quota >= self.largest and self.smallest - threads >= cores
+
+    @property
+    def most_threads(self) -> int:
+        """Compute threads that the share can run: one for each core, fewer under a smaller quota."""
+        if self.crowded:
+            return 1
+        if not self.limited:
+            return len(self.cores)
+        full = math.floor(self.quota + 1e-9)
+        more = self.quota - full + 1e-9 >= _WORTH_A_THREAD * max(full, 1)
+        return min(len(self.cores), max(1, full + more))
+
+
+def share_of(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> Share:
+    """The share of the rank `environment`. Notes the reasons, and warnings if ranks disturb each other."""
+    ranks = environment.local_world_size
+    shares, index, crowded = _shares(environment, topology, notes)
+    cores, sizes = shares[index], [len(share) for share in shares]
+    quota = topology.quota.cpus / ranks if topology.quota else math.inf
+    share = Share(cores, quota, crowded, min(sizes), max(sizes))
+    if topology.quota is None or not share.limited:
+        return share
+    notes.reasons.append(
+        f"the container's CPU quota is {topology.quota.cpus:g} CPUs ({topology.quota.source})"
+        + (f", shared by {ranks} ranks: {quota:g} for each" if ranks > 1 else "")
+    )
+    if quota < 1:
+        notes.warnings.append(
+            f"{count(ranks, 'rank')} on this node, but the container's CPU quota is {topology.quota.cpus:g}: less "
+            "than one CPU for each, so the kernel pauses them: start fewer ranks or raise the quota"
+        )
+    notes.reasons.append(
+        f"bound to all cores of its share ({count(len(cores), 'core')}), not fewer: a quota gives time, not "
+        "dedicated cores, so the kernel moves the threads to idle cores"
+    )
+    return share
+
+
+def binder(environment: DistributedEnvironment, topology: Topology) -> str:
+    """What has bound this rank to a subset of its launcher's CPUs; empty if nothing has."""
+    name = environment.launcher
+    if name == TORCHRUN.name:  # it binds nothing: the user has bound what is between the agent and the rank
+        outer, who = topology.agent_cpus, "the command that torchrun started"
+    elif name == PLAIN.name:
+        outer, who = topology.parent_cpus, "the command that started this rank"
+    else:
+        outer, who = topology.launcher_cpus, name
+    return who if outer is not None and topology.allowed < outer else ""
+
+
+def divide(cores: Sequence[Core], parts: int) -> list[Sequence[Core]]:
+    """`cores`, in Topology's order, in `parts` shares.
+
+    The shares are contiguous, differ by at most one core, and stay within a NUMA node and a socket if possible.
+    With fewer cores than parts, the shares are hardware threads. With fewer threads than parts, each share is one
+    core, in turn.
+    """
+    if parts <= len(cores):
+        return _divide_cores(cores, parts)
+    threads = [Core((cpu,), core.siblings, core.socket, core.node) for core in cores for cpu in core.cpus]
+    if parts <= len(threads):
+        return [_joined(share) for share in divide_evenly(threads, parts)]
+    return [[cores[part % len(cores)]] for part in range(parts)]
+
+
+def divide_evenly(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """`items` in contiguous shares whose sizes differ by at most one, longer shares first."""
+    size, longer = divmod(len(items), parts)
+    ends = list(accumulate(size + (part < longer) for part in range(parts)))
+    return [items[start:end] for start, end in zip([0, *ends], ends)]
+
+
+def _divide_cores(cores: Sequence[Core], parts: int) -> list[Sequence[Core]]:
+    """Shares as in `divide`. Needs a core for each part.
+
+    Ranks wait for each other in every step, so equal sizes come first. The longer shares are placed so that the
+    fewest shares cross the boundary of a socket or NUMA node.
+    """
+    size, longer = divmod(len(cores), parts)
+    sockets = list(accumulate((a.socket != b.socket for a, b in zip(cores, cores[1:])), initial=0))
+    nodes = list(accumulate((a.node != b.node for a, b in zip(cores, cores[1:])), initial=0))
+
+    def cost(start: int, end: int) -> int:
+        return _SOCKET_COST * (sockets[end - 1] - sockets[start]) + nodes[end - 1] - nodes[start]
+
+    # best[k]: the lowest cost so far with k longer shares, as (cost, (sizes before, 1 if the last one is longer)).
+    best: dict[int, tuple[int, Any]] = {0: (0, None)}
+    for part in range(parts):
+        after: dict[int, tuple[int, Any]] = {}
+        for extra, (spent, chosen) in best.items():
+            start = part * size + extra
+            for more in (1, 0):  # of equal costs the first wins: longer shares first, as in `divide_evenly`
+                if extra + more > longer or longer - extra - more > parts - part - 1:
+                    continue
+                way = (spent + cost(start, start + size + more), (chosen, more))
+                if extra + more not in after or way[0] < after[extra + more][0]:
+                    after[extra + more] = way
+        best = after
+    sizes: list[int] = []
+    chosen = best[longer][1]
+    while chosen:
+        chosen, more = chosen
+        sizes.insert(0, size + more)
+    ends = list(accumulate(sizes))
+    return [cores[start:end] for start, end in zip([0, *ends], ends)]
+
+
+def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
+    """Joins the hardware threads of each core into one Core."""
+    by_core: dict[tuple[int, ...], Core] = {}
+    for thread in threads:
+        before = by_core.get(thread.siblings)
+        cpus = (*before.cpus, *thread.cpus) if before else thread.cpus
+        by_core[thread.siblings] = Core(cpus, thread.siblings, thread.socket, thread.node)
+    return tuple(by_core.values())
+
+
+def _shares(
+    environment: DistributedEnvironment, topology: Topology, notes: Notes
+) -> tuple[Sequence[Sequence[Core]], int, bool]:
+    """The known shares of the node's cores, the index of this rank's, and whether other ranks use it too."""
+    cores, ranks, allowed = topology.cores, environment.local_world_size, topology.allowed
+    who = binder(environment, topology)
+    if who:
+        notes.reasons.append(f"{who} has bound this rank to {count(len(cores), 'core')} already")
+        if ranks == 1 and topology.launcher_cpus:
+            notes.warnings.append(
+                f"{who} has bound the only rank of this node to {len(allowed)} of {len(topology.launcher_cpus)} "
+                "CPUs: to use all of them, turn binding off (mpirun --bind-to none)"
+            )
+        return [cores], 0, False
+    if ranks == 1:
+        notes.reasons.append(f"the only rank of this node may use all of its {count(len(cores), 'core')}")
+        if topology.quota is None or topology.quota.cpus >= len(cores):
+            _note_nodes_and_sockets(cores, environment, topology, notes)
+        return [cores], 0, False
+    if len(allowed) < ranks:
+        notes.reasons.append(f"{ranks} ranks share {count(len(allowed), 'CPU')}")
+        notes.warnings.append(
+            f"{ranks} ranks on this node, but only {count(len(allowed), 'CPU')} allowed: they slow each other "
+            "down; start fewer ranks or allow more CPUs"
+        )
+        return [cores], 0, True
+    shares = divide(cores, ranks)
+    share = shares[environment.local_rank]
+    if len(cores) < ranks:
+        notes.reasons.append(f"{ranks} ranks on fewer physical cores: each gets hardware threads")
+    else:
+        notes.reasons.append(
+            f"share {environment.local_rank} of {ranks}: {count(len(share), 'core')} of the {len(cores)} allowed "
+            "cores"
+        )
+        _note_nodes_and_sockets(share, environment, topology, notes)
+    return shares, environment.local_rank, False
+
+
+def _note_nodes_and_sockets(
+    share: Sequence[Core], environment: DistributedEnvironment, topology: Topology, notes: Notes
+) -> None:
+    """Where the rank's cores are, on a host with several NUMA nodes or sockets."""
+    nodes, sockets = {core.node for core in share}, {core.socket for core in share}
+    if len(nodes) > 1:
+        notes.reasons.append(f"the cores are on NUMA nodes {format_cpu_list(nodes)}")
+    elif len({core.node for core in topology.cores}) > 1:
+        notes.reasons.append(f"all cores are on NUMA node {format_cpu_list(nodes)}")
+    if len(sockets) < 2:
+        return
+    where = (
+        f"the cores of one rank are on sockets {format_cpu_list(sockets)}, and memory of another socket is slow: "
+    )
+    if environment.local_world_size == 1:
+        notes.warnings.append(f"{where}start one rank for each NUMA node (launch --nproc-per-node auto)")
+    else:
+        notes.warnings.append(f"{where}{environment.local_world_size} equal shares do not fit into the sockets")
