@@ -135,13 +135,13 @@ def test_the_table_fits_a_terminal_and_says_that_cores_are_fractions(document: d
     assert f"{document['predicted'][0]['efficiency']:.0%} (" in row
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_reported() -> None:
     busy = measured()
     busy["phases"][3]["cpu_share"] = [0.3, 0.3, 0.3]
     console = Console(width=200)
     with console.capture() as capture:
         console.print(scaling_report.table(scaling_report.document(busy, FACTS)))
-    assert "a node that wanted 0.5 of a core got 0.30" in capture.get()
+    assert "a node with 0.5 of a core got 0.30" in capture.get()
 
 
 def test_the_picture_is_a_png(document: dict[str, Any], tmp_path: Path) -> None:
