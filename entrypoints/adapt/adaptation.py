@@ -12,16 +12,6 @@ from entrypoints.cli import packages
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
 
-def release(version: str | None) -> tuple[int, ...]:
-    """`5.23.0` or `2.13.0+cpu` as numbers that compare; empty where the package is not installed."""
-    numbers = []
-    for part in (version or "").partition("+")[0].split("."):
-        if not part.isdigit():  # rc1, dev0
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
 @dataclass(frozen=True)
 class Situation:
     """A script's command line and what runs it. `backend`: of the group; `versions`: of PACKAGES, where there."""
@@ -35,7 +25,7 @@ class Situation:
 
     def since(self, package: str, version: str) -> bool:
         """Whether the package is installed in that version or a later one."""
-        return release(self.versions.get(package)) >= release(version)
+        return packages.release(self.versions.get(package)) >= packages.release(version)
 
     def before(self, package: str, version: str) -> bool:
         """Whether the package is installed in an older version."""

@@ -31,12 +31,12 @@ class Check:
 
 
 def attempt(name: str, examine: Callable[[], Iterable[Check]]) -> list[Check]:
-    """The checks of one family, or one error line if examining fails: the other families still report."""
+    """The checks of one group, or one error if `examine` fails: the other groups still report."""
     try:
         return list(examine())
     except UsageError as error:
         return [refusal(name, error)]
-    except Exception as error:  # noqa: BLE001 - the other families still report
+    except Exception as error:  # noqa: BLE001 - the other groups still report
         text = " ".join(str(error).split())
         return [
             Check(
@@ -69,7 +69,7 @@ def document(checks: Iterable[Check]) -> str:
 
 
 def lines(check: Check, width: int) -> str:
-    """One row of the table, folded to `width` columns, with the fix below it."""
+    """One row of the table, folded to `width` columns, with the fix below."""
     first = f"{check.name:<20}  {check.status.value:<7}  "
     fold = textwrap.TextWrapper(max(width, 60), break_long_words=False, break_on_hyphens=False)
     fold.initial_indent, fold.subsequent_indent = first, " " * len(first)

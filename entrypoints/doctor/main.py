@@ -15,23 +15,11 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import Parser, default_backend, port_number, positive_integer
-from entrypoints.doctor import (
-    advisories,
-    checks,
-    clock,
-    collectives,
-    limits,
-    machine,
-    meeting,
-    shm,
-    single,
-    versions,
-)
+from entrypoints.doctor import checks, container, image, network, ranks
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import cpus, topology
 from entrypoints.placement import detect
@@ -47,14 +35,14 @@ def parse(argv: list[str]) -> Namespace:
     parser = Parser("doctor", DESCRIPTION)
     add = parser.add_argument
     add("--json", action="store_true", help="one JSON document instead of a table")
-    add("--quick", action="store_true", help="start no ranks: skip preloads, speed and collectives")
+    add("--quick", action="store_true", help="start no ranks: skip preloads, bf16 and collectives")
     add("--local-world-size", type=positive_integer, metavar="R",
-        help="ranks in this container (default: the launcher's number, or launch's default)")  # fmt: skip
+        help="number of ranks in this container (default: the launcher's, or else launch's)")  # fmt: skip
     add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
     add("--master-port", type=port_number, metavar="PORT",
-        help=f"where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})")  # fmt: skip
+        help=f"port where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})")  # fmt: skip
     add("--serve", action="store_true",
-        help="answer other nodes' doctors on the master port with time and pin, until stopped")  # fmt: skip
+        help="report time and pin to other nodes' doctors on the master port, until stopped")  # fmt: skip
     return parser.parse_args(argv)
 
 
@@ -77,7 +65,7 @@ def main(argv: list[str]) -> int:
 def _serve(port: int) -> None:
     print(f"answering doctors on port {port} until ctrl-C", file=sys.stderr, flush=True)
     try:
-        clock.serve(port)
+        network.serve(port)
     except KeyboardInterrupt:
         return
 
@@ -86,19 +74,19 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every check, the quick ones first."""
     place, launcher = _launcher(environ)
     yield launcher
-    ranks = options.local_world_size or (place.local_world_size if place.launcher != "single" else auto())
-    yield from checks.attempt("topology", lambda: machine.examine(topology.read(), ranks))
-    yield from checks.attempt("plan", lambda: _plan(place, ranks, environ))
-    yield from checks.attempt(shm.NAME, partial(shm.examine, ranks))
-    yield from checks.attempt("open files", limits.examine)
-    yield from checks.attempt(versions.NAME, versions.examine)
-    yield from checks.attempt(advisories.NAME, advisories.examine)
-    master = meeting.wanted_master(options.master_addr, options.master_port, place, environ)
-    yield from checks.attempt("network", partial(meeting.examine, master, environ))
+    wanted = options.local_world_size or (place.local_world_size if place.launcher != "single" else auto())
+    yield from checks.attempt("topology", lambda: container.examine_machine(topology.read(), wanted))
+    yield from checks.attempt("plan", lambda: _plan(place, wanted, environ))
+    yield from checks.attempt(container.SHM, lambda: container.examine_shm(wanted))
+    yield from checks.attempt("open files", container.examine_limits)
+    yield from checks.attempt("versions", image.examine_versions)
+    yield from checks.attempt("advisories", image.examine_advisories)
+    master = network.wanted_master(options.master_addr, options.master_port, place, environ)
+    yield from checks.attempt("network", lambda: network.examine_network(master, environ))
     if options.quick:
         return
-    yield from checks.attempt("a rank", lambda: single.examine(cpus.read_model().bf16))
-    yield from checks.attempt("allreduce", collectives.examine)
+    yield from checks.attempt("a rank", lambda: ranks.examine_rank(cpus.read_model().bf16))
+    yield from checks.attempt("allreduce", ranks.examine_allreduce)
 
 
 def auto() -> int:
@@ -109,13 +97,13 @@ def auto() -> int:
         return 1
 
 
-def _plan(place: DistributedEnvironment, ranks: int, environ: Mapping[str, str]) -> list[Check]:
-    """The plan for rank 0 of `ranks` ranks here, as in `plan` and `rank`."""
+def _plan(place: DistributedEnvironment, wanted: int, environ: Mapping[str, str]) -> list[Check]:
+    """The plan for rank 0 of `wanted` ranks here."""
     host, libraries = topology.read(), preload.find(environ)
-    if ranks != place.local_world_size:
-        place = command.what_if(place, ranks, None, None)
+    if wanted != place.local_world_size:
+        place = command.what_if(place, wanted, None, None)
     found = planner.plan(place, host, environ, libraries, default_backend())
-    return machine.plan(found, (*host.warnings, *libraries.warnings))
+    return container.plan(found, (*host.warnings, *libraries.warnings))
 
 
 def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check]:

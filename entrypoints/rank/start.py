@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.machine import numa
 from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement import detect
 from entrypoints.plan.command import make
@@ -33,7 +34,6 @@ def start(argv: list[str]) -> NoReturn:
     if plan.memory_policy != MemoryPolicy():
         _set_memory_policy(plan.memory_policy)
     environ = dict(os.environ)
-    detect.export(plan.placement, environ)
     environ.update(plan.environment)
     environ[contract.LAUNCHER] = plan.placement.launcher
     environ[contract.PRELOADED] = ":".join(plan.preload)
@@ -75,8 +75,6 @@ def _trainers_backend(argv: list[str]) -> str | None:
 
 
 def _set_memory_policy(policy: MemoryPolicy) -> None:
-    from entrypoints.machine import numa  # imported here: ctypes is slow to import
-
     try:
         numa.apply(policy)
     except OSError as error:
@@ -106,14 +104,4 @@ def read_exported(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironm
     environ.pop("LD_PRELOAD", None)
     if rest:
         environ["LD_PRELOAD"] = ":".join(rest)
-    place = detect.DistributedEnvironment(
-        rank=int(environ["RANK"]),
-        world_size=int(environ["WORLD_SIZE"]),
-        local_rank=int(environ["LOCAL_RANK"]),
-        local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
-        node_rank=int(environ["GROUP_RANK"]),
-        master_addr=environ["MASTER_ADDR"],
-        master_port=int(environ["MASTER_PORT"]),
-        launcher=environ.pop(contract.LAUNCHER),
-    )
-    return place, ours
+    return detect.from_variables(environ, environ.pop(contract.LAUNCHER)), ours

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints.adapt.adaptation import release
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import cpus
@@ -68,7 +67,7 @@ def prepare(argv: list[str]) -> Prepared:
 
 def check_release(version: str | None) -> None:
     """Raises UsageError where the image's transformers (its version) is older than this trainer."""
-    if version and release(version) < release(OLDEST_TRANSFORMERS):
+    if version and packages.release(version) < packages.release(OLDEST_TRANSFORMERS):
         raise UsageError(
             f"train needs transformers {OLDEST_TRANSFORMERS} or newer, this image has {version}: take a newer "
             "pin, or that release's own example script with run"

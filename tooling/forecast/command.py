@@ -19,6 +19,9 @@ from tooling.forecast.step import fit, predict
 
 def run(request: Request, as_json: bool, say: Say) -> None:
     """Prints the forecast. Raises UsageError."""
+    if request.published:
+        run_published(as_json)
+        return
     plan = make(request)
     if as_json:
         sys.stdout.write(json.dumps(document(request, plan), indent=2) + "\n")

@@ -13,11 +13,11 @@ import pytest
 
 from entrypoints import contract
 from entrypoints.adapt import catalogue, old_names, words
-from entrypoints.adapt.adaptation import Situation, release
+from entrypoints.adapt.adaptation import Situation
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.cli import import_hooks
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.packages import IPEX
+from entrypoints.cli.packages import IPEX, release
 from entrypoints.train.scores.adapted import squad
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 

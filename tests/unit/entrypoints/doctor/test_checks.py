@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.doctor import checks, limits, machine, main, shm, versions
+from entrypoints.doctor import checks, container, image, main
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
 from entrypoints.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology
@@ -86,19 +86,19 @@ def test_bad_usage_is_refused(argv: list[str]) -> None:
 
 
 def test_the_cpus_are_reported_with_their_limit() -> None:
-    check = machine.cpus(HOST)
+    check = container.cpus(HOST)
     assert "3 allowed (of 8 online, by a CPU set or an affinity mask): 0-1,4" in check.detail
     assert "2 cores of 2 hardware threads" in check.detail
 
 
 def test_another_machine_is_an_error() -> None:
-    assert machine.machine(HOST).status is Status.OK
-    check = machine.machine(replace(HOST, machine="aarch64"))
+    assert container.machine(HOST).status is Status.OK
+    check = container.machine(replace(HOST, machine="aarch64"))
     assert (check.status, check.fix) == (Status.ERROR, "use an x86_64 machine: the image is built for it")
 
 
 def test_the_quota_is_reported_with_its_file() -> None:
-    check = machine.quota(replace(HOST, quota=Quota(1.5, "/sys/fs/cgroup/cpu.max")))
+    check = container.quota(replace(HOST, quota=Quota(1.5, "/sys/fs/cgroup/cpu.max")))
     assert check.detail == "1.5 CPUs for all processes of the container (/sys/fs/cgroup/cpu.max)"
 
 
@@ -106,33 +106,33 @@ def test_the_quota_is_reported_with_its_file() -> None:
     ("policy", "nodes", "status"),
     [("default", 3, Status.OK), ("refused", 3, Status.WARNING), ("refused", 1, Status.OK)],
 )
-def test_a_forbidden_memory_policy_counts_where_there_are_nodes_to_choose(
+def test_a_refused_memory_policy_is_a_warning_on_several_numa_nodes(
     policy: str, nodes: int, status: Status
 ) -> None:
-    check = machine.numa(replace(HOST, memory_policy=policy, nodes=HOST.nodes[:nodes]))
+    check = container.numa(replace(HOST, memory_policy=policy, nodes=HOST.nodes[:nodes]))
     assert check.status is status
     assert nodes == 1 or "2 nodes with CPUs, allowed CPUs on 0-1" in check.detail
 
 
 def test_the_smaller_of_machine_and_limit_is_the_memory() -> None:
     limited = replace(HOST, memory_limit=MemoryLimit(3 * GIBIBYTE, "memory.max"))
-    assert machine.memory(HOST, 8).status is Status.OK
-    check = machine.memory(limited, 2)
+    assert container.memory(HOST, 8).status is Status.OK
+    check = container.memory(limited, 2)
     assert check.status is Status.WARNING
     assert "3.0 GiB (memory.max) for 2 ranks" in check.detail
-    assert machine.memory(limited, 1).status is Status.OK
+    assert container.memory(limited, 1).status is Status.OK
 
 
-def test_what_hides_from_the_topology_is_a_warning() -> None:
-    found = machine.examine(replace(HOST, warnings=("/sys cannot be read",)), 1)
+def test_a_warning_of_the_topology_is_a_check() -> None:
+    found = container.examine_machine(replace(HOST, warnings=("/sys cannot be read",)), 1)
     assert found[-1] == Check("topology", Status.WARNING, "/sys cannot be read", "check what hides /proc or /sys")
 
 
 @pytest.mark.parametrize(
     ("soft", "status"), [(1024, Status.WARNING), (4096, Status.OK), (-1, Status.OK)], ids=["few", "enough", "none"]
 )
-def test_open_files_are_judged_by_what_data_loading_takes(soft: int, status: Status) -> None:
-    assert limits.open_files(soft).status is status
+def test_open_files_are_judged_by_the_needs_of_data_loading(soft: int, status: Status) -> None:
+    assert container.open_files(soft).status is status
 
 
 # /dev/shm
@@ -152,7 +152,7 @@ def test_open_files_are_judged_by_what_data_loading_takes(soft: int, status: Sta
 def test_shared_memory_is_judged_by_ranks_and_cpus(
     free_mib: int, ranks: int, cpus: int, status: Status, said: str
 ) -> None:
-    check = shm.judge(Space(2048 * MEBIBYTE, free_mib * MEBIBYTE), ranks, cpus)
+    check = container.shm(Space(2048 * MEBIBYTE, free_mib * MEBIBYTE), ranks, cpus)
     assert check.status is status
     assert said in check.detail
     assert bool(check.fix) is (status is not Status.OK)
@@ -160,7 +160,7 @@ def test_shared_memory_is_judged_by_ranks_and_cpus(
 
 def test_the_fix_for_shared_memory_is_a_sufficient_size() -> None:
     gigabytes = int(shared_memory.option(2, 64).split()[1].rstrip("g"))
-    assert shm.judge(Space(gigabytes * GIBIBYTE, gigabytes * GIBIBYTE), 2, 64).status is Status.OK
+    assert container.shm(Space(gigabytes * GIBIBYTE, gigabytes * GIBIBYTE), 2, 64).status is Status.OK
 
 
 # Versions
@@ -170,7 +170,7 @@ LOCK = "# pin\ntorch==2.13.0+cpu \\\n    --hash=sha256:00\nPyYAML==6.0 \\\n    -
 
 
 def test_a_lock_is_read_by_canonical_names() -> None:
-    assert versions.parse(LOCK) == {"torch": "2.13.0+cpu", "pyyaml": "6.0"}
+    assert image.parse_lock(LOCK) == {"torch": "2.13.0+cpu", "pyyaml": "6.0"}
 
 
 @pytest.mark.parametrize(
@@ -188,13 +188,13 @@ def test_a_lock_is_read_by_canonical_names() -> None:
     ids=["the lock's", "another", "missing", "another torch under ccl"],
 )
 def test_versions_are_compared_with_the_lock(found: dict[str, str], status: Status, said: str) -> None:
-    check = versions.judge("2.13", versions.parse(LOCK), found)
+    check = image.versions("2.13", image.parse_lock(LOCK), found)
     assert check.status is status
     assert said in check.detail
 
 
-def test_this_interpreters_own_packages_are_found() -> None:
-    assert versions.installed()["pytest"] == pytest.__version__
+def test_the_installed_packages_are_found() -> None:
+    assert image.installed()["pytest"] == pytest.__version__
 
 
 def test_the_fix_of_an_incomplete_placement_is_complete() -> None:

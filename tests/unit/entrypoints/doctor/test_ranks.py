@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.doctor import collectives, main, ranks, single
+from entrypoints.doctor import main, ranks
 from entrypoints.doctor.checks import Status
 from entrypoints.doctor.ranks import Outcome
 from entrypoints.plan import preload
@@ -33,17 +33,17 @@ LIBRARY = preload.LIBRARIES[0]
     ],
     ids=["mapped", "not mapped", "the user's own", "not found"],
 )
-def test_a_preload_counts_where_it_is_mapped(
+def test_a_preload_is_judged_by_the_ranks_mapped_files(
     wanted: list[str], mapped: list[str], status: Status, said: str
 ) -> None:
-    (check,) = single.preloads([LIBRARY], wanted, mapped)
+    (check,) = ranks.preloads([LIBRARY], wanted, mapped)
     assert check.status is status
     assert said in check.detail
     assert bool(check.fix) is (status is not Status.OK)
 
 
-def test_the_openmp_that_torch_brings_is_not_a_preload() -> None:
-    (check,) = single.preloads([preload.LIBRARIES[1]], [], ["/venv/torch/lib/libgomp.so.1"])
+def test_torchs_bundled_openmp_is_not_a_preload() -> None:
+    (check,) = ranks.preloads([preload.LIBRARIES[1]], [], ["/venv/torch/lib/libgomp.so.1"])
     assert check.status is Status.WARNING
 
 
@@ -65,7 +65,7 @@ EXEC = "onednn_verbose,v1,primitive,exec,cpu,matmul,{},undef,src:bf16::blocked:a
 def test_bf16_is_judged_by_speed_and_by_the_kernel(
     flag: str, report: dict[str, object], status: Status, said: str
 ) -> None:
-    check = single.bf16(flag, {**REPORT, **report})
+    check = ranks.bf16(flag, {**REPORT, **report})
     assert check.status is status
     assert said in check.detail
     assert bool(check.fix) is (status is not Status.OK)
@@ -85,12 +85,12 @@ def test_bf16_is_judged_by_speed_and_by_the_kernel(
         ),
         (Outcome((MET,), "exit code 1: error: no"), Status.ERROR, "two ranks failed: exit code 1: error: no"),
         (Outcome(()), Status.ERROR, "no output"),
-        (Outcome(({**MET, "ranks": 1},)), Status.ERROR, "1 rank(s) met over ccl, expected 2"),
+        (Outcome(({**MET, "ranks": 1},)), Status.ERROR, "1 rank met over ccl, expected 2"),
     ],
     ids=["correct", "over tcp", "failed", "no output", "alone"],
 )
-def test_an_allreduce_is_judged_by_what_its_ranks_report(outcome: Outcome, status: Status, said: str) -> None:
-    check = collectives.judge("ccl", outcome, expect_shared_memory=True)
+def test_an_allreduce_is_judged_by_its_ranks_reports(outcome: Outcome, status: Status, said: str) -> None:
+    check = ranks.allreduce("ccl", outcome, expect_shared_memory=True)
     assert check.status is status
     assert said in check.detail
     assert bool(check.fix) is (status is not Status.OK)
@@ -104,7 +104,7 @@ def test_an_allreduce_is_judged_by_what_its_ranks_report(outcome: Outcome, statu
     ],
     ids=["a pod", "a launcher that does not define the placement"],
 )
-def test_the_doctor_is_a_guest_in_a_pod_but_no_single_rank_of_a_launcher(
+def test_a_pods_variables_are_ignored_but_an_unknown_launchers_are_an_error(
     environ: dict[str, str], status: Status, said: str
 ) -> None:
     check = next(main.examine(main.parse([]), environ))
@@ -112,7 +112,7 @@ def test_the_doctor_is_a_guest_in_a_pod_but_no_single_rank_of_a_launcher(
     assert said in check.detail
 
 
-def test_ranks_of_the_doctor_inherit_no_launcher() -> None:
+def test_the_doctors_ranks_inherit_no_launchers_variables() -> None:
     own = {"PATH": "/bin", "RANK": "3", "MASTER_ADDR": "node-0", "PET_NNODES": "2", "SLURM_PROCID": "1"}
     own |= {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "PALS_RANKID": "1", "PALS_NODEID": "1", "PMIX_RANK": "1"}
     own |= {"JSM_NAMESPACE_RANK": "1", "LSF_PM_TASKID": "1", "PBS_TASKNUM": "2", "HOROVOD_RANK": "1"}
@@ -125,19 +125,19 @@ def test_reports_are_separated_from_other_output() -> None:
     assert ranks.reports(f'noise\n{ranks.MARK}{{"a": 1}}\n{{"b": 2}}\n') == ({"a": 1},)
 
 
-def test_a_command_that_hangs_is_ended_with_all_that_it_started() -> None:
+def test_a_command_that_hangs_is_killed_with_its_children() -> None:
     outcome = ranks.start(["sh", "-c", f"sleep 60 & echo '{ranks.MARK}{{\"child\": '$!'}}'; wait"], 1.0)
     (report,) = outcome.found
     assert outcome.problem.startswith("not done within 1 s")
     status = Path(f"/proc/{report['child']}/status")
     end = time.monotonic() + 30
-    while is_running(status) and time.monotonic() < end:  # a signal takes its moment
+    while is_running(status) and time.monotonic() < end:  # a signal takes a moment to arrive
         time.sleep(0.02)
     assert not is_running(status)
 
 
 def is_running(status: Path) -> bool:
-    """Not where the process has gone, or nobody has collected it yet."""
+    """False once the process has ended, also before its parent has waited for it."""
     try:
         return "State:\tZ" not in status.read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.placement import detect as environment
-from entrypoints.placement.detect import DistributedEnvironment, detect, export, variables
+from entrypoints.placement.detect import DistributedEnvironment, detect, from_variables, variables
 from tests.unit.entrypoints import launcher_environments as recorded
 from tests.unit.entrypoints.placement.placements import ADDRESS, EVERY_MPI, MPI, place, refused
 
@@ -231,23 +231,17 @@ def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None
 # Export
 
 
-def test_export_writes_torchruns_names() -> None:
+def test_a_rank_runs_with_torchruns_names() -> None:
     environ = {**recorded.intel_mpi(5, 8, 4), **ADDRESS}
-    export(detect(environ), environ)
     wanted = (
         "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node-0 MASTER_PORT=29500"
     )
-    assert {name: environ[name] for name in variables(detect(environ))} == dict(
-        word.split("=") for word in wanted.split()
-    )
+    assert variables(detect(environ)) == dict(word.split("=") for word in wanted.split())
 
 
-@pytest.mark.parametrize("name", ["RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"])
-def test_export_refuses_to_change_a_variable_and_writes_nothing(name: str) -> None:
-    environ = {name: "8"}
-    with pytest.raises(UsageError, match=f"found {name}=8"):
-        export(DistributedEnvironment(), environ)
-    assert environ == {name: "8"}
+@pytest.mark.parametrize("name", ["RANK", "GROUP_RANK"])
+def test_a_variable_that_contradicts_a_single_rank_is_refused(name: str) -> None:
+    assert f"found {name}=8" in refused({name: "8"})
 
 
 @given(nodes=st.integers(1, 5), size=st.integers(1, 5), data=st.data())
@@ -256,9 +250,9 @@ def test_what_was_exported_is_detected_again_as_the_same_place(nodes: int, size:
     kind = data.draw(st.sampled_from([*MPI.values(), recorded.torchrun]))
     environ = {**kind(rank, nodes * size, size), "MASTER_ADDR": "node-0"}
     first = detect(environ)
-    export(first, environ)
-    assert detect(environ) == first
     bare = variables(first)
+    assert detect({**environ, **bare}) == first
+    assert from_variables(bare, first.launcher) == first
     assert detect(bare) == replace(first, launcher="environment")
 
 

@@ -44,8 +44,8 @@ def test_what_if_asks_for_any_rank_of_any_number(capsys: pytest.CaptureFixture[s
         (["--local-world-size", "2", "--local-rank", "2"], "--local-rank is '2', expected an integer from 0 to 1"),
         (["--local-world-size", "2", "--local-rank", "-1"], "expected an integer from 0 to 1"),
         (["--local-world-size", "2", "--local-rank", "²"], "--local-rank is '²'"),
-        (["--local-world-size", "²"], "'²' is not an integer from 1 on"),
-        (["--local-world-size", "0"], "'0' is not an integer from 1 on"),
+        (["--local-world-size", "²"], "'²' is not an integer, expected 1 or more"),
+        (["--local-world-size", "0"], "'0' is not an integer, expected 1 or more"),
         (["--local-world-size", "4", "--world-size", "2"], "local_world_size is 4, expected 1 to 2"),
     ],
 )

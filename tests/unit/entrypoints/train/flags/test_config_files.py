@@ -62,11 +62,11 @@ def test_what_is_printed_is_read_back(tmp_path: Path, value: Any) -> None:
     ("text", "expected"),
     [
         ("a: 1\nb: [", "line 2"),
-        ("- a\n- b\n", "found sequence, expected one 'key: value' a line"),
-        ("bf16: 1\nseed: 2\nbf16: 1\n", "line 3: 'bf16' is there twice, first in line 1"),
+        ("- a\n- b\n", "found sequence, expected one 'key: value' per line"),
+        ("bf16: 1\nseed: 2\nbf16: 1\n", "line 3: 'bf16' is repeated, first in line 1"),
         ("report_to: [[a]]\n", "line 1: 'report_to' is a list of lists"),
         ("? [a]\n: b\n", "expected the name of a flag"),
-        ("a: {b: 2026-01-01}\n", "cannot be written as JSON"),
+        ("a: {b: 2026-01-01}\n", "cannot be converted to JSON"),
     ],
     ids=["broken", "list", "twice", "nested", "odd key", "date"],
 )

@@ -1,4 +1,4 @@
-"""The way to rank 0's node, over real sockets of this machine."""
+"""The connection to rank 0's node, over real sockets of this machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.doctor import clock, meeting
+from entrypoints.doctor import network
 from entrypoints.doctor.checks import Status
-from entrypoints.doctor.meeting import Master
+from entrypoints.doctor.network import Master
 from entrypoints.placement.detect import DistributedEnvironment
 
 TABLE = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"]}
@@ -29,18 +29,18 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield here, there
 
 
-def reading(offset: float, pin: str = "2.13") -> clock.Reading:
-    return clock.Reading(offset=offset, error=0.001, pin=pin, host="node-0")
+def reading(offset: float, pin: str = "2.13") -> network.Reading:
+    return network.Reading(offset=offset, error=0.001, pin=pin, host="node-0")
 
 
-def test_another_doctor_tells_its_time_and_pin(
+def test_another_doctor_reports_its_time_and_pin(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CPU_TRAIN_STACK_PIN", "2.13")
     here, there = pair
-    thread = threading.Thread(target=clock.answer, args=(there,))
+    thread = threading.Thread(target=network.answer, args=(there,))
     thread.start()
-    measured = clock.measure(here)
+    measured = network.measure_clock(here)
     here.close()
     thread.join(10)
     assert not thread.is_alive()
@@ -49,14 +49,14 @@ def test_another_doctor_tells_its_time_and_pin(
     assert abs(measured.offset) <= measured.error + 0.001
 
 
-def test_a_clock_that_is_off_is_measured(
+def test_a_clock_with_an_offset_is_measured(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = pair
 
     def answer() -> None:
         with there.makefile("rw") as stream:
-            stream.write(f'{{"{clock.GREETING}": "node-0", "pin": "2.13"}}\n')
+            stream.write(f'{{"{network.GREETING}": "node-0", "pin": "2.13"}}\n')
             stream.flush()
             while stream.readline():
                 stream.write(f"{time.time() + 3600}\n")
@@ -64,20 +64,20 @@ def test_a_clock_that_is_off_is_measured(
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    measured = clock.measure(here)
+    measured = network.measure_clock(here)
     assert measured is not None
     assert measured.offset == pytest.approx(3600, abs=1)
-    assert meeting.skew(measured).status is Status.WARNING
+    assert network.skew(measured).status is Status.WARNING
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400\r\n\n", b"[]\n", b"\x00\xff\n", b"7\n"], ids=repr)
-def test_whatever_else_listens_is_not_measured_and_is_sent_nothing(
+def test_any_other_server_is_not_measured_and_receives_nothing(
     pair: tuple[socket.socket, socket.socket], said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(network, "ANSWER_SECONDS", 0.2)
     here, there = pair
     there.sendall(said)
-    assert clock.measure(here) is None
+    assert network.measure_clock(here) is None
     here.close()
     assert there.recv(100) == b""
 
@@ -85,39 +85,39 @@ def test_whatever_else_listens_is_not_measured_and_is_sent_nothing(
 @pytest.mark.parametrize(
     ("offset", "status"), [(0.9, Status.OK), (-1.0005, Status.OK), (1.1, Status.WARNING), (-5, Status.WARNING)]
 )
-def test_a_clock_is_off_from_a_second_on_beyond_the_error(offset: float, status: Status) -> None:
-    assert meeting.skew(reading(offset)).status is status
+def test_an_offset_of_more_than_a_second_beyond_the_error_is_a_warning(offset: float, status: Status) -> None:
+    assert network.skew(reading(offset)).status is status
 
 
 def test_another_pin_on_the_master_is_an_error() -> None:
-    assert meeting.same_pin(reading(0), "node-0:29500", "2.13").status is Status.OK
-    check = meeting.same_pin(reading(0, "2.8"), "node-0:29500", "2.13")
+    assert network.same_pin(reading(0), "node-0:29500", "2.13").status is Status.OK
+    check = network.same_pin(reading(0, "2.8"), "node-0:29500", "2.13")
     assert check.status is Status.ERROR
     assert "pin 2.8, expected pin 2.13 as here" in check.detail
 
 
-def test_an_interface_that_is_not_there_is_an_error_with_those_that_are() -> None:
-    check = meeting.interface("eth9", None, TABLE)
+def test_a_missing_interface_is_an_error_that_lists_the_existing_ones() -> None:
+    check = network.interface("eth9", None, TABLE)
     assert check.status is Status.ERROR
     assert "eth0 10.0.0.2" in check.detail
 
 
-def test_loopback_is_an_error_only_where_there_are_several_nodes() -> None:
-    several = meeting.interface("", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
+def test_loopback_is_an_error_only_with_several_nodes() -> None:
+    several = network.interface("", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
     assert several.status is Status.ERROR
     assert "loopback (lo)" in several.detail
-    assert meeting.interface("", Master("127.0.0.1", 29500, several_nodes=False), TABLE).status is Status.OK
+    assert network.interface("", Master("127.0.0.1", 29500, several_nodes=False), TABLE).status is Status.OK
 
 
-def test_an_interface_off_the_way_is_a_warning() -> None:
-    check = meeting.interface("eth0", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
+def test_an_interface_off_the_route_is_a_warning() -> None:
+    check = network.interface("eth0", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
     assert check.status is Status.WARNING
     assert "the route to 127.0.0.1 (127.0.0.1) is lo" in check.detail
 
 
 def test_a_name_that_does_not_resolve_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "RESOLVE_SECONDS", 0.0)
-    (check,) = meeting.examine(Master("no.invalid", 29500, several_nodes=True), {})
+    monkeypatch.setattr(network, "RESOLVE_SECONDS", 0.0)
+    (check,) = network.examine_network(Master("no.invalid", 29500, several_nodes=True), {})
     assert (check.name, check.status) == ("master", Status.ERROR)
     assert "'no.invalid' does not resolve" in check.detail
     assert check.fix.startswith("correct it")
@@ -138,14 +138,14 @@ def test_a_name_that_does_not_resolve_is_one_error(monkeypatch: pytest.MonkeyPat
     ],
     ids=["none", "flag", "variable", "launcher"],
 )
-def test_the_master_is_the_flags_or_the_launchers(
+def test_the_master_comes_from_the_flag_the_variable_or_the_launcher(
     flag: str | None, environ: dict[str, str], environment: DistributedEnvironment, expected: Master | None
 ) -> None:
-    assert meeting.wanted_master(flag, None, environment, environ) == expected
+    assert network.wanted_master(flag, None, environment, environ) == expected
 
 
-def test_a_port_in_use_refuses_to_serve() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on port {port}"):
-            clock.serve(port)
+            network.serve(port)

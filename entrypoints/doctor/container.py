@@ -1,25 +1,36 @@
-"""The container's share of its host, compared with the ranks planned here. Pure: see `topology.read`."""
+"""The container's CPUs, memory, /dev/shm and limits, and the plan, compared with the needs of the ranks here."""
 
 from __future__ import annotations
 
 import re
+import resource
+import tempfile
+import uuid
 from collections.abc import Iterable
+from pathlib import Path
 
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
+from entrypoints.machine import shared_memory
 from entrypoints.machine.cpus import SUPPORTED_MACHINE, format_cpu_list
 from entrypoints.machine.facts import Topology
 from entrypoints.machine.numa import REFUSED
+from entrypoints.machine.shared_memory import MEBIBYTE, Space
 from entrypoints.plan.planner import RankPlan
 
 GIBIBYTE = 1 << 30
-# Weights, gradients, the two moments of AdamW and activations of a BERT-base, beside torch itself.
+# Weights, gradients, AdamW's two moments and activations of a BERT-base, and torch itself.
 RANK_BYTES = 2 * GIBIBYTE
 SHOWN_FEATURES = re.compile(r"amx|avx|vnni|bf16|fp16")
+SHM = shared_memory.DIRECTORY
+# Batches on their way from data loading workers to a rank. Batches of text are small.
+DATA_LOADING_BYTES = 2 * MEBIBYTE
+# A data loading worker passes each tensor as an open file. Each other rank adds a socket or two.
+ENOUGH_FILES = 4096
 
 
-def examine(topology: Topology, ranks: int) -> list[Check]:
-    """All checks of the machine. `ranks`: wanted on this node."""
+def examine_machine(topology: Topology, ranks: int) -> list[Check]:
+    """All checks of the machine. `ranks`: the wanted number on this node."""
     hidden = [
         Check("topology", Status.WARNING, text, "check what hides /proc or /sys") for text in topology.warnings
     ]
@@ -31,7 +42,7 @@ def machine(topology: Topology) -> Check:
     if topology.machine != SUPPORTED_MACHINE:
         return Check("CPU", Status.ERROR, found, f"use an {SUPPORTED_MACHINE} machine: the image is built for it")
     shown = [feature for feature in topology.features if SHOWN_FEATURES.search(feature)]
-    return Check("CPU", Status.OK, f"{found}; {' '.join(shown) or 'no vector instructions that matter'}")
+    return Check("CPU", Status.OK, f"{found}; {' '.join(shown) or 'no vector instructions for training'}")
 
 
 def cpus(topology: Topology) -> Check:
@@ -44,7 +55,7 @@ def cpus(topology: Topology) -> Check:
 
 
 def quota(topology: Topology) -> Check:
-    """The plan judges it."""
+    """Informs only: the plan warns about a quota that is too small."""
     if topology.quota is None:
         return Check("CPU quota", Status.OK, "none")
     shared = f"{topology.quota.cpus:g} CPUs for all processes of the container"
@@ -80,7 +91,7 @@ def memory(topology: Topology, ranks: int) -> Check:
 
 
 def plan(found: RankPlan, reported: Iterable[str]) -> list[Check]:
-    """The plan of the first rank here. `reported`: its warnings that other checks report."""
+    """The plan of the first rank here. `reported`: warnings that other checks report already."""
     ranks = found.placement.local_world_size
     ask = f"entrypoint plan --local-world-size {ranks} explains why"
     warnings = [text for text in found.warnings if text not in set(reported)]
@@ -89,3 +100,63 @@ def plan(found: RankPlan, reported: Iterable[str]) -> list[Check]:
     cores, threads = count(len(found.cores), "CPU"), count(found.omp_num_threads, "thread")
     each = f"each of {ranks} ranks" if ranks > 1 else "a rank"
     return [Check("plan", Status.OK, f"{each} gets {cores} and {threads}")]
+
+
+def shm(space: Space, ranks: int, cpus: int) -> Check:
+    """`ranks`: the wanted number on this node. `cpus`: as for `shared_memory.needed`."""
+    found = f"{space.free // MEBIBYTE} of {space.size // MEBIBYTE} MiB free"
+    if space.free < ranks * DATA_LOADING_BYTES:
+        detail = f"{found}: data loading workers of {count(ranks, 'rank')} will crash"
+        return Check(SHM, Status.ERROR, detail, _larger_shm(ranks, cpus))
+    if ranks == 1:
+        return Check(SHM, Status.OK, f"{found}; a single rank on a node needs little")
+    wanted = shared_memory.needed(ranks, cpus)
+    detail = f"{found}; backend ccl needs {wanted // MEBIBYTE} for {ranks} ranks on a host with {cpus} CPUs"
+    if space.free >= wanted:
+        return Check(SHM, Status.OK, detail)
+    return Check(SHM, Status.WARNING, f"{detail}: its ranks use tcp, which is slower", _larger_shm(ranks, cpus))
+
+
+def _larger_shm(ranks: int, cpus: int) -> str:
+    size = shared_memory.option(max(ranks, 2), cpus)
+    return f"start the container with docker run {size} (Kubernetes: mount an emptyDir of medium Memory there)"
+
+
+def examine_shm(ranks: int) -> list[Check]:
+    cpus = shared_memory.online_cpus()
+    probe = Path(SHM) / f"cpu-train-stack-doctor-{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"0")
+        probe.unlink()
+        space = shared_memory.read()
+    except OSError as error:
+        detail = f"cannot be written ({error.strerror}): data loading workers need it"
+        return [Check(SHM, Status.ERROR, detail, _larger_shm(ranks, cpus))]
+    return [shm(space, ranks, cpus)]
+
+
+def open_files(soft: int) -> Check:
+    """`soft`: the limit in force; -1: no limit."""
+    if soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES:
+        limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} allowed"
+        return Check("open files", Status.OK, limit)
+    return Check(
+        "open files",
+        Status.WARNING,
+        f"{soft} allowed: data loading workers can run out of open files",
+        f"docker run --ulimit nofile=65536, or ulimit -n 65536 ({ENOUGH_FILES} at least)",
+    )
+
+
+def temporary_files() -> Check:
+    """torch and the launchers do not start without a folder for temporary files."""
+    try:
+        return Check("temporary files", Status.OK, f"{tempfile.gettempdir()} is writable")
+    except FileNotFoundError as error:
+        fix = "docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
+        return Check("temporary files", Status.ERROR, error.strerror or str(error), fix)
+
+
+def examine_limits() -> list[Check]:
+    """The limits that matter. Locked memory does not: only RDMA needs it, and tcp and shm do not use RDMA."""
+    return [open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]), temporary_files()]
