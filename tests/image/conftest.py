@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tests.containers import RunInImage
+from tests.containers import TIMEOUT_SECONDS, RunInImage
 from tests.image.rank_scripts import SCRIPTS, Run
 from tests.image.train_runs import CONTEXT, PARITY, mounts, reviews, squad
 
@@ -80,7 +80,10 @@ def run(run_in_image: RunInImage, rank_scripts: Path) -> Run:
     """run_in_image with SCRIPTS in /scripts."""
 
     def with_scripts(
-        *argv: str, env: dict[str, str] | None = None, docker_args: Sequence[str] = (), timeout: float = 120
+        *argv: str,
+        env: dict[str, str] | None = None,
+        docker_args: Sequence[str] = (),
+        timeout: float = TIMEOUT_SECONDS,
     ) -> subprocess.CompletedProcess[str]:
         mount = ["--volume", f"{rank_scripts}:/scripts:ro", *docker_args]
         return run_in_image(*argv, env=env, docker_args=mount, timeout=timeout)

@@ -26,7 +26,7 @@ several_cores = pytest.mark.skipif(CORES < 2, reason=f"needs two physical cores,
 
 
 def look(run: RunInImage, limits: Sequence[str], *command: str) -> dict[str, Any]:
-    done = run("python", "/tests/limits.py", *command, docker_args=[*MOUNT, *limits], timeout=300)
+    done = run("python", "/tests/limits.py", *command, docker_args=[*MOUNT, *limits])
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["code"] == 0, done.stderr
@@ -65,7 +65,7 @@ def test_the_trainer_runs_bound_and_preloaded_on_a_read_only_file_system(run_in_
             --output_dir /tmp/output --max_steps 2 --save_strategy no --bf16 true
     """
     limits = ["--read-only", "--tmpfs", "/tmp:mode=1777", "--cpuset-cpus", LAST, "--env", "HOME=/tmp"]
-    done = run_in_image("sh", "-c", shell, docker_args=[*MOUNT, *limits], timeout=300)
+    done = run_in_image("sh", "-c", shell, docker_args=[*MOUNT, *limits])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["code"] == 0, done.stderr

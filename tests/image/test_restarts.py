@@ -64,7 +64,7 @@ def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kill_at(image: str, data: Path, output_folder: Path) -> Any:
     def run(moments: list[str], *command: str) -> subprocess.CompletedProcess[str]:
         argv = ("python", "-c", KILL_AT, "|".join(moments), "|".join(command))
-        return containers.run(image, *argv, docker_args=mounts(data, output_folder), timeout=240)
+        return containers.run(image, *argv, docker_args=mounts(data, output_folder))
 
     return run
 
@@ -75,7 +75,7 @@ def earlier(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
     output = tmp_path_factory.mktemp("earlier")
     output.chmod(0o777)
     argv = ("train", *line("/output/run", **{**SAVING, "max_steps": 60}))
-    done = containers.run(image, *argv, docker_args=mounts(data, output), timeout=120)
+    done = containers.run(image, *argv, docker_args=mounts(data, output))
     assert done.returncode == 0, done.stderr
     return output / "run"
 

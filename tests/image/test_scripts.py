@@ -69,7 +69,7 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     (folder / "places.json").write_text(json.dumps({"data": places()}))
     (folder / "one.json").write_text(json.dumps(CONFIGURATION))
     text = reviews(8).replace(",", " ") + CONTEXT
-    done = containers.run(image, "sh", "-c", JOB, env={"TEXT": text}, docker_args=mounts(folder), timeout=300)
+    done = containers.run(image, "sh", "-c", JOB, env={"TEXT": text}, docker_args=mounts(folder))
     logs = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
     assert done.returncode == 0, logs + done.stderr
     yield folder
@@ -167,7 +167,6 @@ def test_hugging_faces_example_runs_as_it_is_on_two_ranks(image: str, folder: Pa
         image,
         *("sh", "-c", f"({job}) 1>&2 || exit 1; cat /tmp/out/all_results.json"),
         docker_args=[*mounts(folder), "--volume", f"{examples.resolve()}:/examples:ro"],
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     scores = json.loads(done.stdout)

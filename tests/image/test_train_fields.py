@@ -30,7 +30,7 @@ def tried(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
         "entrypoint launch --nproc-per-node=2 -- run --backend=gloo --timeout=60 train_fields.py /output/results"
     )
     nowhere, folders = {"HF_ENDPOINT": "http://127.0.0.1:9"}, mounts(data, output, read_only=False)
-    done = containers.run(image, "sh", "-c", script, env=nowhere, docker_args=folders, timeout=400)
+    done = containers.run(image, "sh", "-c", script, env=nowhere, docker_args=folders)
     document = json.loads((output / "results").read_text())
     assert len(document["runs"]) == len(CASES), (name_of(CASES[len(document["runs"]) - 1]), done.stderr)
     return document, output

@@ -40,7 +40,7 @@ def pushes(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     (data / "words").write_text(reviews(8).replace(",", " "))
     script = 'cd /tests && python tiny_model.py /data/tiny "$(cat /data/words)" && python small_hub.py /data/lines'
     environment, folders = {"HF_TOKEN": "hf_secret"}, mounts(data, output, read_only=False)
-    done = containers.run(image, "sh", "-c", script, env=environment, docker_args=folders, timeout=200)
+    done = containers.run(image, "sh", "-c", script, env=environment, docker_args=folders)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     return dict(zip(LINES, document["runs"], strict=True)), document["commits"], output
