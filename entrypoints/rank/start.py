@@ -63,7 +63,7 @@ def named_backend(argv: list[str]) -> str | None:
 
 def _trainers_backend(argv: list[str]) -> str | None:
     """The value of --backend, or of an old guide's flag. The command line overrides the configuration file."""
-    from entrypoints.adapt.words import BACKENDS, name_of
+    from entrypoints.adapt.flags import BACKENDS, name_of
     from entrypoints.cli import config_files
 
     file, words = config_files.split(argv)
