@@ -13,7 +13,7 @@ from rich.text import Text
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 # torch's own process group on CPUs: what the others are compared with.
 BASELINE = "gloo"
-# The shares that bound each collective's bandwidth are explained in entrypoints/bench/bounds.py, inside the image.
+# The shares that bound each collective's bandwidth are explained in entrypoints/bench/report.py, inside the image.
 _KEY = ("where", "collective", "dtype", "bytes")
 
 Row = Mapping[str, Any]
