@@ -1,7 +1,7 @@
-"""`train config.yaml`: one `key: value` a line, the keys are the flags. Torch-free.
+"""Configuration files (`train config.yaml`): one `key: value` per line; the keys are flags. Torch-free.
 
-Values are taken as they are written and judged by the flags' own parser: `eval_strategy: no` and
-`learning_rate: 5e-5`, which YAML itself would read as false and as text, mean what they mean on a command line.
+The flags' own parser converts the values from their text: `eval_strategy: no` and `learning_rate: 5e-5`, which
+YAML would read as false and as a string, mean the same as on a command line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from entrypoints.cli.errors import UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json")
-# What YAML means by no value: the flag keeps its default.
+# YAML's null: the flag keeps its default.
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One key of a file. `where` is the file and the line, for messages; `argv` the same as flags."""
+    """One key of a file. `where`: the file and line, for messages. `argv`: the key and value as a flag."""
 
     key: str
     where: str
@@ -29,20 +29,20 @@ class Entry:
 
 
 def split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The config file, which stands before all flags, or None; and the flags."""
+    """The config file, which precedes all flags, or None; and the flags."""
     if argv and not argv[0].startswith("-") and argv[0].endswith(SUFFIXES):
         return argv[0], list(argv[1:])
     return None, list(argv)
 
 
 def read(name: str) -> list[Entry]:
-    """The entries of a file, without those that have no value. Raises UsageError, with the line."""
+    """The entries of a file that have a value. Raises UsageError with the line number."""
     import yaml
 
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        reason = getattr(error, "strerror", None) or "not UTF-8"
         raise UsageError(
             f"config file '{name}' cannot be read ({reason}): check the path and the mount"
         ) from error
@@ -51,7 +51,7 @@ def read(name: str) -> list[Entry]:
         if document is None:
             return []
         if not isinstance(document, yaml.MappingNode):
-            raise UsageError(f"config file '{name}': found {document.id}, expected one 'key: value' a line")
+            raise UsageError(f"config file '{name}': found {document.id}, expected one 'key: value' per line")
         return _entries(name, document, yaml)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -61,7 +61,7 @@ def read(name: str) -> list[Entry]:
 
 
 def value_of(name: str, key: str) -> str | None:
-    """One key's value as it is written, None where the file lacks it or cannot be read: its reader will say so."""
+    """The text of one key's value. None if the key is missing, or if the file is invalid: `read` raises later."""
     try:
         entries = read(name)
     except UsageError:
@@ -70,14 +70,14 @@ def value_of(name: str, key: str) -> str | None:
 
 
 def dump(key: str, value: Any) -> str:
-    """One line that `read` reads back."""
+    """The line of a configuration file for this key and value."""
     import yaml
 
     plain = getattr(value, "value", value)  # Hugging Face's enumerations
     if isinstance(plain, str) and "\n" in plain:
         return f"{key}: {json.dumps(plain)}"
     text: str = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1 << 20)
-    return f"{key}: {text.partition(chr(10))[0]}"  # a scalar alone is followed by the document's end
+    return f"{key}: {text.partition(chr(10))[0]}"  # safe_dump adds the document's end after a scalar
 
 
 def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
@@ -90,7 +90,7 @@ def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
             raise UsageError(f"{where}: the key is a {key_node.id}, expected the name of a flag")
         key = key_node.value.lstrip("-").replace("-", "_")
         if key in seen:
-            raise UsageError(f"{where}: '{key}' is there twice, first in line {seen[key]}: leave one of them")
+            raise UsageError(f"{where}: '{key}' is repeated, first in line {seen[key]}: remove one of them")
         seen[key] = line
         words = _words(value_node, where, key, yaml)
         if words:
@@ -99,7 +99,7 @@ def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
 
 
 def _words(node: Any, where: str, key: str, yaml: Any) -> list[str]:
-    """The words that would follow the flag. A mapping becomes JSON, which is how flags take it."""
+    """The arguments that follow the flag. Flags take a mapping as JSON."""
     if isinstance(node, yaml.ScalarNode):
         quoted = node.style is not None
         return [] if node.value in _NOTHING and not quoted else [node.value]
@@ -111,4 +111,6 @@ def _words(node: Any, where: str, key: str, yaml: Any) -> list[str]:
     try:
         return [json.dumps(loader.construct_document(node))]
     except TypeError as error:
-        raise UsageError(f"{where}: '{key}' cannot be written as JSON ({error}), which its flag takes") from error
+        raise UsageError(
+            f"{where}: '{key}' cannot be converted to JSON ({error}), which its flag expects"
+        ) from error

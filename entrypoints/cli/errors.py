@@ -1,15 +1,15 @@
-"""Errors that a user can fix: bad usage, bad configuration, bad input."""
+"""Errors that the user can fix: bad usage, configuration or input."""
 
 from __future__ import annotations
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error in one line, or its type without a message."""
+    """The message of an error in one line; its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class UsageError(Exception):
-    """One line: what was found, what was expected and what to do. The process exits with code 2."""
+    """One line that says what was found, what was expected and what to do. The process exits with code 2."""
 
 
 class MeetingError(UsageError):

@@ -1,4 +1,4 @@
-"""Runs a function on a module as soon as somebody has imported it, without importing it."""
+"""Hooks that run a function on a module as soon as any code imports the module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Hook = Callable[[ModuleType], None]
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Asks the other finders, and lets the loader that they name run the hooks behind the module's own code."""
+    """Wraps the loader that the other finders find, to run the hooks after the module's own code."""
 
     def __init__(self) -> None:
         self.hooks: dict[str, list[Hook]] = {}
@@ -23,7 +23,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name not in self.hooks:
             return None
-        # Libraries ask for specs without importing (importlib.util.find_spec): hooks stay until one is executed.
+        # Libraries also find specs without importing (importlib.util.find_spec): keep the hooks until the import.
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec: importlib.machinery.ModuleSpec | None = (
@@ -41,16 +41,16 @@ class _Finder(importlib.abc.MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             execute(module)
             for hook in self.hooks.pop(name, ()):
-                hook(sys.modules.get(name, module))  # a module may put another in its place
+                hook(sys.modules.get(name, module))  # a module may replace itself in sys.modules
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader, made for this import
+        loader.exec_module = exec_module  # type: ignore[method-assign]  # only this loader, created for this import
 
 
 _FINDER = _Finder()
 
 
 def after_import(name: str, hook: Hook) -> None:
-    """Calls `hook` with the module: now where it is imported already, else when it is."""
+    """Call `hook` with the module: now if it is imported already, otherwise after its import."""
     if name in sys.modules:
         hook(sys.modules[name])
         return

@@ -1,4 +1,4 @@
-"""Command-line parsing whose errors are UsageError's one line."""
+"""Command-line parsing with errors of one line (UsageError), and defaults that several commands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def default_backend() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that takes no abbreviated options and raises UsageError instead of printing its usage."""
+    """An ArgumentParser without abbreviated options. Raises UsageError instead of printing its usage."""
 
     def __init__(self, prog: str, description: str, usage: str | None = None) -> None:
         super().__init__(
@@ -40,7 +40,7 @@ def positive_seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, expected more than 0")
     return seconds
 
 
@@ -48,13 +48,13 @@ def positive_integer(text: str) -> int:
     """A count, 1 or more."""
     value = whole_number(text)
     if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer, expected 1 or more")
     return value
 
 
 def port_number(text: str) -> int:
-    """A TCP port that no privilege is needed for."""
+    """A TCP port that an unprivileged process can open."""
     value = whole_number(text)
     if value is None or not 1024 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1024 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, expected 1024 to 65535")
     return value

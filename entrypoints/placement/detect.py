@@ -1,18 +1,18 @@
-"""Which rank this process is, from the variables of the launcher that started it. Pure but for `export`.
+"""Which rank this process is, from the variables of the launcher that started it. Pure.
 
-One launcher's complete set of variables counts, never a mixture and never an invented number. Where several
-complete sets are present the innermost launcher wins, in the order of launchers.LAUNCHERS, and only where the
-outer one can have started it: it names the same placement, it has one rank in all, or it put one rank on each
-node (torchrun on every task of a Slurm step, hydra's proxies started by srun). All else is refused.
+The complete set of one launcher's variables counts, never a mixture of sets or an invented number. With several
+complete sets, the innermost launcher wins, in the order of launchers.LAUNCHERS. The outer launcher must be able to
+have started it: it reports the same placement, it has only one rank, or it has one rank on each node (torchrun on
+every task of a Slurm step, hydra's proxies started by srun). Every other combination is refused.
 
-An inherited RANK / WORLD_SIZE / LOCAL_* that disagrees with an MPI launcher or a Slurm step is refused too,
-not overruled: other libraries read those names first and would mix the two sets.
+An inherited RANK, WORLD_SIZE or LOCAL_* that contradicts an MPI launcher or a Slurm step is refused, not replaced:
+other libraries read those names first and would mix the two sets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from entrypoints import contract
@@ -28,8 +28,8 @@ DEFAULT_MASTER_ADDR = "127.0.0.1"
 class DistributedEnvironment:
     """One rank's place in the job. Counts from 0; `master_addr` is a host name or address.
 
-    `launcher` is a name from launchers.LAUNCHERS or "single". Raises UsageError where the numbers cannot be true.
-    Nodes may hold different numbers of ranks, so `world_size` need not be a multiple of `local_world_size`.
+    `launcher` is a name from launchers.LAUNCHERS or "single". Raises UsageError for impossible numbers. Nodes may
+    have different numbers of ranks, so `world_size` need not be a multiple of `local_world_size`.
     """
 
     rank: int = 0
@@ -42,7 +42,7 @@ class DistributedEnvironment:
     launcher: str = "single"
 
     def __post_init__(self) -> None:
-        self._expect("world_size", self.world_size, 1, None, "a job has a rank at least")
+        self._expect("world_size", self.world_size, 1, None, "a job has at least one rank")
         self._expect("rank", self.rank, 0, self.world_size - 1, f"world_size is {self.world_size}")
         self._expect(
             "local_world_size", self.local_world_size, 1, self.world_size, f"world_size is {self.world_size}"
@@ -70,7 +70,7 @@ class DistributedEnvironment:
 
     @property
     def several_nodes(self) -> bool:
-        """Whether any rank runs on another node than this one."""
+        """Whether any rank runs on another node."""
         return self.world_size > self.local_world_size
 
 
@@ -88,11 +88,10 @@ class _Placement:
 
 
 def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
-    """The rank that `environ` describes: a single one where no launcher's variables are set. Pure.
+    """The rank that `environ` describes: a single rank if no launcher's variables are set.
 
-    Raises UsageError, one line, for an incomplete set, for numbers that cannot be true, for sets that
-    contradict each other, for a launcher that does not define the placement, and for a missing MASTER_ADDR where
-    the ranks are on several nodes.
+    Raises UsageError for an incomplete set, impossible numbers, contradictory sets, a launcher that does not
+    define the placement, and a missing MASTER_ADDR if the ranks are on several nodes.
     """
     started = [launcher for launcher in LAUNCHERS if launcher.started(environ)]
     complete = [launcher for launcher in started if not launcher.missing(environ)]
@@ -100,9 +99,11 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
         refusal = unplaced(environ)
         if refusal:
             raise UsageError(refusal)
-        return DistributedEnvironment(
+        single = DistributedEnvironment(
             master_addr=_master_addr(environ, None, 1), master_port=_master_port(environ)
         )
+        _refuse_contradictions(single, environ)
+        return single
     if not complete:
         raise UsageError(_nearest(started, environ).incomplete(environ))
     chosen = complete[0]
@@ -141,19 +142,27 @@ def variables(environment: DistributedEnvironment) -> dict[str, str]:
     }
 
 
-def export(environment: DistributedEnvironment, environ: MutableMapping[str, str]) -> None:
-    """Write `variables` into `environ`; the only writer. Raises UsageError rather than change a set one."""
-    _refuse_contradictions(environment, environ)
-    environ.update(variables(environment))
+def from_variables(environ: Mapping[str, str], launcher: str) -> DistributedEnvironment:
+    """The reverse of `variables`."""
+    return DistributedEnvironment(
+        rank=int(environ["RANK"]),
+        world_size=int(environ["WORLD_SIZE"]),
+        local_rank=int(environ["LOCAL_RANK"]),
+        local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
+        node_rank=int(environ["GROUP_RANK"]),
+        master_addr=environ["MASTER_ADDR"],
+        master_port=int(environ["MASTER_PORT"]),
+        launcher=launcher,
+    )
 
 
 def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) -> list[str]:
-    """What looks like a job that was meant to have more ranks than this one."""
+    """A warning if the job was probably meant to have more ranks."""
     tasks = whole_number(environ.get("SLURM_NTASKS", ""))
     if environment.launcher == "single" and tasks is not None and tasks > 1:
         return [
-            f"Slurm allotted {tasks} tasks, but this process is not one of them and runs alone: "
-            "start it with srun to use them all"
+            f"Slurm allotted {tasks} tasks, but this process is not one of them and runs as a single rank: "
+            "start it with srun to use all tasks"
         ]
     return []
 
@@ -182,7 +191,7 @@ def _placement(launcher: Launcher, environ: Mapping[str, str]) -> _Placement:
                 f"{launcher.name}"
             )
         return _Placement(rank, world_size, local_rank, local_world_size, node_rank, nodes)
-    # Ranges first: they are the clearer message, and a size of 0 must not divide.
+    # Check the ranges first: their message is clearer, and a size of 0 must not divide.
     DistributedEnvironment(rank, world_size, local_rank, local_world_size, launcher=launcher.name)
     if world_size % local_world_size or rank % local_world_size != local_rank:
         raise UsageError(
@@ -225,7 +234,7 @@ def _slurm_placement(environ: Mapping[str, str], rank: int, world_size: int, loc
 def _integer(name: str, environ: Mapping[str, str]) -> int:
     value = whole_number(environ[name])
     if value is None or len(environ[name]) > 9:
-        raise UsageError(f"{name} is {environ[name]!r}, expected an integer from 0 on: correct it or unset it")
+        raise UsageError(f"{name} is {environ[name]!r}, expected an integer, 0 or more: correct it or unset it")
     return value
 
 

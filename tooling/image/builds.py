@@ -27,7 +27,7 @@ def one(name: str | None, assignments: Sequence[str], torch_source: str, say: Sa
 def every(torch_source: str, say: Say) -> None:
     """Builds every row, one after another. Exits with 1 if one was not built; each of those has a line.
 
-    A row without a lock is not built: what is in an image is decided by ./inv lock, which is committed.
+    A row without a lock is not built: what is in an image is decided by ./inv dev lock, which is committed.
     """
     chosen, failed = [], []
     for row in parse.load().pins.values():

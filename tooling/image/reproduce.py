@@ -1,4 +1,4 @@
-"""`./inv reproduce`: two builds of one pin, both without the build cache, and their layers side by side."""
+"""`./inv dev reproduce`: two builds of one pin, both without the build cache, and their layers side by side."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError
 from entrypoints.rank import start
-from entrypoints.train.flags import old_flags
+from entrypoints.train.flags import arguments
 
 
 def written(folder: Path, text: str) -> str:
@@ -62,11 +62,11 @@ def test_what_is_printed_is_read_back(tmp_path: Path, value: Any) -> None:
     ("text", "expected"),
     [
         ("a: 1\nb: [", "line 2"),
-        ("- a\n- b\n", "found sequence, expected one 'key: value' a line"),
-        ("bf16: 1\nseed: 2\nbf16: 1\n", "line 3: 'bf16' is there twice, first in line 1"),
+        ("- a\n- b\n", "found sequence, expected one 'key: value' per line"),
+        ("bf16: 1\nseed: 2\nbf16: 1\n", "line 3: 'bf16' is repeated, first in line 1"),
         ("report_to: [[a]]\n", "line 1: 'report_to' is a list of lists"),
         ("? [a]\n: b\n", "expected the name of a flag"),
-        ("a: {b: 2026-01-01}\n", "cannot be written as JSON"),
+        ("a: {b: 2026-01-01}\n", "cannot be converted to JSON"),
     ],
     ids=["broken", "list", "twice", "nested", "odd key", "date"],
 )
@@ -89,10 +89,10 @@ def test_only_what_stands_before_the_flags_is_a_config_file() -> None:
 
 
 def test_a_wrong_key_is_answered_with_the_nearest_right_one() -> None:
-    assert old_flags.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith(
+    assert arguments.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith(
         "did you mean max_seq_length?"
     )
-    assert "train --help" in old_flags.unknown_key("zzz", ["max_seq_length", "seed"])
+    assert "train --help" in arguments.unknown_key("zzz", ["max_seq_length", "seed"])
 
 
 def test_the_process_group_that_a_file_names_is_known_before_the_rank_starts(tmp_path: Path) -> None:

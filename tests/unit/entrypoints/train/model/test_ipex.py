@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.adapt.adaptation import release
-from entrypoints.cli.packages import IPEX, versions
+from entrypoints.cli.packages import IPEX, release, versions
 from tests.unit.entrypoints.test_dispatch import entrypoint
 
 INSTALLED = versions(["torch", "accelerate", IPEX])
