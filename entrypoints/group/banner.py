@@ -19,7 +19,7 @@ from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
 from entrypoints.machine import processes, shared_memory
 from entrypoints.machine.cpus import EMULATED
-from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.detect import SINGLE, DistributedEnvironment
 from entrypoints.plan import preload
 
 # `show` for the process's own rank; the argument is `quiet`.
@@ -118,7 +118,7 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
 
 
 def _launcher(environment: DistributedEnvironment) -> str:
-    return "no launcher" if environment.launcher == "single" else f"started by {environment.launcher}"
+    return "no launcher" if environment.launcher == SINGLE else f"started by {environment.launcher}"
 
 
 def _range(counts: Iterable[int]) -> str:
