@@ -1,4 +1,4 @@
-"""Writes the files of a machine that `topology.read` looks at, from a compact description."""
+"""Writes the files that `topology.read` reads, from a compact description of a machine."""
 
 from __future__ import annotations
 
