@@ -32,7 +32,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
 
     Returns 0, or 1 with a line on stderr if the ranks ended with different weights or a push failed.
     """
-    prepared = setup.prepare(parsed, environment, announce)
+    prepared = setup.set_up(parsed, environment, announce)
     arguments, job, model = prepared.arguments, prepared.job, prepared.loaded.model
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
     if job.train is not None and environment.world_size > 1 and not is_sharded:

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.language_rows import Documents
+from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.tasks import generation
 from entrypoints.train.tasks.sequences import Padder, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
@@ -63,6 +65,15 @@ class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self._mask_tokens(self._rows[index], torch.Generator().manual_seed(index) if self._fixed else None)
+
+
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The texts for training and evaluation. Raises UsageError for other kinds of rows."""
+    rows = generation.read_rows(arguments, splits, "fill-mask")
+    kind = (rows.train or rows.validation).kind
+    if kind is not Kind.TEXT:
+        raise UsageError(f"found {kind.value}, expected texts for fill-mask: write --text_column_names")
+    return rows
 
 
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:

@@ -8,7 +8,8 @@ import pytest
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import classification_rows
-from entrypoints.train.data.tables import Table
+from entrypoints.train.data.splits import infer_task
+from entrypoints.train.data.tables import Table, parse_text_columns
 
 
 def table(**content: list[Any]) -> Table:
@@ -106,22 +107,19 @@ def test_training_labels_must_be_classes() -> None:
 
 
 def test_the_task_is_inferred_from_the_columns() -> None:
-    assert (
-        classification_rows.infer_task(table(question=["q"], context=["c"], answers=[{}]), "label")
-        == "question-answering"
-    )
-    assert classification_rows.infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
-    assert classification_rows.infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
+    assert infer_task(table(question=["q"], context=["c"], answers=[{}]), "label") == "question-answering"
+    assert infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
+    assert infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
     with pytest.raises(UsageError, match="has the columns 'text', 'topic'"):
-        classification_rows.infer_task(table(text=["q"], topic=["c"]), "label")
+        infer_task(table(text=["q"], topic=["c"]), "label")
 
 
 def test_text_column_names_are_one_or_two() -> None:
-    assert classification_rows.parse_text_columns("a, b") == ("a", "b")
-    assert classification_rows.parse_text_columns(None) is None
+    assert parse_text_columns("a, b") == ("a", "b")
+    assert parse_text_columns(None) is None
     for value in ("", "a,b,c"):
         with pytest.raises(UsageError, match="expected one or two"):
-            classification_rows.parse_text_columns(value)
+            parse_text_columns(value)
 
 
 def question(answers: Any, **more: list[Any]) -> Table:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import classification_rows, language_rows
+from entrypoints.train.data import language_rows
+from entrypoints.train.data.splits import infer_task
 from entrypoints.train.data.tables import Table
 from entrypoints.train.tasks import chat, packing
 
@@ -33,12 +34,12 @@ def table(**content: list[Any]) -> Table:
 def test_the_task_is_inferred_where_the_columns_leave_no_doubt(
     content: dict[str, list[Any]], expected: str
 ) -> None:
-    assert classification_rows.infer_task(table(**content), "label") == expected
+    assert infer_task(table(**content), "label") == expected
 
 
 def test_texts_alone_may_be_for_either_task_so_it_has_to_be_named() -> None:
     with pytest.raises(UsageError, match="write --task text-generation or --task fill-mask"):
-        classification_rows.infer_task(table(text=["a"]), "label")
+        infer_task(table(text=["a"]), "label")
 
 
 @pytest.mark.parametrize(
