@@ -18,7 +18,6 @@ from entrypoints.train.scores import squad
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 
 METRIC = "f1"
-DEFAULT_LENGTH = 384
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     layout = Layout(loaded.tokenizer, length, arguments.doc_stride)
     for split in (rows.train, rows.validation):
         if split is not None:

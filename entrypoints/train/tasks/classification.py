@@ -22,7 +22,6 @@ from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 Labelled = Union[LabelledTexts, TaggedWords]
 
 METRIC = "accuracy"
-DEFAULT_LENGTH = 128
 
 
 class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
@@ -119,7 +118,7 @@ def choose_labels(
 
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Raises UsageError if max_seq_length does not fit the model."""
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     labels = rows.labels or []
 
     def tokens(split: LabelledTexts | None) -> Any:

@@ -21,7 +21,6 @@ from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequen
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
-DEFAULT_LENGTH = 1024
 # Two rows of this many tokens show whether a model separates packed rows.
 _PROBE = 8
 
@@ -50,7 +49,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
 
     Raises UsageError for a model that is not a decoder, and for data with nothing to learn.
     """
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     check_release(rows.task)
     splits = [split for split in (rows.train, rows.validation) if split is not None]
     if any(_has_conversations(split) for split in splits):

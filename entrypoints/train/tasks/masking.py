@@ -19,7 +19,6 @@ from entrypoints.train.tasks.sequences import Padder, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
-DEFAULT_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
             "the tokenizer has no mask token, expected the tokenizer of an encoder: use --task text-generation "
             "for decoders"
         )
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     special = frozenset(tokenizer.all_special_ids)
     mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
     train, validation = (

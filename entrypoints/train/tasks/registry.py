@@ -8,19 +8,12 @@ from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.tasks import answering, classification, generation, masking, tagging
 
-_READ_ROWS = {
-    "text-classification": classification.read_rows,
-    "question-answering": answering.read_rows,
-    "token-classification": tagging.read_rows,
-    "text-generation": generation.read_rows,
-    "fill-mask": masking.read_rows,
-}
-_MAKE_JOB = {
-    "text-classification": classification.make_job,
-    "question-answering": answering.make_job,
-    "token-classification": tagging.make_job,
-    "text-generation": generation.make_job,
-    "fill-mask": masking.make_job,
+_TASKS = {
+    "text-classification": classification,
+    "question-answering": answering,
+    "token-classification": tagging,
+    "text-generation": generation,
+    "fill-mask": masking,
 }
 
 
@@ -30,9 +23,11 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     Raises UsageError that names the first bad row.
     """
     task = arguments.task or infer_task(splits.any, arguments.label_column_name)
-    return _READ_ROWS[task](arguments, splits)
+    rows: Rows = _TASKS[task].read_rows(arguments, splits)
+    return rows
 
 
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenize the rows. Raises UsageError if they do not suit the model."""
-    return _MAKE_JOB[rows.task](arguments, rows, loaded)
+    job: Job = _TASKS[rows.task].make_job(arguments, rows, loaded)
+    return job

@@ -18,8 +18,6 @@ from entrypoints.train.tasks.classification import choose_labels
 from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_release
 
-DEFAULT_LENGTH = 128
-
 
 class Tags:
     """Trainer's preprocess_logits_for_metrics.
@@ -72,7 +70,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
     check_release(rows.task)
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
     train, validation = (
