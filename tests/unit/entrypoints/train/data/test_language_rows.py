@@ -1,8 +1,7 @@
-"""Rows for language models, the answers in conversations, and the packing of rows."""
+"""Rows for language models, and the errors for bad rows."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import language_rows
 from entrypoints.train.data.splits import infer_task
 from entrypoints.train.data.tables import Table
-from entrypoints.train.tasks import chat, packing
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
@@ -81,64 +79,3 @@ def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
 def test_different_rows_have_different_digests() -> None:
     first, second = (language_rows.documents(table(messages=[[USER, other]]), None) for other in (USER, ANSWER))
     assert first.digest() != second.digest()
-
-
-class Tokenizer:
-    """A chat template: `u:a|b:b|`. `forgets`: earlier answers are rendered without their first letter."""
-
-    chat_template = "given"
-
-    def __init__(self, forgets: bool = False) -> None:
-        self._forgets = forgets
-
-    def apply_chat_template(self, messages: list[Any], tokenize: bool, add_generation_prompt: bool) -> str:
-        parts = []
-        for number, message in enumerate(messages):
-            earlier = self._forgets and message["role"] == "assistant" and number < len(messages) - 1
-            parts.append(f"{message['role'][0]}:{message['content'][1 if earlier else 0 :]}|")
-        return "".join(parts) + ("a:" if add_generation_prompt else "")
-
-
-def said(tokenizer: Tokenizer, messages: list[dict[str, str]], first: int = 0) -> list[str]:
-    text, spans = chat.render_with_answers(tokenizer, messages, first)
-    return [text[begin:end] for begin, end in spans]
-
-
-def test_only_the_assistants_turns_with_their_ends_are_learnt() -> None:
-    talk = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
-    assert said(Tokenizer(), talk) == ["b|", "cc|"]
-    assert said(Tokenizer(), talk, first=2) == ["cc|"]
-    assert said(Tokenizer(), [USER]) == []
-
-
-def test_a_turn_that_the_template_renders_differently_later_is_not_learnt() -> None:
-    talk = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
-    assert said(Tokenizer(forgets=True), talk) == ["cc|"]
-
-
-def test_a_tokenizer_without_a_template_needs_a_template_file(tmp_path: Any) -> None:
-    tokenizer = Tokenizer()
-    tokenizer.chat_template = ""
-    with pytest.raises(UsageError, match="no chat template"):
-        chat.set_template(tokenizer, None)
-    (tmp_path / "chat.jinja").write_text("{{ messages }}")
-    chat.set_template(tokenizer, str(tmp_path / "chat.jinja"))
-    assert tokenizer.chat_template == "{{ messages }}"
-
-
-def test_every_row_is_packed_once_and_no_bin_exceeds_its_capacity() -> None:
-    chance = random.Random(3)  # noqa: S311 - lengths, not secrets
-    lengths = [chance.randint(1, 64) for _ in range(500)]
-    found = packing.bins(lengths, 64)
-    assert sorted(row for rows in found for row in rows) == list(range(500))
-    sums = [sum(lengths[row] for row in rows) for rows in found]
-    assert max(sums) <= 64
-    assert len(found) <= 1.05 * -(-sum(lengths) // 64)  # random lengths pack nearly without room
-    assert found == packing.bins(lengths, 64)
-
-
-def test_rows_are_packed_as_computed_by_hand() -> None:
-    assert packing.bins([3, 5, 2, 6], 8) == [[3, 2], [1, 0]]
-    assert packing.bins([], 8) == []
-    with pytest.raises(ValueError, match="row 0 has 9 tokens"):
-        packing.bins([9], 8)
