@@ -1,12 +1,35 @@
-"""The tasks of ./inv: a namespace only. They are declared in tooling/command_line, the work is beside it."""
+"""The tasks of ./inv by section, in the order in which a user needs them."""
 
 from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tooling.cli import tasks_clusters, tasks_images, tasks_machine, tasks_manifests, tasks_measurements
+from tooling.cli import (
+    tasks_bench,
+    tasks_clusters,
+    tasks_dev,
+    tasks_images,
+    tasks_machine,
+    tasks_manifests,
+    tasks_real_clusters,
+)
+from tooling.cli.parser import Member
 
-namespace = Collection()
-for module in (tasks_images, tasks_clusters, tasks_manifests, tasks_measurements, tasks_machine):
-    for task in Collection.from_module(module).tasks.values():
-        namespace.add_task(task)
+BENCH = Collection.from_module(tasks_bench, name="bench")
+DEV = Collection.from_module(tasks_dev, name="dev")
+MANIFEST = Collection.from_module(tasks_manifests, name="manifest")
+
+SECTIONS: dict[str, list[Member]] = {
+    "Start": [tasks_machine.doctor, tasks_clusters.demo, tasks_images.matrix],
+    "Build and push": [tasks_images.build, tasks_images.push, tasks_images.sbom],
+    "Local clusters": [
+        tasks_clusters.up,
+        tasks_clusters.logs,
+        tasks_clusters.status,
+        tasks_clusters.stop,
+        tasks_clusters.down,
+    ],
+    "Real clusters": [tasks_real_clusters.plan_cluster, tasks_real_clusters.launch, MANIFEST],
+    "Measure": [BENCH],
+    "Develop": [tasks_machine.run_suite, DEV],
+}

@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 
-from invoke.collection import Collection
-
 import tasks
 from entrypoints import contract
 from tooling.cli.parser import TaskProgram
@@ -26,7 +24,7 @@ def main() -> None:
             signal.signal(number, _terminate)
     try:
         try:
-            TaskProgram(Collection.from_module(tasks)).run()
+            TaskProgram(tasks.SECTIONS).run()
         finally:  # here and not at the interpreter's end, where a closed pipe can no longer be caught
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ INV = str(ROOT / "inv")
 _NAMES = {
     "up": "cluster",
     "demo": "demo",
-    "soak": soak.NAME,
+    "dev soak": soak.NAME,
     "bench collectives": collectives.CLUSTER,
     "bench scaling": scaling.CLUSTER,
 }

@@ -1,6 +1,6 @@
 """Faults of a cluster's job: it ends in time, with a code, a cause and nothing left behind.
 
-What is here is what the launchers differ in; `./inv faults` brings every fault about under both, on a real job.
+These tests cover what the launchers differ in; `./inv dev faults` injects every fault under both, on a real job.
 """
 
 from __future__ import annotations

@@ -22,9 +22,8 @@ from tests.cluster import pods
 from tests.cluster.pods import Document, Pod
 from tests.image.train_runs import reviews
 from tooling.basis.paths import ROOT
-from tooling.kubernetes import manifest
-from tooling.kubernetes import request as requests
-from tooling.kubernetes.request import Options
+from tooling.basis.yaml import render
+from tooling.kubernetes.operators import OPERATORS
 
 NAMESPACE = "ml"
 REFERENCE = "registry.example/team/cpu-train-stack@sha256:" + "1" * 64
@@ -89,7 +88,7 @@ def cluster(image: str, claim: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
     """The manifest of a job of two pods, as it is written."""
-    options = Options(
+    request = OPERATORS[kind](
         command=tuple(word.replace("$(job)", f"$(job)-{kind}") for word in command),
         name="bert",
         namespace=NAMESPACE,
@@ -101,7 +100,7 @@ def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
         pvc="training",
         secret_env=("HF_TOKEN=hub/token",),
     )
-    return list(yaml.safe_load_all(manifest.render(requests.parse(kind, options))))
+    return list(yaml.safe_load_all(render(request.documents())))
 
 
 def wait(names: list[str]) -> None:

@@ -52,7 +52,7 @@ def test_a_process_of_a_clusters_container_that_is_gone_is_found(monkeypatch: py
 
 
 def test_short_clusters_of_mpirun_come_right_and_leave_nothing(image: str) -> None:
-    done = inv("soak", "--jobs=2", "--launcher=mpirun")
+    done = inv("dev", "soak", "--jobs=2", "--launcher=mpirun")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed, 0 left something behind" in done.stdout
     result = json.loads((soak.FOLDER / "result.json").read_text())

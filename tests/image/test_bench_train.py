@@ -18,7 +18,7 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "FOLDER", tmp_path)
-    options = Options(job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, as_json=True)
+    options = Options(job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
     run.run(options, print_nothing)
     document = json.loads(capsys.readouterr().out)
     (run_cpu, ours) = document["rows"]

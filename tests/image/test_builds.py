@@ -128,6 +128,6 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     assert caught.value.code == 1
     assert str(caught.value) == f"2 of 3 rows were not built: unlocked, {name}"
     lines = {line.partition(":")[0]: line for line in said}
-    assert "has no unlocked.txt: create it with ./inv lock --pin unlocked" in lines["unlocked"]
+    assert "has no unlocked.txt: create it with ./inv dev lock --pin unlocked" in lines["unlocked"]
     assert "the package index refuses connections: check network and proxy" in lines[name]
     assert f"{image}: up to date" in said[-1]

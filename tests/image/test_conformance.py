@@ -1,7 +1,8 @@
 """torch's own suite for backends: ccl passes every test that gloo passes, except for the documented differences.
 
-Runs a part of the suite; `./inv conformance` runs the complete suite. Excluded are tests that need CUDA or four
-ranks, tests of training (see test_ccl.py), and tests that repeat others with a profiler or a group of all ranks.
+Runs a part of the suite; `./inv dev conformance` runs the complete suite. Excluded are tests that need CUDA or
+four ranks, tests of training (see test_ccl.py), and tests that repeat others with a profiler or a group of all
+ranks.
 """
 
 from __future__ import annotations

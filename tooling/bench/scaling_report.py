@@ -12,10 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tooling.forecast.assumptions import overlap
 from tooling.forecast.estimate import Estimate
-from tooling.forecast.fit import NINE_TENTHS, fit
-from tooling.forecast.step import Inputs, Job, predict
+from tooling.forecast.inputs import overlap
+from tooling.forecast.step import NINE_TENTHS, Inputs, Job, fit, predict
 
 Measured = Mapping[str, Any]
 Document = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""`./inv conformance`: torch's own suite for backends, with ccl and with gloo in the image, beside each other."""
+"""`./inv dev conformance`: compares ccl with gloo in torch's own suite for process groups, in the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`./inv sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
+"""`./inv dev sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`./inv soak`: many short jobs one after another on fresh clusters. Not one may fail."""
+"""`./inv dev soak`: many short jobs one after another on fresh clusters. Not one may fail."""
 
 from __future__ import annotations
 

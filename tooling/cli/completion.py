@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from invoke.collection import Collection
@@ -21,7 +20,10 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def script(shell: str, inv: Path) -> str:
-    """What a shell reads to complete `inv`, `./inv` and any other path to it; it asks `inv`. Raises UsageError."""
+    """The shell's completion script for `inv`, `./inv` and any other path to it. Raises UsageError.
+
+    The script runs the executable `inv` to get the candidates.
+    """
     if shell not in SHELLS:
         raise UsageError(f"--print-completion-script {shell!r}: expected {', '.join(SHELLS)}")
     printed = io.StringIO()
@@ -29,29 +31,29 @@ def script(shell: str, inv: Path) -> str:
         print_completion_script(shell, [NAME])
     path = shlex.quote(str(inv))
     lines = printed.getvalue().splitlines()
-    # The line that asks; everywhere else the name says what is completed.
+    # This line runs inv; elsewhere the name is the command to complete.
     return "\n".join(line.replace(NAME, path, 1) if "--complete --" in line else line for line in lines)
 
 
-def groups(tasks: Iterable[str]) -> list[str]:
-    """First words that several tasks share: `bench` of bench-collectives and bench-launch."""
-    counted = Counter(name.partition("-")[0] for name in tasks if "-" in name)
-    return [word for word, count in counted.items() if count > 1]
+def candidates(words: Sequence[str], groups: Mapping[str, Iterable[str]], tasks: Iterable[str]) -> list[str]:
+    """The names for the last word, which is unfinished: after a group's name its tasks, otherwise all tasks.
 
-
-def second_words(words: Sequence[str], tasks: Iterable[str]) -> list[str]:
-    """What may follow `bench`, which is the last word, or the one before a word that is being typed."""
-    first = set(words[-2:]) & set(groups(tasks))
-    return [name.partition("-")[2] for name in tasks if name.partition("-")[0] in first]
+    `groups` maps a group's name to its tasks' names. Group tasks have a dot in `tasks`.
+    """
+    for word in words[-2:]:
+        if word in groups:
+            return list(groups[word])
+    return [*groups, *(name for name in tasks if "." not in name)]
 
 
 def print_candidates(words: Sequence[str], initial: ParserContext, tasks: Collection, parser: Parser) -> None:
-    """For a line so far without its program. Nothing behind a `--`: files are completed there."""
-    names = list(tasks.task_names)
+    """Prints candidates for the last of ./inv's arguments. None after `--`: the shell completes files there."""
     if "--" in words[:-1]:
         return
     if not (words and words[-1].startswith("-")):
-        print("\n".join(second_words(words, names) or groups(names)))
+        groups = {name: group.task_names for name, group in tasks.collections.items()}
+        print("\n".join(candidates(words, groups, tasks.task_names)))
+        return
     line = ParseResult()
     line.remainder = " ".join([NAME, *words])
     complete([NAME], line, initial, tasks, parser)

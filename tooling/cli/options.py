@@ -1,15 +1,100 @@
-"""What the tasks of several modules have in common."""
+"""Tasks whose command-line options follow from type hints.
+
+An option is declared as `nodes: Annotated[int, "containers to start"] = 2`: its name, type, help and default. A
+parameter whose type is a dataclass stands for the fields of that dataclass that are declared this way; the checks
+are those of the dataclass. A parameter or field named `command` receives the arguments after `--`.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from invoke.tasks import task as invoke_task
+from invoke.parser.argument import Argument
+from invoke.tasks import Task as InvokeTask
 
-# One-letter flags derived from the long ones would be cryptic.
-task = partial(invoke_task, auto_shortflags=False)
+# Options that several tasks have.
+JsonOption = Annotated[bool, "print one JSON document on standard output instead of a table"]
 
-PIN_HELP = "a row of ./inv matrix; the default pin needs no flag"
-SET_HELP = "PACKAGE=VERSION to replace the row's version, torch=2.14.1 for example; may be repeated"
-TORCH_SOURCE_HELP = "row: the CPU build; default: the build on the default index (CUDA, larger by gigabytes)"
-IMAGE_LOCK_HELP = "run the image named in this image.lock.json of ./inv push, by digest, instead of building one"
+_COMMAND = "command"
+
+
+class _Parameter(NamedTuple):
+    """A parameter of a function or a field of a dataclass. `help` is empty if it is not an option."""
+
+    name: str
+    kind: Any
+    help: str
+    default: Any
+
+
+def command_argv(argv: Sequence[str] | None = None) -> list[str]:
+    """The arguments after the first `--`, as typed: invoke's Context.remainder loses their quoting."""
+    argv = sys.argv if argv is None else argv
+    return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
+
+
+class Task(InvokeTask[Callable[..., None]]):
+    """A decorator: a task whose function has the options as parameters, and no invoke Context."""
+
+    def __init__(self, body: Callable[..., None], **settings: Any) -> None:
+        declared = list(_declared(body))
+        self.takes_command = any(parameter.name == _COMMAND for parameter in declared)
+        self._options = [parameter for parameter in declared if parameter.name != _COMMAND]
+        self.function = body
+        super().__init__(lambda _context, **values: _call(body, values), positional=(), **settings)
+        self.__doc__ = body.__doc__
+        self.__name__ = body.__name__
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:  # noqa: ARG002 - invoke's
+        """The options for invoke's parser."""
+        return [_argument(option) for option in self._options]
+
+
+def _parameters(target: Callable[..., object]) -> Iterator[_Parameter]:
+    hints = get_type_hints(target, include_extras=True)
+    for name, parameter in inspect.signature(target).parameters.items():
+        kind, *texts = get_args(hints[name]) if get_origin(hints[name]) is Annotated else [hints[name]]
+        default = None if parameter.default is parameter.empty else parameter.default
+        yield _Parameter(name, kind, texts[0] if texts else "", default)
+
+
+def _declared(target: Callable[..., object]) -> Iterator[_Parameter]:
+    """The options and `command`, including those of dataclasses."""
+    for parameter in _parameters(target):
+        if is_dataclass(parameter.kind):
+            yield from _declared(parameter.kind)  # type: ignore[arg-type]  # a class
+        elif parameter.help or parameter.name == _COMMAND:
+            yield parameter
+
+
+def _call(target: Callable[..., object], values: Mapping[str, Any]) -> object:
+    """Calls a function or a dataclass with the values of its options."""
+    arguments: dict[str, Any] = {}
+    for parameter in _parameters(target):
+        if is_dataclass(parameter.kind):
+            arguments[parameter.name] = _call(parameter.kind, values)  # type: ignore[arg-type]  # a class
+        elif parameter.name == _COMMAND:
+            arguments[parameter.name] = tuple(command_argv())
+        elif parameter.help:
+            value = values[parameter.name]
+            arguments[parameter.name] = tuple(value) if isinstance(value, list) else value
+    return target(**arguments)
+
+
+def _argument(option: _Parameter) -> Argument:
+    kind = list if get_origin(option.kind) is tuple else option.kind
+    if NoneType in get_args(kind):  # int | None: int
+        kind = next(member for member in get_args(kind) if member is not NoneType)
+    hidden = kind in (bool, list) or option.default in (None, "")
+    return Argument(
+        name=option.name.replace("_", "-"),
+        attr_name=option.name if "_" in option.name else None,
+        kind=kind,
+        default=None if kind is list else option.default,
+        help=option.help if hidden else f"{option.help} (default: {option.default})",
+    )

@@ -5,19 +5,27 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from invoke.collection import Collection
 from invoke.exceptions import Exit, ParseError
+from invoke.parser.context import ParserContext
 from invoke.program import Program
+from invoke.tasks import Task as InvokeTask
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
 
+Member = InvokeTask[Callable[..., None]] | Collection  # of a section
+
+# What help shows as the value of an option, by type.
+_VALUES = {str: "=STRING", int: "=INT", float: "=NUMBER", list: "=STRING"}
 _UNKNOWN = re.compile(r"No idea what '(?P<word>.*)' is!")
 _NO_VALUE = re.compile(r"Flag .*?Argument: (?P<name>[\w-]+).* needed value")
 _MISSING = re.compile(r"'(?P<task>.*)' did not receive required positional arguments: (?P<names>.*)")
@@ -25,51 +33,89 @@ _NOT_A_NUMBER = re.compile(r"invalid literal for int\(\) with base 10: '(?P<valu
 _NOT_A_DECIMAL = re.compile(r"could not convert string to float: '(?P<value>.*)'")
 
 
-def remainder_argv(argv: Sequence[str] | None = None) -> list[str]:
-    """The arguments after the first `--`, as typed: invoke's Context.remainder loses their quoting."""
-    argv = sys.argv if argv is None else argv
-    return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
+def canonical_argv(argv: Sequence[str], groups: Mapping[str, Iterable[str]]) -> list[str]:
+    """`argv` with the names that invoke knows: `bench train` is bench.train, `help` and `bench --help` are --list.
+
+    `groups` maps a group's name to its tasks' names.
+    """
+    own = list(argv[1 : argv.index("--")] if "--" in argv else argv[1:])
+    rest = list(argv[1 + len(own) :])
+    if own[:1] == ["help"]:
+        own = ["--help", *own[1:]] if own[1:] else ["--list"]
+    for place, (group, name) in enumerate(itertools.pairwise(own)):
+        if name in groups.get(group, ()):
+            own[place : place + 2] = [f"{group}.{name}"]
+            break
+    words = [word for word in own if word not in ("--help", "-h", "--list", "-l")]
+    if len(words) == 1 and words[0] in groups:
+        own = [f"--list={words[0]}"]
+    return [*argv[:1], *own, *rest]
 
 
-def join_names(argv: Sequence[str], tasks: Iterable[str]) -> list[str]:
-    """`bench collectives` is the task bench-collectives: two words that together name a task become one."""
-    own = list(argv[: argv.index("--")] if "--" in argv else argv)
-    names = set(tasks)
-    for place, pair in enumerate(itertools.pairwise(own)):
-        if "-".join(pair) in names:
-            return [*argv[:place], "-".join(pair), *argv[place + 2 :]]
-    return list(argv)
+def _typed(name: str) -> str:
+    """bench.train as a user types it."""
+    return name.replace(".", " ")
 
 
 def _nearest(word: str, choices: Iterable[str]) -> str:
-    choices = list(choices)
-    if longer := [choice.replace("-", " ", 1) for choice in choices if choice.startswith(f"{word}-")]:
-        return f", there is: {', '.join(longer)};"
-    match = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    return f"; did you mean {match[0]!r}?" if match else ";"
+    names = {name: name for name in choices}
+    names |= {name.rpartition(".")[2]: name for name in names if "." in name}  # `train` is close to bench.train
+    match = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {_typed(names[match[0]])!r}?" if match else ";"
 
 
-def explain(error: ParseError, tasks: Iterable[str]) -> str:
-    """One line for a parse error: what was found, the nearest that exists, where all of them are shown."""
-    task = error.context.name if error.context else None
+def _with_dashes(argv: Sequence[str], context: ParserContext, word: str) -> str:
+    """The command line with `--` before `word`, the first argument that is no option of the task."""
+    for place, (before, found) in enumerate(itertools.pairwise(argv), start=1):
+        takes_value = before in context.flags and context.flags[before].takes_value
+        if found == word and not takes_value:
+            argv = [*argv[:place], "--", *argv[place:]]
+            break
+    name = str(context.name)
+    return shlex.join(["./inv", *argv[1:]]).replace(name, _typed(name), 1)
+
+
+def needs_dashes(namespace: Collection, context: ParserContext | None, argv: Sequence[str]) -> bool:
+    """Whether the task of `context` expects a command after `--`, and argv has no `--`."""
+    if context is None or context.name is None or "--" in argv:
+        return False
+    return getattr(namespace[context.name], "takes_command", False)
+
+
+def explain_dashes(context: ParserContext, argv: Sequence[str], word: str) -> str:
+    """One line for a command without `--`."""
+    return (
+        f"{_typed(str(context.name))} expects its command after --, found {word!r} without it: "
+        f"run {_with_dashes(argv, context, word)}"
+    )
+
+
+def explain(error: ParseError, argv: Sequence[str], namespace: Collection) -> str:
+    """One line for a parse error: what was found, the nearest name, and where the names are shown."""
+    task = _typed(error.context.name) if error.context and error.context.name else None
     where = f"./inv {task} --help shows its options" if task else "./inv --list shows the tasks"
     text = " ".join(str(error).split())
     if match := _UNKNOWN.search(text):
         word = match["word"]
-        if not word.startswith("-"):
-            return f"there is no task {word!r}{_nearest(word, tasks)} ./inv --list shows the tasks"
-        flags = [*error.context.flags, *error.context.inverse_flags] if error.context else []
-        return f"{task or './inv'} has no option {word!r}{_nearest(word, flags)} {where}"
+        if word.startswith("-"):
+            flags = [*error.context.flags, *error.context.inverse_flags] if error.context else []
+            return f"{task or './inv'} has no option {word!r}{_nearest(word, flags)} {where}"
+        if error.context and needs_dashes(namespace, error.context, argv):
+            return explain_dashes(error.context, argv, word)
+        if group := namespace.collections.get(word):
+            name = argv[argv.index(word) + 1]
+            return f"{word} has no task {name!r}{_nearest(name, group.task_names)} ./inv {word} shows its tasks"
+        return f"there is no task {word!r}{_nearest(word, namespace.task_names)} ./inv --list shows the tasks"
     if match := _NO_VALUE.search(text):
         return f"{task or './inv'}: --{match['name']} needs a value; {where}"
     if match := _MISSING.search(text):
         names = match["names"].replace("'", "").upper()
-        return f"{match['task']} needs {names}; ./inv {match['task']} --help shows what it takes"
+        return f"{_typed(match['task'])} needs {names}; ./inv {_typed(match['task'])} --help shows its arguments"
     return f"{text}; {where}"
 
 
 def explain_value(error: ValueError, argv: Sequence[str]) -> str:
-    """One line for an option's value of the wrong type. Which option, the parser does not say: argv does."""
+    """One line for an option's value of the wrong type. invoke's error does not name the option: argv does."""
     for pattern, expected in ((_NOT_A_NUMBER, "a whole number"), (_NOT_A_DECIMAL, "a number")):
         if match := pattern.fullmatch(str(error)):
             value = match["value"]
@@ -83,24 +129,24 @@ def explain_value(error: ValueError, argv: Sequence[str]) -> str:
     return " ".join(str(error).split())
 
 
-class TaskProgram(Program):
-    """Runs the tasks of one namespace, wherever the user stands."""
+def _summary(member: Member) -> str:
+    """The first line of a task's docstring; of a group, without the full stop, because a list follows."""
+    line = (member.__doc__ or "").partition("\n")[0]
+    return line.removesuffix(".") if isinstance(member, Collection) else line
 
-    def __init__(self, namespace: Collection) -> None:
+
+class TaskProgram(Program):
+    """Runs tasks, or groups of tasks, which are listed by section."""
+
+    def __init__(self, sections: Mapping[str, Sequence[Member]]) -> None:
+        namespace = Collection(*itertools.chain(*sections.values()))
         super().__init__(namespace=namespace, name="cpu-train-stack", binary="./inv", binary_names=["inv"])
+        self._sections = sections
+        self._groups = {name: group.task_names for name, group in namespace.collections.items()}
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         super().normalize_argv(argv)
-        if self.namespace is not None:
-            self.argv = join_names(self.argv, self.namespace.task_names)
-
-    def parse_tasks(self) -> None:
-        try:
-            super().parse_tasks()
-        except ParseError as error:
-            raise UsageError(explain(error, self.collection.task_names)) from error
-        except ValueError as error:
-            raise UsageError(explain_value(error, self.argv)) from error
+        self.argv = canonical_argv(self.argv, self._groups)
 
     def parse_core(self, argv: list[str] | None) -> None:
         self.normalize_argv(argv)
@@ -111,22 +157,32 @@ class TaskProgram(Program):
         super().parse_core(argv)
 
     def parse_core_args(self) -> None:
-        try:
+        with self._explained():
             super().parse_core_args()
-        except ParseError as error:
-            raise UsageError(explain(error, ())) from error
-        except ValueError as error:
-            raise UsageError(explain_value(error, self.argv)) from error
+
+    def parse_tasks(self) -> None:
+        with self._explained():
+            super().parse_tasks()
+        for context, following in itertools.pairwise(self.tasks):  # `up train` is refused above, `up launch` here
+            if needs_dashes(self.collection, context, self.argv):
+                raise UsageError(explain_dashes(context, self.argv, str(following.name)))
 
     def parse_cleanup(self) -> None:
         if self.args.complete.value:
-            words = join_names(self.core.remainder.split()[1:], self.collection.task_names)
-            completion.print_candidates(words, self.initial_context, self.collection, self._make_parser())
+            typed = canonical_argv(self.core.remainder.split(), self._groups)
+            completion.print_candidates(typed[1:], self.initial_context, self.collection, self._make_parser())
             raise Exit
-        try:
+        with self._explained():  # --help of a task that does not exist
             super().parse_cleanup()
-        except ParseError as error:  # --help of a task that does not exist
-            raise UsageError(explain(error, self.collection.task_names)) from error
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ParseError as error:
+            raise UsageError(explain(error, self.argv, self.collection or Collection())) from error
+        except ValueError as error:
+            raise UsageError(explain_value(error, self.argv)) from error
 
     def execute(self) -> None:
         try:
@@ -138,5 +194,32 @@ class TaskProgram(Program):
         self.list_tasks()
         sys.exit(0)
 
-    def task_list_opener(self, extra: str = "") -> str:
-        return f"Tasks (./inv TASK --help shows a task's options){extra}"
+    def list_tasks(self) -> None:
+        """Prints the sections, or the tasks of the group that follows --list."""
+        sections, prefix = self._sections, ""
+        if self.list_root:
+            group = self.scoped_collection
+            sections, prefix = {_summary(group): [*group.tasks.values()]}, f"{self.list_root} "
+        print(f"Usage: ./inv {prefix}TASK [options]; ./inv {prefix}TASK --help shows the options of a task")
+        rows = {
+            heading: [(prefix + self.collection.transform(str(member.name)), member) for member in members]
+            for heading, members in sections.items()
+        }
+        width = max(len(name) for name, _ in itertools.chain(*rows.values()))
+        for heading, members in rows.items():
+            print(f"\n{heading}:")
+            for name, member in members:
+                tasks = f": {', '.join(member.task_names)}" if isinstance(member, Collection) else ""
+                print(f"  {name:<{width}}  {_summary(member)}{tasks}")
+
+    def print_task_help(self, name: str) -> None:
+        """Prints usage, docstring and options of a task."""
+        task = self.collection[name]
+        command = " -- COMMAND" if getattr(task, "takes_command", False) else ""
+        print(f"Usage: ./inv {_typed(name)} [options]{command}\n\n{task.__doc__}\n")
+        options = [
+            (f"--{option.names[0]}{_VALUES.get(option.kind, '')}", option.help) for option in task.get_arguments()
+        ]
+        if options:
+            print("Options:")
+            self.print_columns(sorted(options))

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from entrypoints import contract
 from entrypoints.machine import shared_memory
@@ -24,7 +24,6 @@ from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
-# The variable with the job's name, which stays the same when the job restarts.
 LAUNCHERS = ("torchrun", "mpirun")
 # The service that runs mpirun; its nodes only wait for it.
 LAUNCHER = "launcher"
@@ -50,26 +49,30 @@ class Mount:
     read_only: bool = True
 
 
+NodesOption = Annotated[int, "containers to start; they share the physical cores of this machine"]
+RanksPerNodeOption = Annotated[int, "ranks (training processes) in each container"]
+LauncherOption = Annotated[str, "what starts the ranks: torchrun, or mpirun (Intel MPI, over ssh)"]
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What a cluster is: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
+    """A cluster: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
 
-    `environment` maps a variable to its value, or to None to pass the caller's own value unseen.
-    `launcher` is one of LAUNCHERS. `offline` cuts the nodes' network off from everything but each other.
-    `memory` limits each node's memory, in Docker's form ("4g"), `cpus` its processor time, in cores.
+    Fields with a help text are options of `./inv up`. `environment` maps a variable to its value, or to None to
+    pass the caller's own value without writing it to a file. `cpus` limits each node's processor time, in cores.
     `restarted`: replaces a cluster of the same name that failed.
     """
 
-    name: str
-    image: str
-    nodes: int
-    ranks_per_node: int
-    command: tuple[str, ...]
+    name: Annotated[str, "the cluster's name; clusters with different names can run at the same time"] = "cluster"
+    image: str = ""
+    nodes: NodesOption = 2
+    ranks_per_node: RanksPerNodeOption = 1
+    command: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    offline: bool = False
-    launcher: str = LAUNCHERS[0]
-    memory: str | None = None
+    offline: Annotated[bool, "connect the containers to each other, but to no other network"] = False
+    launcher: LauncherOption = LAUNCHERS[0]
+    memory: Annotated[str | None, "memory limit of each container, such as 64g; default: none"] = None
     cpus: float | None = None
     restarted: bool = False
 

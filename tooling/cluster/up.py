@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from invoke.exceptions import Exit
 
@@ -25,46 +26,40 @@ from tooling.image.choice import Choice
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `./inv up`, as typed; `command` is what stands behind --."""
+    """The options of `./inv up`: a cluster and its image, and those below."""
 
-    command: tuple[str, ...]
+    cluster: ClusterSpec
     choice: Choice
-    nodes: int
-    ranks_per_node: int
-    launcher: str
-    name: str
-    data: str | None
-    output: str | None
-    environment: tuple[str, ...]
-    memory: str | None
-    offline: bool
-    detach: bool
-    max_restarts: int
+    data: Annotated[str | None, "a folder on this machine, mounted read-only at /data in every container"] = None
+    output: Annotated[
+        str | None, "a folder on this machine, mounted writable at /output; default .cache/clusters/NAME/output"
+    ] = None
+    env: Annotated[
+        tuple[str, ...],
+        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
+    ] = ()
+    detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
+    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint"] = 0
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise UsageError(f"--max-restarts is {self.max_restarts}, expected 0 or more")
+        if self.max_restarts and self.detach:
+            raise UsageError("--max-restarts needs a cluster that ./inv up watches: leave out --detach")
 
 
 def up(request: Request) -> None:
     """Runs the command on a cluster and exits with its code; with `detach` leaves the cluster running."""
-    name = cluster.check_name(request.name)
-    if request.max_restarts < 0 or (request.max_restarts and request.detach):
-        raise UsageError("--max-restarts: expected 0 or more, and no --detach: nothing watches a detached cluster")
-    environment = variables(request.environment)
+    name = cluster.check_name(request.cluster.name)
+    environment = variables(request.env)
     check_set([key for key, value in environment.items() if value is None], os.environ)
     folder = Path(request.output) if request.output else cluster.folder_of(name) / "output"
     mounts = [Mount(Path(request.data).resolve(), "/data")] if request.data else []
-    spec = ClusterSpec(
-        name=name,
-        image=request.choice.reference,
-        nodes=request.nodes,
-        ranks_per_node=request.ranks_per_node,
-        command=request.command,
-        mounts=(*mounts, Mount(cluster.writable_folder(folder), "/output", read_only=False)),
-        environment=environment,
-        offline=request.offline,
-        launcher=request.launcher,
-        memory=request.memory,
-    )
+    output = Mount(cluster.writable_folder(folder), "/output", read_only=False)
+    spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     docker = api.ensure(say)
-    spec = spec.with_environment(CPU_TRAIN_STACK_IMAGE=choice.image(request.choice, docker, say).id)
+    image = choice.image(request.choice, docker, say)
+    spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         cluster.start(spec, docker, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")

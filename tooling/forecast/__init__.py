@@ -1,4 +1,1 @@
-"""How long a job takes on N nodes: `./inv plan-cluster`.
-
-Start with `command`; `step` is the model.
-"""
+"""`./inv plan-cluster`: predicts how long a job takes on N nodes. Start with `command`; `step` is the model."""

@@ -1,4 +1,4 @@
-"""Figures with error bars, and how those of several inputs add up."""
+"""Values with error bars, and their propagation."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ class Estimate:
 
     @classmethod
     def within(cls, value: float, share: float) -> Estimate:
-        """`value`, up to `share` of it more or less."""
+        """`value`, plus or minus `share` of it."""
         return cls(value, value * (1 - share), value * (1 + share))
 
     @classmethod
     def factor(cls, value: float, times: float) -> Estimate:
-        """`value`, up to `times` as much or as little."""
+        """`value`, between a `times`-th and `times` of it."""
         return cls(value, value / times, value * times)
 
     def scaled(self, by: float) -> Estimate:
-        """The same in another unit. `by` is positive."""
+        """The estimate in another unit. `by` is positive."""
         return Estimate(self.value * by, self.low * by, self.high * by)
 
 
 def propagate(function: Callable[[Mapping[str, float]], float], inputs: Mapping[str, Estimate]) -> Estimate:
-    """`function` of all inputs' values, with error bars.
+    """The result of `function`, with error bars.
 
-    Each input in turn is put to both of its ends, the others at their values. What lowers the result and what
-    raises it are added up apart, as the root of the sum of squares: right to first order for independent inputs.
+    Each input in turn is set to both of its ends, with the other inputs at their values. The decreases of the
+    result and its increases are summed separately, as the root of the sum of squares. This is correct to first
+    order for independent inputs.
     """
     values = {name: estimate.value for name, estimate in inputs.items()}
     middle = function(values)

@@ -1,4 +1,4 @@
-"""Parameters and work of a model, by arithmetic from its config: nothing is downloaded."""
+"""The parameters and the work of a model, computed from its config. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tooling.basis.errors import UsageError
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmb]?)", re.I)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-# Of a model of which only the number of parameters is known: word embeddings, of all parameters. 9% in BERT-large,
-# 21% in BERT-base, 35% in DistilBERT, 52% in MiniLM-L6.
+# The share of word embeddings in a model with a known number of parameters only. 9% in BERT-large, 21% in
+# BERT-base, 35% in DistilBERT, 52% in MiniLM-L6.
 _UNKNOWN_EMBEDDINGS = 0.2
 
 
 @dataclass(frozen=True)
 class Model:
-    """`products`: parameters that each token is multiplied by. `quadratic`: layers x width, for attention."""
+    """`products`: parameters by which each token is multiplied. `quadratic`: layers x width, for attention."""
 
     name: str
     parameters: int
@@ -30,17 +30,18 @@ class Model:
     quadratic: int
 
     def flops(self, length: int) -> float:
-        """Floating-point operations to train on one sample of `length` tokens.
+        """The floating-point operations to train on one sample of `length` tokens.
 
-        Two for each parameter and token in forward, and of attention's two products of length x length x width in
-        each layer; backward takes twice as many (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+        Forward takes two for each parameter and token, and two for each element of attention's two products of
+        length x length x width in each layer. Backward takes twice as many (Kaplan et al. 2020, arXiv:2001.08361,
+        section 2.1).
         """
         return 3.0 * length * (2 * self.products + 4 * length * self.quadratic)
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """BERT's and its kin's. `positions`, `types`: rows of learned positions and of token types."""
+    """BERT and related models. `positions`, `types`: rows of the position and token type embeddings."""
 
     layers: int
     hidden: int
@@ -51,18 +52,18 @@ class Encoder:
     pooler: bool = True
 
     def model(self, name: str) -> Model:
-        wide = self.hidden
-        embeddings = (self.vocabulary + self.positions + self.types) * wide + 2 * wide
-        products = self.layers * (4 * wide * wide + 2 * wide * self.intermediate)
-        biases_and_norms = self.layers * (4 * wide + self.intermediate + wide + 4 * wide)
-        pooler = wide * wide + wide if self.pooler else 0
+        width = self.hidden
+        embeddings = (self.vocabulary + self.positions + self.types) * width + 2 * width
+        products = self.layers * (4 * width * width + 2 * width * self.intermediate)
+        biases_and_norms = self.layers * (4 * width + self.intermediate + width + 4 * width)
+        pooler = width * width + width if self.pooler else 0
         total = embeddings + products + biases_and_norms + pooler
-        return Model(name, total, self.vocabulary * wide, products, self.layers * wide)
+        return Model(name, total, self.vocabulary * width, products, self.layers * width)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Llama's and its kin's: gated layers, RMS norms. `tied`: the output layer is the word embeddings'."""
+    """Llama and related models: gated layers, RMS norms. `tied`: the output layer shares the word embeddings."""
 
     layers: int
     hidden: int
@@ -79,12 +80,12 @@ class Decoder:
         layer = 2 * self.hidden * (queries + keys) + 3 * self.hidden * self.intermediate
         biases = queries + 2 * keys if self.qkv_biases else 0
         words = self.vocabulary * self.hidden
-        products = self.layers * layer + words  # the output layer multiplies, also where it is tied
+        products = self.layers * layer + words  # a tied output layer multiplies, too
         total = self.layers * (layer + biases + 2 * self.hidden) + self.hidden + words * (1 if self.tied else 2)
         return Model(name, total, words, products, self.layers * queries)
 
 
-# Source: each model's config.json on Hugging Face's hub. The counts are those of the model without a task's head.
+# Source: each model's config.json on the Hugging Face hub. The counts do not include the head of a task.
 KNOWN: dict[str, Encoder | Decoder] = {
     "bert-base-cased": Encoder(12, 768, 3072, 28996),
     "bert-base-uncased": Encoder(12, 768, 3072, 30522),
@@ -101,7 +102,7 @@ KNOWN: dict[str, Encoder | Decoder] = {
     "Llama-3.2-1B": Decoder(16, 2048, 8192, 128256, 32, 8, 64, tied=True),
     "Qwen2.5-0.5B": Decoder(24, 896, 4864, 151936, 14, 2, 64, tied=True, qkv_biases=True),
 }
-# Short names, of the forms without capitals.
+# Short names. They mean the uncased models.
 _SHORT = {
     "bert-base": "bert-base-uncased",
     "bert-large": "bert-large-uncased",
@@ -114,7 +115,7 @@ _SHORT = {
 
 
 def find(text: str) -> Model:
-    """The model of a name, a number of parameters (110M) or a config.json or its folder. Raises UsageError."""
+    """Finds a model by its name, number of parameters (110M), config.json or folder. Raises UsageError."""
     if match := _COUNT.fullmatch(text):
         count = round(float(match[1]) * _UNITS[match[2].lower()])
         if count < 1000:
@@ -133,27 +134,27 @@ def find(text: str) -> Model:
         near = difflib.get_close_matches(wanted, [*by_name, *_SHORT], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"--model is {text!r}, which is neither known nor a config.json{hint} Give the number of parameters "
-            f"(110M), a config.json, or one of: {', '.join(KNOWN)}"
+            f"--model is {text!r}, which is neither a known name nor a config.json{hint}: pass the number of "
+            f"parameters (110M), a config.json, or one of: {', '.join(KNOWN)}"
         )
     return KNOWN[name].model(name)
 
 
 def read(file: Path) -> Model:
-    """The model of a config.json. Raises UsageError where it is of an unknown kind."""
+    """Reads a config.json. Raises UsageError for unknown kinds of models."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {file}: {error}: expected a model's config.json") from None
     if not isinstance(config, dict):
-        raise UsageError(f"--model {file}: expected an object as a model's config.json has it")
+        raise UsageError(f"--model {file}: expected an object, as in a model's config.json")
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:
         return (_decoder(config) if "num_key_value_heads" in config else _encoder(config)).model(name)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"--model {file}: {config.get('model_type', 'a model')}: no whole number above 0 as {error}: expected "
-            "a config like BERT's, DistilBERT's or Llama's; give the number of parameters (110M) instead"
+            f"--model {file}: {config.get('model_type', 'a model')}: {error} is not an integer above 0: expected "
+            "a config like that of BERT, DistilBERT or Llama; pass the number of parameters (110M) instead"
         ) from None
 
 
@@ -191,7 +192,7 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:
-    """Raises KeyError with the name where it is no whole number from 1 on."""
+    """Raises KeyError with the name if the value is not an integer from 1 on."""
     value = config.get(name)
     if not isinstance(value, int) or value < 1:
         raise KeyError(name)

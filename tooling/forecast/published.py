@@ -1,7 +1,7 @@
-"""Times that guides have published for jobs on several nodes, and what has to be assumed to predict them.
+"""Times that guides have published for jobs on several nodes, and the assumptions for predicting them.
 
-Stated by the guides: times, number of nodes, ranks, batch sizes, epochs, threads; for Ice Lake the network and the
-sequence length. Read from the commands: which cores are left for computing. Assumed: see each job's `assumed`.
+The guides state the times, the numbers of nodes and ranks, batch sizes, epochs and threads, and for Ice Lake also
+the network and the sequence length. Their commands show which cores compute. `assumed` lists the rest.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tooling.forecast import models, network
-from tooling.forecast.assumptions import OVERLAP, link_inputs
+from tooling.forecast import models
 from tooling.forecast.estimate import Estimate
+from tooling.forecast.inputs import OVERLAP, link_inputs, parse_network
 from tooling.forecast.step import Inputs, Job
 
 
 @dataclass(frozen=True)
 class Published:
-    """One job. `times`: seconds by number of nodes. `cores`: of a node; `computing`: that compute in a cluster."""
+    """One job. `times`: seconds by number of nodes. `cores`: of a node. `computing`: those for ranks."""
 
     name: str
     model: str
@@ -31,7 +31,7 @@ class Published:
     assumed: tuple[str, ...]
 
     def job(self) -> Job:
-        """In fp32 gradients, DDP's own."""
+        """The job, with gradients in fp32."""
         model = models.find(self.model)
         return Job(
             samples=self.samples,
@@ -43,14 +43,14 @@ class Published:
         )
 
     def inputs(self) -> Inputs:
-        """From the time of one node and the network; the rest as for any cluster."""
+        """The speed from the time on one node, the link from the network, and defaults for the rest."""
         speed = Estimate.within(self.samples * self.epochs / self.times[1], 0.05)
         share = Estimate(*(cores / self.cores for cores in vars(self.computing).values()))
         return Inputs(
             samples_per_second=speed,
             overlap=OVERLAP,
             compute_share=share,
-            **link_inputs(network.parse(self.network)),
+            **link_inputs(parse_network(self.network)),
         )
 
 
@@ -58,20 +58,20 @@ def _seconds(hours: int, minutes: int, seconds: int) -> int:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-# c6i.16xlarge: 32 cores, 25 Gbit/s as the guide says. One rank a node with 28 threads: I_MPI_PIN_DOMAIN leaves out
-# the four cores that CCL_WORKER_AFFINITY names. One node alone runs without either, so torch takes all 32.
+# c6i.16xlarge: 32 cores and 25 Gbit/s, according to the guide. One rank per node with 28 threads: I_MPI_PIN_DOMAIN
+# excludes the four cores that CCL_WORKER_AFFINITY names. A single node runs without both, and torch uses all 32.
 _ICE_LAKE = (
-    "bert-base-cased on several nodes too: the guide's command for these names DistilBERT, which has half the "
-    "work, so that 1.7x would mean 0.85x",
-    "the times are those of training: what does not scale is counted as nothing",
+    "bert-base-cased on several nodes too: the guide's command for several nodes names DistilBERT, which has half "
+    "the work, so that 1.7x would mean 0.85x",
+    "the times are those of training: no time is counted for parts that do not scale",
 )
-# r7iz.metal-16xl: 32 cores. Two ranks a node with two worker cores each (CCL_WORKER_COUNT, auto) leave 28; the
-# text speaks of 24 for computing, the command asks for 24 threads of each rank.
+# r7iz.metal-16xl: 32 cores. Two ranks per node with two worker cores each (CCL_WORKER_COUNT, auto) leave 28 cores.
+# The text mentions 24 cores for computing, the command sets 24 threads for each rank.
 _SAPPHIRE_RAPIDS = (
-    "25 Gbit/s: the guide does not say; it is what AWS gives for this instance",
-    "28 of 32 cores compute: the text says 24, the command 24 threads for each of two ranks",
-    "384 tokens and a stride of 128, run_qa.py's own: 88,524 windows of 87,599 questions",
-    "the one node's 26 minutes, which the guide extrapolated from a minute's run, with 32 threads",
+    "25 Gbit/s: AWS states it for this instance, the guide does not state it",
+    "28 of 32 cores compute: the text mentions 24, the command sets 24 threads for each of two ranks",
+    "384 tokens and a stride of 128, the defaults of run_qa.py: 88,524 windows of 87,599 questions",
+    "26 minutes on one node with 32 threads: the guide extrapolated them from a run of one minute",
 )
 _ICE_LAKE_CORES = Estimate.exact(28)
 

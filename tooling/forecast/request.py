@@ -1,85 +1,98 @@
-"""What `./inv plan-cluster` answers: a request checked, its job and inputs, the rows, the recommendation. Pure."""
+"""A forecast: the options of `./inv plan-cluster`, the plan made from them, and its JSON document. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from entrypoints.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
-from tooling.forecast import assumptions, models, network, processors
-from tooling.forecast.assumptions import OVERLAP, link_inputs
+from tooling.forecast import inputs, models
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.models import Model
-from tooling.forecast.processors import CYCLE_FLOPS
 from tooling.forecast.step import Inputs, Job, Prediction, predict
 
-# A run on one node, repeated on another day or another node of the same kind.
+# The speed of one node varies between days, and between nodes of the same kind.
 SPEED_SPREAD = 0.05
-# Start, tokenizing, checkpoints: seconds for one job, minutes for another.
+# Start, tokenizing and checkpoints take seconds in one job and minutes in another.
 FIXED_FACTOR = 3.0
+
+
+def node_counts(text: str) -> tuple[int, ...]:
+    """Parses `1,2,4`. Raises UsageError."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--nodes is {text!r}, expected numbers with commas between them: 1,2,4,8") from None
 
 
 @dataclass(frozen=True)
 class Request:
-    """The command line's. Zero where a number was not given."""
+    """The options, as typed. 0 means that a number was not given. Raises UsageError for values out of range."""
 
-    model: str
-    nodes: tuple[int, ...]
-    network: str
-    samples: int
-    epochs: float
-    length: int
-    batch_size: int
-    ranks_per_node: int
-    evaluated: int
-    samples_per_second: float
-    cores: int
-    ghz: float
-    isa: str
-    bf16_gradients: bool
-    fixed_seconds: float
-    efficiency: float
+    model: Annotated[str, "a name (bert-base, MiniLM, ...), a number of parameters (110M) or a config.json"] = ""
+    nodes: Annotated[str, "the numbers of nodes to compare"] = "1,2,4,8"
+    network: Annotated[
+        str, "bit rate of each node's network card (10g, 25g, 100g), optionally with the latency: 25g,40us"
+    ] = "25g"
+    samples: Annotated[int, "training samples in one epoch"] = 0
+    epochs: Annotated[float, "epochs to train"] = 3.0
+    seq_length: Annotated[int, "tokens in a sample"] = 128
+    batch_size: Annotated[int, "samples in a batch of one rank"] = 32
+    ranks_per_node: Annotated[int, "training processes on each node"] = 1
+    eval_samples: Annotated[int, "samples of all evaluations together"] = 0
+    single_node_samples_per_second: Annotated[float, "the speed of one node, as `train` prints it"] = 0.0
+    cores: Annotated[int, "physical cores of a node"] = 0
+    ghz: Annotated[float, "clock rate of a core while all cores are busy"] = 0.0
+    isa: Annotated[str, "instructions for matrix products: avx2, avx512, avx512_bf16 or amx"] = ""
+    bf16_gradients: Annotated[bool, "exchange gradients in bf16, as train --ddp_comm_hook bf16 does"] = False
+    fixed_seconds: Annotated[float, "seconds for start, tokenizing and checkpoints, the same on any cluster"] = (
+        30.0
+    )
+    efficiency: Annotated[float, "recommend the most nodes that each reach this share of one node's speed"] = 0.8
+    published: Annotated[bool, "instead show the predictions for jobs whose times are published in guides"] = False
 
     def __post_init__(self) -> None:
-        needed = {"--samples": self.samples, "--epochs": self.epochs, "--seq-length": self.length}
-        needed |= {"--batch-size": self.batch_size, "--ranks-per-node": self.ranks_per_node}
-        for name, value in needed.items():
+        if self.published:
+            return
+        for flag in ("samples", "epochs", "seq_length", "batch_size", "ranks_per_node"):
+            value = getattr(self, flag)
             if not 0 < value < math.inf:
-                raise UsageError(f"plan-cluster: {name} is {value:g}, expected more than 0")
-        for name, value in {
-            "--single-node-samples-per-second": self.samples_per_second,
-            "--cores": self.cores,
-            "--ghz": self.ghz,
-            "--fixed-seconds": self.fixed_seconds,
-            "--eval-samples": self.evaluated,
-        }.items():
+                raise UsageError(f"plan-cluster: {_option(flag)} is {value:g}, expected more than 0")
+        for flag in ("single_node_samples_per_second", "cores", "ghz", "fixed_seconds", "eval_samples"):
+            value = getattr(self, flag)
             if not 0 <= value < math.inf:
-                raise UsageError(f"plan-cluster: {name} is {value:g}, expected 0 or more")
+                raise UsageError(f"plan-cluster: {_option(flag)} is {value:g}, expected 0 or more")
         if not 0 < self.efficiency <= 1:
             raise UsageError(f"plan-cluster: --efficiency is {self.efficiency:g}, expected more than 0, at most 1")
-        if not self.nodes or min(self.nodes) < 1:
-            raise UsageError(f"plan-cluster: --nodes is {_list(self.nodes)}, expected 1 or more each: 1,2,4,8")
+        if min(self.node_counts) < 1:
+            raise UsageError(f"plan-cluster: --nodes is {self.nodes}, expected 1 or more each: 1,2,4,8")
         if self.cores and self.cores < self.ranks_per_node:
             raise UsageError(
                 f"plan-cluster: --cores is {self.cores}, expected one or more for each of "
                 f"{self.ranks_per_node} ranks"
             )
-        if not self.samples_per_second and not (self.cores and self.ghz and self.isa):
+        if not self.single_node_samples_per_second and not (self.cores and self.ghz and self.isa):
             raise UsageError(
                 "plan-cluster: the speed of one node is missing: pass --single-node-samples-per-second, which a "
                 "short train on one node prints and writes to result.json, or for a rough guess --cores, --ghz "
                 "and --isa"
             )
-        if self.isa and self.isa not in CYCLE_FLOPS:
-            raise UsageError(f"plan-cluster: --isa is {self.isa!r}, expected one of {', '.join(CYCLE_FLOPS)}")
+        if self.isa and self.isa not in inputs.CYCLE_FLOPS:
+            raise UsageError(
+                f"plan-cluster: --isa is {self.isa!r}, expected one of {', '.join(inputs.CYCLE_FLOPS)}"
+            )
+
+    @property
+    def node_counts(self) -> tuple[int, ...]:
+        return node_counts(self.nodes)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer. `recommended`: the most nodes that are worth it, None where none of those asked for are."""
+    """The forecast. `recommended`: the most nodes that reach the wanted efficiency, or None if none does."""
 
     model: Model
     job: Job
@@ -91,7 +104,7 @@ class Plan:
 
 
 def make(request: Request) -> Plan:
-    """Raises UsageError for a model or a network that cannot be read."""
+    """Raises UsageError if the model or the network is unknown."""
     model = models.find(request.model)
     width = 2 if request.bf16_gradients else 4
     job = Job(
@@ -101,20 +114,27 @@ def make(request: Request) -> Plan:
         gradient_bytes=width * model.parameters,
         last_bytes=width * model.embeddings,
         ranks_per_node=request.ranks_per_node,
-        evaluated=request.evaluated,
+        evaluated=request.eval_samples,
     )
-    inputs = _inputs(request, model)
-    rows = tuple(predict(job, nodes, inputs) for nodes in sorted(set(request.nodes)))
-    worth = [row.nodes for row in rows if row.efficiency.value >= request.efficiency]
-    measured = request.samples_per_second > 0
-    return Plan(model, job, inputs, rows, max(worth, default=None), measured, _warnings(request, model, rows))
+    known = _inputs(request, model)
+    rows = tuple(predict(job, nodes, known) for nodes in sorted(set(request.node_counts)))
+    efficient = [row.nodes for row in rows if row.efficiency.value >= request.efficiency]
+    return Plan(
+        model=model,
+        job=job,
+        inputs=known,
+        rows=rows,
+        recommended=max(efficient, default=None),
+        speed_is_measured=request.single_node_samples_per_second > 0,
+        warnings=_warnings(request, model, rows),
+    )
 
 
 def _inputs(request: Request, model: Model) -> Inputs:
-    if request.samples_per_second:
-        speed = Estimate.within(request.samples_per_second, SPEED_SPREAD)
+    if request.single_node_samples_per_second:
+        speed = Estimate.within(request.single_node_samples_per_second, SPEED_SPREAD)
     else:
-        speed = processors.samples_per_second(model, request.length, request.cores, request.ghz, request.isa)
+        speed = inputs.samples_per_second(model, request.seq_length, request.cores, request.ghz, request.isa)
     fixed = Estimate.factor(request.fixed_seconds, FIXED_FACTOR) if request.fixed_seconds else Estimate.exact(0)
     share, overlap = _cores_for_communication(request)
     return Inputs(
@@ -122,35 +142,35 @@ def _inputs(request: Request, model: Model) -> Inputs:
         compute_share=share,
         overlap=overlap,
         fixed_seconds=fixed,
-        **link_inputs(network.parse(request.network)),
+        **inputs.link_inputs(inputs.parse_network(request.network)),
     )
 
 
 def _cores_for_communication(request: Request) -> tuple[Estimate, Estimate]:
-    """The share of cores left for computing, and how much overlaps with it then, as the image's `plan` decides."""
-    if not request.cores:  # of a usual node: one of 16 or more cores
-        return Estimate(1 - 1 / 32, 1 - 1 / CORES_WORTH_A_WORKER, 1), OVERLAP
-    overlap = assumptions.overlap(request.cores / request.ranks_per_node)
-    kept = request.ranks_per_node if overlap is OVERLAP else 0
-    return Estimate.exact(1 - kept / request.cores), overlap
+    """The share of the cores that compute, and the overlap, as the image's `plan` decides."""
+    if not request.cores:  # assume a node with 16 or more cores
+        return Estimate(1 - 1 / 32, 1 - 1 / CORES_WORTH_A_WORKER, 1), inputs.OVERLAP
+    overlap = inputs.overlap(request.cores / request.ranks_per_node)
+    reserved = request.ranks_per_node if overlap is inputs.OVERLAP else 0
+    return Estimate.exact(1 - reserved / request.cores), overlap
 
 
 def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tuple[str, ...]:
     found = []
-    if not request.samples_per_second:
+    if not request.single_node_samples_per_second:
         found.append(
-            "one node's speed is a guess from its cores: one measured run on one of the nodes "
-            "(--single-node-samples-per-second) narrows every time by far"
+            "the speed of one node is a guess from its cores: one measured run on one of the nodes "
+            "(--single-node-samples-per-second) makes every time far more certain"
         )
     if not model.quadratic:
         found.append(
-            "only the number of parameters is known: word embeddings are taken as a fifth of it, attention's own "
-            "work as nothing; a name or a config.json is better"
+            "only the number of parameters is known: a fifth of them is counted as word embeddings, and the work "
+            "of attention itself is not counted; pass a name or a config.json instead"
         )
     few = [row.nodes for row in rows if row.nodes > 1 and row.steps / request.epochs < 20]
     if few:
         found.append(
-            f"with {_list(few)} nodes an epoch has fewer than 20 steps: the whole batch is "
+            f"with {','.join(map(str, few))} nodes an epoch has fewer than 20 steps: the batch of all ranks has "
             f"{request.batch_size * request.ranks_per_node * few[0]} samples or more, which changes what the "
             "model learns"
         )
@@ -158,12 +178,12 @@ def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tup
 
 
 def document(request: Request, plan: Plan) -> dict[str, Any]:
-    """For --json."""
+    """The document of --json."""
     return {
         "model": plan.model.name,
         "parameters": plan.model.parameters,
         "gradient_bytes": plan.job.gradient_bytes,
-        "flops_per_sample": plan.model.flops(request.length),
+        "flops_per_sample": plan.model.flops(request.seq_length),
         "interval": 0.9,
         "inputs": {name: _ends(estimate) for name, estimate in vars(plan.inputs).items()},
         "speed_is_measured": plan.speed_is_measured,
@@ -191,5 +211,5 @@ def _ends(estimate: Estimate) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in vars(estimate).items()}
 
 
-def _list(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers)) or "empty"
+def _option(field: str) -> str:
+    return "--" + field.replace("_", "-")

@@ -1,8 +1,8 @@
-"""The time of a data-parallel job on N nodes, from that of one node.
+"""The model: the time of a data-parallel job on N nodes, predicted from its time on one node.
 
-A step is computing, then waiting for the slowest node, then what of the gradients' all_reduce did not fit beside
-backward; a job is its steps, its evaluation, and what does not depend on the nodes. Strong scaling: the job stays,
-each rank keeps its batch, so that more ranks take fewer steps.
+A step computes, waits for the slowest node, and then waits for the part of the gradients' all_reduce that did not
+overlap with backward. A job is its steps, its evaluation, and a part that does not depend on the number of nodes.
+Strong scaling: the batch of each rank stays the same, so that more ranks take fewer steps.
 """
 
 from __future__ import annotations
@@ -13,26 +13,32 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from tooling.forecast.estimate import Estimate, propagate
-from tooling.forecast.network import Link, all_reduce_seconds
+from tooling.forecast.inputs import Link, all_reduce_seconds
 
-# DistributedDataParallel's bucket_cap_mb, 25 MiB: gradients travel as soon as so many are there.
+# DistributedDataParallel's bucket_cap_mb, 25 MiB: the exchange of a bucket starts as soon as it is full.
 BUCKET_BYTES = 25 << 20
-# A product of matrices in forward becomes two in backward, for the input's gradient and for the weights'.
+# A matrix product in forward becomes two in backward: for the gradients of the input and of the weights.
 FORWARD_SHARE = 1 / 3
 BACKWARD_SHARE = 2 / 3
-# Assumed, for machines of a cloud. The published times (tooling.forecast.published) are met within a tenth with
-# anything from 0.02 to 0.045; with 0, four nodes come out 10 and 12% too fast for MRPC and QQP.
+# Assumed, for machines of a cloud. With values from 0.02 to 0.045, predictions are within a tenth of the published
+# times (tooling.forecast.published). With 0, predictions for four nodes are 10 and 12% too fast for MRPC and QQP.
 JITTER = Estimate(0.04, 0, 0.08)
 _ONE = Estimate.exact(1)
 _NOTHING = Estimate.exact(0)
+# Half of the width of the middle nine tenths of a normal distribution, in standard deviations.
+NINE_TENTHS = 1.645
+# The inputs on which waiting and communication depend: a measurement on several nodes corrects them together.
+_CORRECTED = ("bytes_per_second", "latency_seconds", "overlap", "jitter", "cost")
+_MEASURED = ("seen_on", "seen_cost")
 
 
 @dataclass(frozen=True)
 class Job:
-    """`samples` an epoch, trained for `epochs`; `evaluated` samples in all evaluations together.
+    """`samples` per epoch and `epochs`. `evaluated`: the samples of all evaluations. `batch_size`: of one rank.
 
-    `batch_size` is a rank's. `gradient_bytes`: what a step exchanges; `last_bytes` of them are there only when
-    backward ends: the gradient of the word embeddings, DDP's last bucket. `buckets` before it; 0: of BUCKET_BYTES.
+    A step exchanges `gradient_bytes`. The last `last_bytes` are ready at the end of backward: the gradient of the
+    word embeddings, DDP's last bucket. `buckets`: the number of buckets before it, or 0 for buckets of
+    BUCKET_BYTES.
     """
 
     samples: int
@@ -45,24 +51,23 @@ class Job:
     buckets: int = 0
 
     def steps(self, nodes: int) -> int:
-        """Of all epochs. Each rank gets the same number of samples, the last batch may be smaller."""
-        an_epoch = math.ceil(self.samples / (self.batch_size * self.ranks_per_node * nodes))
-        return max(1, round(an_epoch * self.epochs))
+        """The steps of all epochs. Each rank gets the same number of samples. The last batch may be smaller."""
+        per_epoch = math.ceil(self.samples / (self.batch_size * self.ranks_per_node * nodes))
+        return max(1, round(per_epoch * self.epochs))
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a prediction rests on.
+    """The inputs of a prediction.
 
-    `samples_per_second`: one node trains alone, all of its ranks together.
-    `compute_share`: of that speed what a node keeps in a cluster; below 1 where cores communicate only.
-    `bytes_per_second`, `latency_seconds`: what an all_reduce gets of the link between two nodes.
-    `overlap`: of the communication that could be done beside backward, how much is.
-    `jitter`: standard deviation of a node's time for a step, as a share of it. All wait for the slowest.
-    `fixed_seconds`: start, data, checkpoints: the same on any number of nodes.
-    `cost`: factor on waiting and communication.
-    `seen_on`, `seen_cost`: the nodes on which waiting and exposed communication were measured together, and their
-    seconds in a step there; 0: nowhere. All else then only says how they change with the nodes.
+    `samples_per_second`: the speed of one node that trains alone, with all of its ranks. `compute_share`: the
+    share of this speed that a node keeps in a cluster. It is below 1 if cores are reserved for communication.
+    `bytes_per_second`, `latency_seconds`: of the link between two nodes, as an all_reduce gets them. `overlap`:
+    the share of the communication that can overlap with backward and does. `jitter`: the standard deviation of a
+    node's time for a step, as a share of this time. `fixed_seconds`: start, data and checkpoints, which take the
+    same time on any number of nodes. `cost`: a factor on waiting and communication. `seen_on`, `seen_cost`: a
+    number of nodes, and the seconds of waiting and exposed communication in a step that were measured on them; 0
+    without a measurement. With one, the other inputs only extrapolate from it.
     """
 
     samples_per_second: Estimate
@@ -79,7 +84,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step of each rank. `exposed`: of `communication`, what is not hidden behind backward."""
+    """The seconds of one step. `exposed`: the part of `communication` that does not overlap with backward."""
 
     computing: float
     waiting: float
@@ -93,7 +98,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Prediction:
-    """For `nodes`. `efficiency`: one node's time / (nodes x this time). Shares are of `seconds`."""
+    """A job on `nodes` nodes. `efficiency`: one node's time / (nodes x this time). The shares are of `seconds`."""
 
     nodes: int
     steps: int
@@ -115,9 +120,10 @@ def slowest(nodes: int) -> float:
 
 
 def exposed_seconds(job: Job, backward: float, ranks: int, link: Link) -> float:
-    """What is left of the all_reduce when backward, of so many seconds, ends, if all that can overlap does.
+    """The time from the end of backward, which takes `backward` seconds, to the end of the all_reduce.
 
-    Buckets are ready at equal distances, the last at the end of backward, and travel one after another.
+    All communication that can overlap does. Buckets become ready at equal intervals, the last one at the end of
+    backward, and are exchanged one after another.
     """
     body = job.gradient_bytes - job.last_bytes
     buckets = job.buckets or math.ceil(body / BUCKET_BYTES)
@@ -129,7 +135,7 @@ def exposed_seconds(job: Job, backward: float, ranks: int, link: Link) -> float:
 
 
 def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
-    """One step on `nodes` nodes. `values`: of Inputs."""
+    """One step on `nodes` nodes. `values` maps the names of Inputs to numbers."""
     one = _modelled(job, nodes, values)
     if nodes == 1 or not values["seen_on"]:
         factor = values["cost"]
@@ -141,16 +147,17 @@ def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
 
 
 def _modelled(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
-    """As the links, jitter and overlap have it."""
+    """One step without a measurement and without `cost`."""
     share = values["compute_share"] if nodes > 1 else 1.0
     computing = job.batch_size * job.ranks_per_node / (values["samples_per_second"] * share)
     if nodes == 1:  # communication within the node is part of its speed
         return Step(computing, 0.0, 0.0, 0.0)
-    # A flat ring over all ranks: one of its edges leaves each node, so a node's link carries what one rank sends.
+    # In a flat ring over all ranks, one edge leaves each node: a node's link carries the bytes that one rank
+    # sends.
     ranks = nodes * job.ranks_per_node
     link = Link(values["bytes_per_second"], values["latency_seconds"])
-    whole = job.buckets + 1 if job.buckets else math.ceil(job.gradient_bytes / BUCKET_BYTES)
-    communication = whole * all_reduce_seconds(job.gradient_bytes / whole, ranks, link) if whole else 0.0
+    buckets = job.buckets + 1 if job.buckets else math.ceil(job.gradient_bytes / BUCKET_BYTES)
+    communication = buckets * all_reduce_seconds(job.gradient_bytes / buckets, ranks, link) if buckets else 0.0
     least = exposed_seconds(job, computing * BACKWARD_SHARE, ranks, link)
     exposed = communication - values["overlap"] * max(0.0, communication - least)
     waiting = computing * values["jitter"] * slowest(nodes)
@@ -158,15 +165,15 @@ def _modelled(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
 
 
 def seconds(job: Job, nodes: int, values: Mapping[str, float]) -> float:
-    """The whole job."""
+    """The time of the job."""
     one = step(job, nodes, values)
-    of_a_sample = one.computing / (job.batch_size * job.ranks_per_node * nodes)
-    evaluation = job.evaluated * of_a_sample * FORWARD_SHARE
+    per_sample = one.computing / (job.batch_size * job.ranks_per_node * nodes)
+    evaluation = job.evaluated * per_sample * FORWARD_SHARE
     return values["fixed_seconds"] + job.steps(nodes) * one.seconds + evaluation
 
 
 def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
-    """With the error bars of all inputs; what moves one node's time too cancels out of the efficiency's."""
+    """Predicts a job, with the error bars of all inputs. Errors of the node's speed cancel in the efficiency."""
     estimates = vars(inputs)
     values = {name: estimate.value for name, estimate in estimates.items()}
     one = step(job, nodes, values)
@@ -183,3 +190,35 @@ def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
         waiting_share=steps * one.waiting / total.value,
         step=one,
     )
+
+
+def fit(job: Job, nodes: int, measured: Estimate, inputs: Inputs) -> Inputs:
+    """`inputs` with the waiting and communication that `measured`, the seconds of the job on `nodes`, shows.
+
+    Measurement and expectation are weighted by their error bars, as two normal distributions that are multiplied.
+    The cost is at least 0: if noise makes several nodes faster than computing alone allows, the excess is ignored.
+    """
+    estimates = vars(inputs)
+    values = {name: estimate.value for name, estimate in estimates.items()} | {"seen_on": 0.0}
+    without = seconds(job, nodes, {**values, "cost": 0.0})
+    unit = seconds(job, nodes, {**values, "cost": 1.0}) - without
+    if unit <= 0:
+        return inputs
+    costs = {name: estimates[name] for name in _CORRECTED}
+    others = {name: estimate for name, estimate in estimates.items() if name not in (*_CORRECTED, *_MEASURED)}
+    expected = propagate(lambda some: (seconds(job, nodes, {**values, **some}) - without) / unit, costs)
+    computing = propagate(lambda some: seconds(job, nodes, {**values, **some, "cost": 0.0}), others)
+    seen = (measured.value - without) / unit
+    seen_deviation = math.hypot(_deviation(measured), _deviation(computing)) / unit
+    variances = _deviation(expected) ** 2 + seen_deviation**2
+    weight = _deviation(expected) ** 2 / variances if variances else 1.0
+    cost = max(0.0, expected.value + weight * (seen - expected.value))
+    half = NINE_TENTHS * math.sqrt(weight) * seen_deviation
+    per_step = unit / job.steps(nodes)
+    seen_cost = Estimate(cost, max(0.0, cost - half), cost + half).scaled(per_step)
+    return replace(inputs, seen_on=Estimate.exact(nodes), seen_cost=seen_cost)
+
+
+def _deviation(estimate: Estimate) -> float:
+    """The standard deviation of an estimate."""
+    return (estimate.high - estimate.low) / 2 / NINE_TENTHS

@@ -1,1 +1,1 @@
-"""`./inv launch`: a job on bare-metal hosts, over the user's own ssh. See docs/bare-metal.md."""
+"""`./inv launch`: a job on bare-metal hosts, over ssh. Start with `launch`; docs/bare-metal.md is for users."""

@@ -16,7 +16,7 @@ from invoke.exceptions import Exit
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked
-from tooling.basis.say import Say, say
+from tooling.basis.say import say
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.hosts import checks, commands, container, control, keys, record
 from tooling.hosts.container import End
@@ -45,10 +45,10 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
             if old and old.detached and not old.ended:
                 raise LockedError
             if detach:
-                _start_detached(job, values, say)
+                _start_detached(job, values)
                 say(f"started job {job.name}: ./inv logs --name {job.name} shows its output, ./inv stop ends it")
                 return
-            code = _run(job, values, say)
+            code = _run(job, values)
     except LockedError:
         raise UsageError(
             f"job {job.name} is running: choose another --name, or stop it with ./inv stop --name {job.name}"
@@ -57,10 +57,10 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
         raise Exit(code=code)
 
 
-def _run(job: Job, values: Sequence[str], say: Say) -> int:
+def _run(job: Job, values: Sequence[str]) -> int:
     """Starts the job, watches it until its end and returns its exit code. `values`: of job.forwarded."""
     with ExitStack() as stack:
-        remotes, places = _check(job, stack, say)
+        remotes, places = _check(job, stack)
         events: queue.Queue[End] = queue.Queue()
         keepers = _keepers(job, remotes, events)
         record.folder_of(job.name).mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _run(job: Job, values: Sequence[str], say: Say) -> int:
             for index, remote in enumerate(remotes):
                 output.read(remote, job.container(index), has_rank_0=index == 0)
                 threading.Thread(target=_wait, args=(remote, job.container(index), events), daemon=True).start()
-            code = _until_end(job, events, say)
+            code = _until_end(job, events)
         except UsageError:
             code = STUCK_EXIT_CODE
             raise
@@ -87,10 +87,10 @@ def _run(job: Job, values: Sequence[str], say: Say) -> int:
     return code
 
 
-def _start_detached(job: Job, values: Sequence[str], say: Say) -> None:
+def _start_detached(job: Job, values: Sequence[str]) -> None:
     """Starts the job and leaves it running. If a container cannot start, removes all of them."""
     with ExitStack() as stack:
-        remotes, places = _check(job, stack, say)
+        remotes, places = _check(job, stack)
         record.log_of(job.name).unlink(missing_ok=True)
         started = record.of(job, detached=True)
         record.write(started)
@@ -104,7 +104,7 @@ def _start_detached(job: Job, values: Sequence[str], say: Say) -> None:
             raise
 
 
-def _check(job: Job, stack: ExitStack, say: Say) -> tuple[list[Remote], list[Place]]:
+def _check(job: Job, stack: ExitStack) -> tuple[list[Remote], list[Place]]:
     say(f"checking {', '.join(host.name for host in job.nodes)}")
     remotes, unreachable = connect(job.nodes, stack)
     places = checks.places(job, remotes, unreachable)
@@ -150,7 +150,7 @@ def _wait(remote: Remote, name: str, events: queue.Queue[End]) -> None:
     events.put(container.wait(remote, name))
 
 
-def _until_end(job: Job, events: queue.Queue[End], say: Say) -> int:
+def _until_end(job: Job, events: queue.Queue[End]) -> int:
     """0, or the exit code of the first container that failed. The others then have GRACE_SECONDS to end."""
     # Under mpirun, the containers of the other hosts run sshd until they are stopped.
     running = {host.name for host in (job.nodes[:1] if job.mpirun else job.nodes)}

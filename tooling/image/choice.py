@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
@@ -14,24 +15,37 @@ from tooling.image.build import Image
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource
 
+TORCH_SOURCE_HELP = (
+    "which build of torch: row (the CPU build that the row names), or default (the build on pip's default index: "
+    "CUDA, larger by gigabytes)"
+)
+PinOption = Annotated[str | None, "a row of ./inv matrix, which also names the default row"]
+SetOption = Annotated[
+    tuple[str, ...], "PACKAGE=VERSION replaces a version of the row, such as torch=2.14.1; may be repeated"
+]
+TorchSourceOption = Annotated[str, TORCH_SOURCE_HELP]
+ImageLockOption = Annotated[
+    str | None, "an image.lock.json of ./inv push: run that image, by digest, instead of building one"
+]
+
 
 @dataclass(frozen=True)
 class Choice:
-    """The options --pin, --set (PACKAGE=VERSION words), --torch-source and --image-lock as they were typed."""
+    """The options that name an image."""
 
-    pin: str | None = None
-    assignments: tuple[str, ...] = ()
-    torch_source: str = TorchSource.ROW
-    image_lock: str | None = None
+    pin: PinOption = None
+    set: SetOption = ()
+    torch_source: TorchSourceOption = TorchSource.ROW
+    image_lock: ImageLockOption = None
 
     def __post_init__(self) -> None:
-        if self.image_lock and (self.pin or self.assignments or self.torch_source != TorchSource.ROW):
+        if self.image_lock and (self.pin or self.set or self.torch_source != TorchSource.ROW):
             raise UsageError("--image-lock names the image: do not combine it with --pin, --set or --torch-source")
 
     @property
     def row(self) -> Pin | None:
         """The pin; None if an image lock names the image."""
-        return None if self.image_lock else choose.choose(self.pin, self.assignments, self.torch_source)
+        return None if self.image_lock else choose.choose(self.pin, self.set, self.torch_source)
 
     @property
     def reference(self) -> str:
@@ -50,7 +64,7 @@ class Choice:
     def typed(self) -> str:
         """The options that are not the default, for a command that repeats them."""
         words = [f"--pin {self.pin}"] if self.pin else []
-        words += [f"--set {assignment}" for assignment in self.assignments]
+        words += [f"--set {assignment}" for assignment in self.set]
         words += [f"--torch-source {self.torch_source}"] if self.torch_source != TorchSource.ROW else []
         words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
         return "".join(f" {word}" for word in words)

@@ -1,4 +1,4 @@
-"""`./inv reproduce`: builds a pin twice without the build cache, and finds the first file that differs."""
+"""`./inv dev reproduce`: builds a pin twice without the build cache, and finds the first file that differs."""
 
 from __future__ import annotations
 

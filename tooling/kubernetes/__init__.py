@@ -1,1 +1,1 @@
-"""Kubernetes manifests of a job, one for each of three operators. Pure, except manifest.run."""
+"""Kubernetes manifests of a job, for three operators. Start with `operators`. Pure, except `manifest`."""

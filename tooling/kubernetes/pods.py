@@ -1,4 +1,4 @@
-"""What the pods of all three kinds have in common: one container of the image, its limits, folders and rights."""
+"""The parts that the pods of all operators share: the container, its limits, volumes and security context."""
 
 from __future__ import annotations
 
@@ -11,60 +11,61 @@ from tooling.kubernetes.request import CLAIM, TMP, Request
 
 Document = dict[str, Any]
 
-# The image's user, and the group that owns a claim's files.
+# The image's user, and the group of the files on a claim.
 UID = 1000
-# SIGTERM to SIGKILL: the image's launchers end their ranks within 5 s.
+# From SIGTERM to SIGKILL. The image's launchers end their ranks within 5 s.
 GRACE_SECONDS = 30
-# From the start of the first pod to the last's: nothing schedules them together, and each node pulls the image.
+# From the start of the first pod to the start of the last: pods are scheduled one by one, and each node pulls the
+# image.
 START_SECONDS = 1800
 _MEBIBYTE = 1 << 20
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
 def metadata(request: Request) -> Document:
-    """An object's name and labels; the default namespace is kubectl's."""
+    """The name and labels of an object, and its namespace if the request has one."""
     namespace = {"namespace": request.namespace} if request.namespace else {}
     return {"name": request.name, **namespace, "labels": dict(LABELS)}
 
 
 def limits(cpu: str, memory: str) -> Document:
-    """Requests equal to limits: the pod is Guaranteed, and the static CPU manager gives it exclusive CPUs."""
+    """Equal requests and limits: the pod is Guaranteed, and the static CPU manager gives it exclusive CPUs."""
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
 
 
 def resources(request: Request) -> Document:
-    """Of a pod that trains."""
+    """The requests and limits of a pod that trains."""
     return limits(str(request.cpus), request.memory)
 
 
 def environment(request: Request) -> dict[str, Any]:
-    """The variables of a job: the stack's, the user's, and those with a value from a secret."""
+    """The variables of the ranks: the stack's, the user's, and those with a value from a secret."""
     own = {
-        contract.IMAGE: request.image,
+        contract.IMAGE: request.reference,
         contract.JOB: request.job,
         "HF_HOME": f"{CLAIM if request.pvc else TMP}/huggingface",
         "HOME": TMP,
     }
-    plain = {name: {"value": escape(value)} for name, value in {**own, **request.env}.items()}
+    plain = {name: {"value": escape(value)} for name, value in {**own, **request.variables}.items()}
     secret = {
         name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-        for name, (secret, key) in request.secret_env.items()
+        for name, (secret, key) in request.secret_variables.items()
     }
     return {**plain, **secret}
 
 
 def variables(environment: dict[str, Any]) -> list[Document]:
-    """The variables as a container's list."""
+    """The variables as the list in a container."""
     return [{"name": name, **value} for name, value in environment.items()]
 
 
 def container(request: Request, name: str, args: Sequence[str]) -> Document:
-    """A container of the image, whose entrypoint gets `args`. Its root is read-only: only volumes are writable."""
+    """A container that runs the image's entrypoint with `args`. Only its volumes are writable."""
     return {
         "name": name,
-        "image": request.image,
+        "image": request.reference,
         "imagePullPolicy": "IfNotPresent",
-        **({"args": [escape(word) for word in args]} if args else {}),
+        **({"args": [escape(argument) for argument in args]} if args else {}),
         "env": variables(environment(request)),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -76,17 +77,17 @@ def container(request: Request, name: str, args: Sequence[str]) -> Document:
 
 
 def training_container(request: Request, name: str, args: Sequence[str], **fields: object) -> Document:
-    """A container for ranks, with /dev/shm, the claim if any, and more `fields`."""
+    """A container for ranks, with /dev/shm, the claim if the request has one, and `fields`."""
     result = {**container(request, name, args), **fields}
-    result["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
+    result["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - a path in the pod
     if request.pvc:
         result["volumeMounts"].append({"name": "claim", "mountPath": CLAIM})
     return result
 
 
 def pod(request: Request, container: Document) -> Document:
-    """The pod around a container."""
-    selector = {"nodeSelector": dict(request.node_selector)} if request.node_selector else {}
+    """A pod with one container."""
+    selector = {"nodeSelector": dict(request.node_labels)} if request.node_labels else {}
     pull = {"imagePullSecrets": [{"name": request.pull_secret}]} if request.pull_secret else {}
     return {
         **selector,
@@ -109,7 +110,7 @@ def pod(request: Request, container: Document) -> Document:
 
 
 def training_pod(request: Request, container: Document) -> Document:
-    """The pod around a container for ranks."""
+    """A pod with one container for ranks."""
     result = pod(request, container)
     result["volumes"].append(memory_volume("shm", request.shm_bytes))
     if request.pvc:
@@ -118,23 +119,23 @@ def training_pod(request: Request, container: Document) -> Document:
 
 
 def memory_volume(name: str, size: int) -> Document:
-    """A volume in memory, `size` bytes at most. Its contents count against the pod's memory limit."""
+    """A volume in memory of at most `size` bytes. Its files count against the pod's memory limit."""
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{size // _MEBIBYTE}Mi"}}
 
 
 def launch(request: Request) -> list[str]:
-    """The image's launcher around the job's command. It finds the other nodes through the operator's variables."""
-    return launchers.launch(request.command, ranks_per_node=request.ranks_per_node, timeout=START_SECONDS)
+    """The command line of a node. The image's launcher finds the other nodes through the operator's variables."""
+    return launchers.launch(request.command, ranks_per_node=request.local_world_size, timeout=START_SECONDS)
 
 
-def operators_ranks(request: Request) -> int:
-    """The number of ranks in the operator's own field: never "auto", which means a rank for each CPU.
+def operator_ranks(request: Request) -> int:
+    """The value of the operator's field for ranks per pod. Never "auto", which means one rank for each CPU.
 
-    Trainer counts the CPUs that the pod requests; training-operator leaves it to torchrun, which ignores limits.
+    Trainer counts the CPUs that the pod requests. training-operator passes it to torchrun, which ignores limits.
     """
-    return request.ranks_per_node or 1
+    return request.local_world_size or 1
 
 
 def escape(text: str) -> str:
-    """Doubles dollar signs, because Kubernetes replaces $(NAME) with a variable's value."""
+    """Doubles dollar signs: Kubernetes replaces $(NAME) with the value of a variable."""
     return text.replace("$", "$$")

@@ -1,4 +1,4 @@
-"""What Kubernetes takes for a name, a label and a quantity. Every error is a UsageError of one line."""
+"""The syntax of Kubernetes names, labels and quantities. Every error is a UsageError with one line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def job_name(text: str, longest_suffix: str) -> str:
-    """A name that the operator can make pods and their DNS names of (DNS-1035, with the suffix 63 characters)."""
-    room = LABEL_LENGTH - len(longest_suffix)
-    if not _DNS_1035.fullmatch(text) or len(text) > room:
+    """A name that is also valid in the names of the job's pods (DNS-1035, 63 characters with the suffix)."""
+    longest = LABEL_LENGTH - len(longest_suffix)
+    if not _DNS_1035.fullmatch(text) or len(text) > longest:
         raise UsageError(
-            f"--name is {text!r}, expected at most {room} lower-case letters, digits and '-', "
+            f"--name is {text!r}, expected at most {longest} lower-case letters, digits and '-', "
             f"starting with a letter and not ending with '-': pods are named {text or 'NAME'}{longest_suffix}"
         )
     return text
@@ -48,13 +48,13 @@ def resource_name(flag: str, text: str) -> str:
 
 
 def label(flag: str, text: str) -> tuple[str, str]:
-    """KEY=VALUE of a node's label; the key may have a domain in front, the value may be empty."""
+    """KEY=VALUE of a node's label. The key may begin with a domain and a slash, the value may be empty."""
     key, equals, value = text.partition("=")
     domain, slash, name = key.rpartition("/")
-    well = equals and _LABEL.fullmatch(name) and len(name) <= LABEL_LENGTH
-    well = well and (not slash or all(_DNS_1123.fullmatch(part) for part in domain.split(".")))
-    well = well and (not value or _LABEL.fullmatch(value)) and len(value) <= LABEL_LENGTH
-    if not well:
+    valid = equals and _LABEL.fullmatch(name) and len(name) <= LABEL_LENGTH
+    valid = valid and (not slash or all(_DNS_1123.fullmatch(part) for part in domain.split(".")))
+    valid = valid and (not value or _LABEL.fullmatch(value)) and len(value) <= LABEL_LENGTH
+    if not valid:
         raise UsageError(
             f"{flag} is {text!r}, expected KEY=VALUE of a node's label, as kubectl get nodes shows it"
         )
@@ -62,7 +62,7 @@ def label(flag: str, text: str) -> tuple[str, str]:
 
 
 def variable(flag: str, text: str) -> str:
-    """An environment variable's name."""
+    """The name of an environment variable."""
     if not _VARIABLE.fullmatch(text):
         raise UsageError(f"{flag}: {text!r} is not a variable name, expected letters, digits and '_'")
     return text
@@ -87,7 +87,7 @@ def memory(flag: str, text: str) -> int:
 
 
 def image(text: str) -> str:
-    """An image by its digest: a tag may be moved between the start of one pod and the next."""
+    """An image by its digest: a tag may move between the starts of two pods."""
     target, _, digest = text.partition("@")
     try:
         Target.parse(target)

@@ -1,6 +1,6 @@
 """Proofs that a pin works, each recorded by the command that proved it.
 
-images/status.json has the proofs of rows: `resolved` by ./inv check-matrix, `tested` by ./inv demo. A proof is
+images/status.json has the proofs of rows: `resolved` by ./inv dev check-matrix, `tested` by ./inv demo. A proof is
 valid for the versions that were proved: a row whose versions change is `listed` again. .cache/tested/ has the
 contents of the images with which a demo passed on this machine.
 """
@@ -116,6 +116,6 @@ def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path.name} is not what ./inv check-matrix writes ({error}): restore it from the repository, "
-            "or delete it and run ./inv check-matrix"
+            f"{path.name} is not what ./inv dev check-matrix writes ({error}): restore it from the repository, "
+            "or delete it and run ./inv dev check-matrix"
         ) from None

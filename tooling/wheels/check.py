@@ -1,4 +1,4 @@
-"""`./inv check-matrix`: checks each row of the matrix against its rules and against pip's resolver."""
+"""`./inv dev check-matrix`: checks each row of the matrix against its rules and against pip's resolver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tooling.pins.table import GLOO
 from tooling.wheels import resolve
 from tooling.wheels.resolve import UnavailableError
 
-CHECK = "./inv check-matrix"
+CHECK = "./inv dev check-matrix"
 
 
 def check(chosen: Iterable[Pin], say: Say) -> None:

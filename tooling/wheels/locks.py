@@ -81,12 +81,12 @@ def command(pin: Pin) -> str:
     """The command that writes the pin's locks."""
     if pin.torch_source is TorchSource.DEFAULT:
         row = pin.name.removesuffix(DEFAULT_TORCH_SUFFIX)
-        return f"./inv lock --pin {row} --torch-source default"
-    return f"./inv lock --pin {pin.name}"
+        return f"./inv dev lock --pin {row} --torch-source default"
+    return f"./inv dev lock --pin {pin.name}"
 
 
 def _render(pin: Pin, wheels: list[LockedWheel]) -> str:
-    lines = [f"# Every wheel of pin {pin.name}; made by {command(pin)}, not by hand."]
+    lines = [f"# Every wheel of pin {pin.name}; written by {command(pin)}, not by hand."]
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):
         lines += [f"{wheel.name}=={wheel.version} \\", f"    --hash=sha256:{wheel.sha256}"]
     return "\n".join(lines) + "\n"
@@ -105,7 +105,8 @@ def _parse(path: Path) -> list[LockedWheel]:
                 raise ValueError(sha256)
         except ValueError:
             raise UsageError(
-                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': run ./inv lock --pin {path.stem}"
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': "
+                f"run ./inv dev lock --pin {path.stem}"
             ) from None
         wheels.append(LockedWheel(canonicalize_name(name), version, sha256.strip()))
     return wheels

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 from rich.console import Console
@@ -26,6 +26,7 @@ from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
 from tooling.engine import api, docker
 from tooling.image import build
+from tooling.image.choice import PinOption
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin, TorchSource
 
@@ -37,17 +38,21 @@ CEILING = f"{recipes.FOLDER}/benchmarks/ceiling.py"
 
 @dataclass(frozen=True)
 class Options:
-    """As they were typed. `seconds`: of each run, where `steps` is 0."""
+    """The options of `./inv bench train`."""
 
-    pin: str | None = None
-    job: str | None = None
-    recipe: str | None = None
-    ranks: str = "1,2"
-    cpus: str | None = None
-    seconds: float = 15.0
-    steps: int = 0
-    repeats: int = 3
-    as_json: bool = False
+    pin: PinOption = None
+    job: Annotated[
+        str | None, "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default all but tiny"
+    ] = None
+    recipe: Annotated[
+        str | None, "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default all"
+    ] = None
+    ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
+    cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default all"] = None
+    seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
+    steps: Annotated[int, "measured steps of each run; 0: as many as fit in --seconds"] = 0
+    repeats: Annotated[int, "number of rounds; each round measures every combination once"] = 3
+    json: Annotated[bool, "print one JSON document on standard output instead of tables"] = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def run(options: Options, say: Say) -> None:
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
                 _save(document, stem)
-    _show(document, stem, options.as_json, say)
+    _show(document, stem, options.json, say)
     if failed := sorted({one.recipe for one in runs if one.failed}):
         raise Exit(f"bench: {', '.join(failed)} failed: see their rows", code=1)
 

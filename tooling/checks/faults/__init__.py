@@ -1,4 +1,4 @@
-"""Jobs that are broken on purpose: `./inv faults`.
+"""Jobs that are broken on purpose: `./inv dev faults`.
 
 Start with `faults`.
 """

@@ -1,4 +1,4 @@
-"""`./inv faults`: every fault under both launchers, on real training, and the recovery from it."""
+"""`./inv dev faults`: every fault under both launchers, on real training, and the recovery from it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(only: str, launcher: str, say: Say) -> None:
             f"and {' or '.join(LAUNCHERS)}"
         )
     rows = []
-    with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv faults")):
+    with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv dev faults")):
         data = _data(say)
         say("running the baseline job, without a fault")
         undisturbed = _undisturbed(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from invoke.collection import Collection
 
 import tasks
 from tooling.checks import in_image
@@ -21,6 +20,6 @@ def test_what_runs_them_is_locked_with_one_version_for_every_python() -> None:
 )
 def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        TaskProgram(Collection.from_module(tasks)).run(["inv", "test", *options])
+        TaskProgram(tasks.SECTIONS).run(["inv", "test", *options])
     assert end.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

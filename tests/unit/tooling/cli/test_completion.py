@@ -12,13 +12,13 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
 
-TASKS = ["bench-collectives", "bench-launch", "build", "check-matrix", "up"]
 # What is typed, its last word unfinished -> what bash offers.
 TYPED = {
     ("./inv", "mat"): "matrix",
     ("./inv", "up", "--ranks"): "--ranks-per-node",
     ("../project/inv", "bench", "coll"): "collectives",
     ("./inv", "bench", "collectives", "--js"): "--json",
+    ("./inv", "dev", "fau"): "faults",
     ("./inv", "up", "--", "train", "--no"): "",
 }
 
@@ -56,8 +56,11 @@ def test_another_shell_is_one_line_with_the_choices() -> None:
         completion.script("tcsh", Path("/inv"))
 
 
-def test_words_that_several_tasks_begin_with_are_completed_one_by_one() -> None:
-    assert completion.groups(TASKS) == ["bench"]
-    assert completion.second_words(["bench"], TASKS) == ["collectives", "launch"]
-    assert completion.second_words(["bench", "la"], TASKS) == ["collectives", "launch"]
-    assert completion.second_words(["check"], TASKS) == []
+def test_the_tasks_of_a_group_are_completed_after_its_name() -> None:
+    groups = {"bench": ["collectives", "launch"], "dev": ["soak"]}
+    tasks = ["bench.collectives", "bench.launch", "build", "dev.soak", "up"]
+    assert completion.candidates(["b"], groups, tasks) == ["bench", "dev", "build", "up"]
+    assert completion.candidates([], groups, tasks) == ["bench", "dev", "build", "up"]
+    assert completion.candidates(["bench"], groups, tasks) == ["collectives", "launch"]
+    assert completion.candidates(["bench", "la"], groups, tasks) == ["collectives", "launch"]
+    assert completion.candidates(["up", "be"], groups, tasks) == ["bench", "dev", "build", "up"]

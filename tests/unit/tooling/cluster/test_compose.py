@@ -100,21 +100,7 @@ def test_variables_to_hand_on_that_are_not_set_are_refused_before_anything_is_do
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
     monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
     monkeypatch.setenv("SET", "1")
-    request = up.Request(
-        command=("true",),
-        choice=Choice(),
-        nodes=1,
-        ranks_per_node=1,
-        launcher="torchrun",
-        name="test",
-        data=None,
-        output=None,
-        environment=("UNSET_A", "SET", "UNSET_B", "C=d"),
-        memory=None,
-        offline=False,
-        detach=False,
-        max_restarts=0,
-    )
+    request = up.Request(spec(), Choice(), env=("UNSET_A", "SET", "UNSET_B", "C=d"))
     with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: not set in your environment"):
         up.up(request)
     assert not (tmp_path / "clusters").exists()

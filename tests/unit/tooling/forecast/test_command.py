@@ -1,4 +1,4 @@
-"""`./inv plan-cluster`: models by arithmetic, the table, the JSON, what is refused."""
+"""`./inv plan-cluster`: the counts of models, the table, the JSON, and bad options."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tooling.forecast.request import Request
 
 REQUEST = Request(
     model="bert-base",
-    nodes=(1, 2, 4, 8),
+    nodes="1,2,4,8",
     network="25g",
     samples=400_000,
     epochs=3,
-    length=128,
+    seq_length=128,
     batch_size=32,
     ranks_per_node=1,
-    evaluated=0,
-    samples_per_second=26,
+    eval_samples=0,
+    single_node_samples_per_second=26,
     cores=0,
     ghz=0,
     isa="",
@@ -32,7 +32,7 @@ REQUEST = Request(
     fixed_seconds=30,
     efficiency=0.8,
 )
-ROUGH = replace(REQUEST, samples_per_second=0, cores=32, ghz=3, isa="avx512")
+ROUGH = replace(REQUEST, single_node_samples_per_second=0, cores=32, ghz=3, isa="avx512")
 
 
 # As transformers counts them, without a task's head (BertModel(BertConfig()).num_parameters(), and so on).
@@ -55,7 +55,7 @@ def test_a_known_model_has_the_parameters_that_transformers_counts(name: str, pa
     assert models.find(name).parameters == parameters
 
 
-def test_a_models_work_is_six_operations_a_parameter_and_token_and_attentions_own() -> None:
+def test_the_work_is_six_operations_per_parameter_and_token_plus_attention() -> None:
     bert = models.find("bert-base")
     assert bert.products == 12 * (4 * 768**2 + 2 * 768 * 3072)
     assert bert.flops(128) == 128 * (6 * bert.products + 12 * 128 * 12 * 768)
@@ -105,7 +105,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_config_file_says_the_same_as_the_name(kind: str, tmp_path: Path) -> None:
+def test_a_config_file_gives_the_same_model_as_the_name(kind: str, tmp_path: Path) -> None:
     config, name = CONFIGS[kind]
     (tmp_path / "config.json").write_text(json.dumps(config))
     for path in (tmp_path, tmp_path / "config.json"):
@@ -124,7 +124,7 @@ NO_WIDTH = json.dumps(CONFIGS["bert"][0] | {"hidden_size": 0})
         (NO_WIDTH, "'hidden_size'"),
     ],
 )
-def test_a_config_that_cannot_be_read_is_one_line(content: str, said: str, tmp_path: Path) -> None:
+def test_a_bad_config_is_reported_in_one_line(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(UsageError, match=said) as caught:
         models.find(str(tmp_path))
@@ -136,29 +136,32 @@ def test_a_config_that_cannot_be_read_is_one_line(content: str, said: str, tmp_p
     [
         ({"model": "bert-bass"}, "did you mean 'bert-base'"),
         ({"model": "12"}, "12 parameters, expected 1000 or more"),
-        ({"network": "fast"}, "expected bits a second as in 10g"),
-        ({"network": "0g"}, "expected bits a second"),
+        ({"network": "fast"}, "expected the bit rate of a node's network card"),
+        ({"network": "0g"}, "expected the bit rate"),
         ({"samples": 0}, "--samples is 0, expected more than 0"),
         ({"epochs": float("nan")}, "--epochs is nan, expected more than 0"),
-        ({"samples_per_second": float("inf")}, "--single-node-samples-per-second is inf, expected 0 or more"),
-        ({"nodes": (0, 2)}, "--nodes is 0,2, expected 1 or more each"),
-        ({"samples_per_second": -1.0}, "--single-node-samples-per-second is -1, expected 0 or more"),
-        ({"samples_per_second": 0.0, "cores": 32}, "the speed of one node is missing"),
+        (
+            {"single_node_samples_per_second": float("inf")},
+            "--single-node-samples-per-second is inf, expected 0 or more",
+        ),
+        ({"nodes": "0,2"}, "--nodes is 0,2, expected 1 or more each"),
+        ({"single_node_samples_per_second": -1.0}, "--single-node-samples-per-second is -1, expected 0 or more"),
+        ({"single_node_samples_per_second": 0.0, "cores": 32}, "the speed of one node is missing"),
         ({"isa": "sse2"}, "--isa is 'sse2', expected one of avx2, avx512, avx512_bf16, amx"),
         ({"cores": 2, "ranks_per_node": 4}, "expected one or more for each of 4 ranks"),
         ({"efficiency": 1.5}, "--efficiency is 1.5"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_one_line(changes: dict[str, Any], said: str) -> None:
+def test_bad_options_are_reported_in_one_line(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         request.make(replace(REQUEST, **changes))
     assert "\n" not in str(caught.value)
 
 
 def test_numbers_of_nodes_are_separated_by_commas() -> None:
-    assert command.nodes_of("1,2,4") == (1, 2, 4)
+    assert request.node_counts("1,2,4") == (1, 2, 4)
     with pytest.raises(UsageError, match="expected numbers with commas"):
-        command.nodes_of("1-4")
+        request.node_counts("1-4")
 
 
 def test_the_most_nodes_that_keep_the_efficiency_are_recommended() -> None:
@@ -167,10 +170,10 @@ def test_the_most_nodes_that_keep_the_efficiency_are_recommended() -> None:
     between = (efficiencies[2] + efficiencies[4]) / 2
     assert request.make(replace(REQUEST, efficiency=between)).recommended == 2
     assert request.make(replace(REQUEST, efficiency=efficiencies[8])).recommended == 8
-    assert request.make(replace(REQUEST, nodes=(4, 8), efficiency=0.99)).recommended is None
+    assert request.make(replace(REQUEST, nodes="4,8", efficiency=0.99)).recommended is None
 
 
-def test_a_guess_from_cores_is_far_wider_than_a_measurement_and_says_so() -> None:
+def test_a_guess_from_cores_is_far_less_certain_than_a_measurement_and_has_a_warning() -> None:
     measured, rough = request.make(REQUEST), request.make(ROUGH)
 
     def width(plan: request.Plan) -> float:
@@ -186,20 +189,20 @@ def test_a_guess_from_cores_is_far_wider_than_a_measurement_and_says_so() -> Non
     assert speed.low < 23.6 < 26.7 < speed.high
 
 
-def test_few_cores_do_not_communicate_beside_computing_and_many_keep_one_for_it() -> None:
+def test_communication_overlaps_only_with_a_reserved_core() -> None:
     few = request.make(replace(REQUEST, cores=8)).inputs
     many = request.make(replace(REQUEST, cores=64, ranks_per_node=2)).inputs
     assert (few.compute_share.value, few.overlap.value) == (1, 0)
     assert (many.compute_share.value, many.overlap.value) == (62 / 64, 1)
 
 
-def test_gradients_in_bf16_are_half_of_the_bytes() -> None:
+def test_gradients_in_bf16_have_half_the_bytes() -> None:
     plain, half = request.make(REQUEST), request.make(replace(REQUEST, bf16_gradients=True))
     assert half.job.gradient_bytes * 2 == plain.job.gradient_bytes == 4 * 109_482_240
     assert half.rows[-1].seconds.value < plain.rows[-1].seconds.value
 
 
-def test_the_document_holds_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) -> None:
     command.run(REQUEST, True, print)
     document = json.loads(capsys.readouterr().out)
     assert documents.missing("plan-cluster", document) == []
@@ -220,14 +223,14 @@ def test_the_document_holds_what_the_table_shows(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("seconds", "said"), [(46.2, "46 s"), (279, "4 min 39 s"), (13860, "3 h 51 min"), (3599.7, "1 h 0 min")]
 )
-def test_a_duration_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
+def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
     assert command.duration(seconds) == said
 
 
-def test_the_check_shows_every_published_time_and_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    command.check(as_json=False)
+def test_published_times_are_shown_with_the_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
+    command.run_published(as_json=False)
     shown = capsys.readouterr().out
     for text in ("MRPC, Ice Lake", "3 h 51 min", "7 min 30 s", "Assumed:", "28 of 32 cores"):
         assert text in shown
-    command.check(as_json=True)
+    command.run_published(as_json=True)
     assert documents.missing("plan-cluster-published", json.loads(capsys.readouterr().out)) == []

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling.forecast import command, network, published, step
-from tooling.forecast.assumptions import OVERLAP
+from tooling.forecast import command, published, step
 from tooling.forecast.estimate import Estimate, propagate
-from tooling.forecast.fit import fit
-from tooling.forecast.network import Link, all_reduce_seconds
-from tooling.forecast.step import Inputs, Job
+from tooling.forecast.inputs import LATENCY_SECONDS, OVERLAP, Link, all_reduce_seconds, parse_network
+from tooling.forecast.step import Inputs, Job, fit
 
 MB = 10**6
 RANKS = st.integers(2, 512)
@@ -51,9 +49,7 @@ BERT = Job(samples=400_000, epochs=3, batch_size=32, gradient_bytes=438 * MB, la
 
 
 @given(size=SIZES, ranks=RANKS, link=LINKS)
-def test_an_all_reduce_takes_no_less_than_its_bytes_and_one_message_for_each_doubling(
-    size: float, ranks: int, link: Link
-) -> None:
+def test_an_all_reduce_is_never_faster_than_its_lower_bounds(size: float, ranks: int, link: Link) -> None:
     found = all_reduce_seconds(size, ranks, link)
     assert found >= 2 * (ranks - 1) / ranks * size / link.bytes_per_second * (1 - 1e-9)
     assert found >= math.log2(ranks) * link.latency_seconds
@@ -69,7 +65,7 @@ def test_a_large_all_reduce_is_a_ring_and_a_small_one_doubles() -> None:
 
 
 @given(job=JOBS, nodes=RANKS, link=LINKS, speed=st.floats(0.1, 1000))
-def test_a_step_is_between_computing_alone_and_computing_and_then_communicating(
+def test_a_step_takes_between_computing_alone_and_computing_plus_communicating(
     job: Job, nodes: int, link: Link, speed: float
 ) -> None:
     known = inputs(link, speed, jitter=Estimate.exact(0), overlap=Estimate.exact(1))
@@ -81,9 +77,7 @@ def test_a_step_is_between_computing_alone_and_computing_and_then_communicating(
 
 
 @given(job=JOBS, nodes=st.integers(1, 64), link=LINKS)
-def test_no_cluster_is_more_than_its_nodes_and_a_faster_network_never_slows_it_down(
-    job: Job, nodes: int, link: Link
-) -> None:
+def test_efficiency_is_at_most_1_and_a_faster_network_is_never_slower(job: Job, nodes: int, link: Link) -> None:
     slow = step.predict(job, nodes, inputs(link))
     fast = step.predict(job, nodes, inputs(Link(2 * link.bytes_per_second, link.latency_seconds / 2)))
     assert fast.seconds.value <= slow.seconds.value * (1 + 1e-9)
@@ -102,7 +96,7 @@ def test_without_communication_and_waiting_nodes_divide_the_time() -> None:
         assert found.seconds.value == pytest.approx((2 * 32 * 64 + 640 / 3) / 25 / nodes)
 
 
-def test_what_does_not_depend_on_the_nodes_limits_the_speed_up() -> None:
+def test_the_fixed_part_limits_the_speed_up() -> None:
     """Amdahl's law: a tenth that stays, nine tenths over four nodes."""
     job = Job(samples=32 * 64, epochs=1, batch_size=32, gradient_bytes=4, last_bytes=0)
     alone = 32 * 64 / 25
@@ -110,7 +104,7 @@ def test_what_does_not_depend_on_the_nodes_limits_the_speed_up() -> None:
     assert step.predict(job, 4, known).speedup.value == pytest.approx(1 / (0.1 + 0.9 / 4))
 
 
-def test_only_the_last_bucket_shows_where_backward_is_long_enough() -> None:
+def test_only_the_last_bucket_is_exposed_if_backward_is_long_enough() -> None:
     link = Link(2.5e9, 0)
     known = inputs(link, jitter=Estimate.exact(0), overlap=Estimate.exact(1))
     one = step.predict(BERT, 4, known).step
@@ -127,13 +121,13 @@ def test_the_slowest_of_more_nodes_is_slower() -> None:
     assert found == pytest.approx([0, 0.5642, 1.0294, 1.4236], abs=0.03)  # tables of order statistics
 
 
-def test_cores_kept_for_communication_are_missed_from_two_nodes_on() -> None:
+def test_reserved_cores_do_not_compute_on_two_nodes_and_more() -> None:
     known = inputs(compute_share=Estimate.exact(28 / 32))
     assert step.predict(BERT, 1, known).step.computing == pytest.approx(32 / 25)
     assert step.predict(BERT, 2, known).step.computing == pytest.approx(32 / 25 * 32 / 28)
 
 
-def test_error_bars_add_up_as_squares_and_each_way_apart() -> None:
+def test_error_bars_add_up_as_squares_separately_for_each_direction() -> None:
     some = {"a": Estimate(10, 7, 13), "b": Estimate(5, 5, 9), "c": Estimate.exact(1)}
     found = propagate(lambda values: values["a"] + values["b"] + values["c"], some)
     assert (found.value, found.low, found.high) == (16, 13, 21)
@@ -172,7 +166,7 @@ def test_an_exact_measurement_on_two_nodes_corrects_the_prediction_for_four(cost
     assert two.high - two.low < 1e-6 * on_two < found.high - found.low
 
 
-def test_a_measurement_counts_the_less_the_wider_its_error_bars_are() -> None:
+def test_a_measurement_with_wider_error_bars_has_less_weight() -> None:
     on_two = step.predict(BERT, 2, inputs(cost=Estimate.exact(3))).seconds.value
     fitted = [fit(BERT, 2, Estimate.within(on_two, spread), inputs()) for spread in (0.001, 0.03, 0.3)]
     costs = [cost_of(one) for one in fitted]
@@ -181,7 +175,7 @@ def test_a_measurement_counts_the_less_the_wider_its_error_bars_are() -> None:
     assert widths == sorted(widths)
 
 
-def test_noise_that_is_faster_than_computing_alone_is_no_negative_cost() -> None:
+def test_a_cost_is_never_negative() -> None:
     too_fast = Estimate.exact(step.predict(BERT, 1, inputs()).seconds.value / 2 * 0.9)
     fitted = fit(BERT, 2, too_fast, inputs())
     assert (fitted.seen_cost.low, fitted.seen_cost.value) == (0, 0)
@@ -191,14 +185,14 @@ def test_noise_that_is_faster_than_computing_alone_is_no_negative_cost() -> None
 @pytest.mark.parametrize(
     ("text", "rate", "latency"),
     [
-        ("10g", 1.25e9, network.LATENCY_SECONDS),
-        ("25G", 3.125e9, network.LATENCY_SECONDS),
+        ("10g", 1.25e9, LATENCY_SECONDS),
+        ("25G", 3.125e9, LATENCY_SECONDS),
         ("2.5gbit/s,15us", 3.125e8, 15e-6),
         ("900m,1ms", 1.125e8, 1e-3),
     ],
 )
-def test_a_network_is_bits_a_second_and_a_messages_time(text: str, rate: float, latency: float) -> None:
-    found = network.parse(text)
+def test_a_network_is_a_bit_rate_and_a_latency(text: str, rate: float, latency: float) -> None:
+    found = parse_network(text)
     assert found.bytes_per_second == pytest.approx(rate)
     assert found.latency_seconds == pytest.approx(latency)
 
@@ -207,7 +201,9 @@ ROWS = command.compare()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['job']}, {row['nodes']}" for row in ROWS])
-def test_published_times_are_met_within_a_tenth_and_within_the_error_bars(row: dict[str, float]) -> None:
+def test_predictions_are_within_a_tenth_of_published_times_and_their_error_bars_include_them(
+    row: dict[str, float],
+) -> None:
     assert abs(row["off_by"]) < 0.1
     assert row["low"] <= row["published"] <= row["high"]
     assert abs(row.get("fitted_off_by", 0)) < 0.1

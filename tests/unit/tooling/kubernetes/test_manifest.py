@@ -1,6 +1,6 @@
-"""Manifests: whole files, the operators' own models, Kubernetes' schemas, the webhooks' rules, and bad input.
+"""Manifests: golden files, the operators' own models, the schemas of Kubernetes, and the rules of the webhooks.
 
-A golden file that has to change is written anew with MANIFESTS=write in the environment of this test.
+MANIFESTS=write in the environment of this test rewrites the golden files.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,36 +22,46 @@ from entrypoints.launch import options
 from entrypoints.launch.mpi.command import parse as parse_mpi_launch
 from tests.unit.tooling.image.test_push import LOCK
 from tooling.basis.errors import UsageError
+from tooling.basis.yaml import render
 from tooling.image import lock
 from tooling.kubernetes import manifest
-from tooling.kubernetes import request as requests
-from tooling.kubernetes.request import CLAIM, Options
+from tooling.kubernetes.operators import OPERATORS, Job
+from tooling.kubernetes.request import CLAIM
 
 Document = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "manifests"
-KINDS = tuple(manifest.KINDS)
+KINDS = tuple(OPERATORS)
 IMAGE = "registry.example:5000/team/cpu-train-stack@sha256:" + "1" * 64
-OPTIONS = Options(
-    command=("train", "--model_name_or_path", "bert-base-uncased", "--output_dir", "/pvc/output/bert", "--bf16"),
-    name="bert",
-    namespace="ml",
-    image=IMAGE,
-    nodes=4,
-    cpus=60,
-    memory="128Gi",
-    pvc="training",
-    node_selector=("node-type=gnr", "example.com/pool="),
-    env=("HF_HUB_OFFLINE=1", "NOTE=$(date) costs $5"),
-    secret_env=("HF_TOKEN=hub/token",),
-    pull_secret="registry",  # noqa: S106 - a name
-    node_cpus=128,
-)
+COMMAND = ("train", "--model_name_or_path", "bert-base-uncased", "--output_dir", "/pvc/output/bert", "--bf16")
+OPTIONS: dict[str, Any] = {
+    "command": COMMAND,
+    "name": "bert",
+    "namespace": "ml",
+    "image": IMAGE,
+    "nodes": 4,
+    "cpus": 60,
+    "memory": "128Gi",
+    "pvc": "training",
+    "node_selector": ("node-type=gnr", "example.com/pool="),
+    "env": ("HF_HUB_OFFLINE=1", "NOTE=$(date) costs $5"),
+    "secret_env": ("HF_TOKEN=hub/token",),
+    "pull_secret": "registry",
+    "node_cpus": 128,
+}
+
+
+def request(kind: str, **changes: Any) -> Job:
+    return OPERATORS[kind](**{**OPTIONS, **changes})
+
+
+def rendered(kind: str, **changes: Any) -> str:
+    return render(request(kind, **changes).documents())
 
 
 def documents(kind: str, **changes: Any) -> list[Document]:
-    """What the manifest says to whoever reads it."""
-    return list(yaml.safe_load_all(manifest.render(requests.parse(kind, replace(OPTIONS, **changes)))))
+    """The manifest, parsed."""
+    return list(yaml.safe_load_all(rendered(kind, **changes)))
 
 
 def templates(kind: str, **changes: Any) -> list[Document]:
@@ -70,8 +79,8 @@ def replicas(job: Document) -> dict[str, Document]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_whole_manifest_is_the_golden_file(kind: str) -> None:
-    text = manifest.render(requests.parse(kind, OPTIONS))
+def test_the_manifest_equals_the_golden_file(kind: str) -> None:
+    text = rendered(kind)
     file = GOLDEN / f"{kind}.yaml"
     if os.environ.get("MANIFESTS") == "write":
         file.write_text(text, encoding="utf-8")
@@ -224,7 +233,7 @@ def test_the_images_launchers_understand_the_manifests_arguments() -> None:
     environ = {"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "bert-worker-0:23456"}
     parsed = options.parse(args[1:], {**environ, "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3"})
     assert (parsed.nnodes, parsed.nproc_per_node, parsed.max_restarts) == (4, None, 3)
-    assert parsed.command == OPTIONS.command
+    assert parsed.command == COMMAND
     (mpi,) = documents("mpijob")
     args = replicas(mpi)["Launcher"]["template"]["spec"]["containers"][0]["args"]
     started = parse_mpi_launch(args[1:], {"I_MPI_HYDRA_HOST_FILE": "a,b", "I_MPI_PERHOST": "1"})
@@ -242,17 +251,16 @@ def test_dollar_signs_arrive_as_they_were_typed() -> None:
 
 def test_a_commands_numbers_stay_words_for_kubernetes() -> None:
     command = ("train", "--output_dir=/pvc/x", "--learning_rate", "1e-3", "--seed", "42", "--bf16", "true")
-    text = manifest.render(requests.parse("pytorchjob", replace(OPTIONS, command=command)))
+    text = rendered("pytorchjob", command=command)
     for word in ("1e-3", "42", "true"):
         assert re.search(rf"^ *- '{word}'$", text, re.MULTILINE), word
 
 
 def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
-    first = requests.parse("pytorchjob", OPTIONS)
-    assert first.job == requests.parse("pytorchjob", replace(OPTIONS, memory="256Gi", nodes=2)).job
-    changed = replace(OPTIONS, command=(*OPTIONS.command, "--seed=2"))
-    others = [changed, replace(OPTIONS, name="other"), replace(OPTIONS, namespace="")]
-    assert len({first.job, *(requests.parse("pytorchjob", one).job for one in others)}) == 4
+    first = request("pytorchjob").job
+    assert first == request("pytorchjob", memory="256Gi", nodes=2).job
+    changes: list[dict[str, Any]] = [{"command": (*COMMAND, "--seed=2")}, {"name": "other"}, {"namespace": ""}]
+    assert len({first, *(request("pytorchjob", **change).job for change in changes)}) == 4
 
 
 def test_the_users_variables_win_over_the_manifests() -> None:
@@ -269,16 +277,16 @@ def test_without_restarts_a_failure_is_the_end() -> None:
 
 def test_the_image_of_a_lock_is_taken(tmp_path: Path) -> None:
     lock.write(LOCK, tmp_path / "image.lock.json")
-    request = requests.parse("mpijob", replace(OPTIONS, image="", image_lock=str(tmp_path / "image.lock.json")))
-    assert request.image == LOCK.image
+    locked = request("mpijob", image="", image_lock=str(tmp_path / "image.lock.json"))
+    assert locked.reference == LOCK.image
 
 
 def test_a_manifest_goes_to_a_file_that_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    manifest.run("pytorchjob", OPTIONS, str(tmp_path / "job.yaml"), said.append)
+    manifest.write(request("pytorchjob"), str(tmp_path / "job.yaml"), said.append)
     assert said == [f"wrote {tmp_path / 'job.yaml'}: kubectl create -f {tmp_path / 'job.yaml'}"]
-    manifest.run("pytorchjob", OPTIONS, "", said.append)
+    manifest.write(request("pytorchjob"), "", said.append)
     assert capsys.readouterr().out == (tmp_path / "job.yaml").read_text()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
-        manifest.run("pytorchjob", OPTIONS, str(tmp_path / "file" / "job.yaml"), said.append)
+        manifest.write(request("pytorchjob"), str(tmp_path / "file" / "job.yaml"), said.append)

@@ -1,18 +1,17 @@
-"""./inv manifest: what the user would regret, and bad options, one line each."""
+"""./inv manifest: warnings and bad options, one line each."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.tooling.kubernetes.test_manifest import OPTIONS
+from tests.unit.tooling.kubernetes.test_manifest import request
 from tooling.basis.errors import UsageError
-from tooling.kubernetes import request as requests
-from tooling.kubernetes.request import Options
+from tooling.kubernetes.operators import TrainJob
+from tooling.kubernetes.request import warnings
 
 
 @pytest.mark.parametrize(
@@ -37,8 +36,8 @@ from tooling.kubernetes.request import Options
         ({"pvc": "", "command": ("run", "x.py")}, []),
     ],
 )
-def test_what_the_user_would_regret_is_a_warning(changes: dict[str, Any], expected: list[str]) -> None:
-    found = requests.warnings(requests.parse("trainjob", replace(OPTIONS, **changes)))
+def test_options_with_unwanted_effects_are_warnings(changes: dict[str, Any], expected: list[str]) -> None:
+    found = warnings(request("trainjob", **changes))
     assert len(found) == len(expected)
     for line, start in zip(found, expected, strict=True):
         assert line.startswith(start)
@@ -89,13 +88,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
 )
 def test_a_bad_option_is_one_line(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)) as caught:
-        requests.parse("pytorchjob", replace(OPTIONS, **changes))
+        request("pytorchjob", **changes)
     assert "\n" not in str(caught.value)
 
 
-def test_all_that_is_missing_is_in_one_line() -> None:
+def test_all_missing_options_are_in_one_line() -> None:
     with pytest.raises(UsageError) as caught:
-        requests.parse("trainjob", Options(command=()))
+        TrainJob(command=())
     line = str(caught.value)
     assert "\n" not in line
     for problem in (
@@ -108,11 +107,11 @@ def test_all_that_is_missing_is_in_one_line() -> None:
     assert "--pvc" not in line
 
 
-def test_all_that_is_wrong_is_in_one_line() -> None:
+def test_all_bad_options_are_in_one_line() -> None:
     wrong = [changes for changes, _ in BAD if not changes.keys() & {"image_lock", "command", "pvc"}]
     several = {name: value for changes in wrong for name, value in changes.items()}
     with pytest.raises(UsageError) as caught:
-        requests.parse("pytorchjob", replace(OPTIONS, **several))
+        request("pytorchjob", **several)
     line = str(caught.value)
     assert "\n" not in line
     for name in several.keys() - {"image"}:
@@ -122,19 +121,19 @@ def test_all_that_is_wrong_is_in_one_line() -> None:
 
 def test_each_value_of_a_repeated_option_is_checked() -> None:
     with pytest.raises(UsageError) as caught:
-        requests.parse("pytorchjob", replace(OPTIONS, env=("A-B=1", "NAME", "C=2", "RANK=3")))
+        request("pytorchjob", env=("A-B=1", "NAME", "C=2", "RANK=3"))
     for problem in ("'A-B' is not a variable name", "--env 'NAME'", "--env RANK"):
         assert problem in str(caught.value)
 
 
-def test_a_hostfile_needs_a_number_of_slots() -> None:
+def test_an_mpijob_needs_a_number_of_ranks() -> None:
     with pytest.raises(UsageError, match="--ranks-per-node is 'auto', expected a number for an mpijob"):
-        requests.parse("mpijob", replace(OPTIONS, ranks_per_node="auto"))
+        request("mpijob", ranks_per_node="auto")
 
 
 def test_the_longest_pod_name_fits(tmp_path: Path) -> None:
-    assert requests.parse("pytorchjob", replace(OPTIONS, name="b" * 54)).name == "b" * 54
+    assert request("pytorchjob", name="b" * 54).name == "b" * 54
     with pytest.raises(UsageError, match="-worker-10"):
-        requests.parse("pytorchjob", replace(OPTIONS, name="b" * 54, nodes=11))
+        request("pytorchjob", name="b" * 54, nodes=11)
     with pytest.raises(UsageError, match="-node-0-3"):
-        requests.parse("trainjob", replace(OPTIONS, name="b" * 55))
+        request("trainjob", name="b" * 55)

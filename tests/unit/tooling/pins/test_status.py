@@ -29,14 +29,14 @@ def test_a_proof_names_its_command_and_a_weaker_proof_does_not_replace_it(path: 
     assert status.record(ROW, Status.TESTED, "./inv demo", path)
     before = path.read_bytes()
     assert not status.record(ROW, Status.TESTED, "./inv demo", path)
-    assert not status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    assert not status.record(ROW, Status.RESOLVED, "./inv dev check-matrix", path)
     assert path.read_bytes() == before, "a demo of a clean checkout leaves it clean"
     proof = status.of(ROW, path)
     assert (proof.status, proof.command) == (Status.TESTED, "./inv demo")
 
 
 def test_a_stronger_proof_replaces_a_weaker_one(path: Path) -> None:
-    status.record(ROW, Status.RESOLVED, "./inv check-matrix", path)
+    status.record(ROW, Status.RESOLVED, "./inv dev check-matrix", path)
     assert status.record(ROW, Status.TESTED, "./inv demo", path)
     assert status.of(ROW, path).status is Status.TESTED
 
@@ -45,7 +45,7 @@ def test_a_row_that_was_changed_afterwards_is_only_listed(path: Path) -> None:
     status.record(ROW, Status.TESTED, "./inv demo", path)
     changed = replace(ROW, packages={"torch": "2.14.0+cpu"})
     assert status.of(changed, path).status is Status.LISTED
-    assert status.record(changed, Status.RESOLVED, "./inv check-matrix", path)
+    assert status.record(changed, Status.RESOLVED, "./inv dev check-matrix", path)
 
 
 def test_a_proof_with_the_default_indexs_torch_is_a_proof_of_the_row(path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_users_own_combination_is_not_recorded(path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"tiny": {}}', '{"tiny": {"status": "perfect"}}'])
 def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"status\.json is not what \./inv check-matrix writes") as caught:
+    with pytest.raises(UsageError, match=r"status\.json is not what \./inv dev check-matrix writes") as caught:
         status.of(ROW, path)
     assert "\n" not in str(caught.value)
 

@@ -50,7 +50,7 @@ def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param(None, "pin tiny has no tiny.txt: create it with ./inv lock --pin tiny", id="missing"),
+        pytest.param(None, "pin tiny has no tiny.txt: create it with ./inv dev lock --pin tiny", id="missing"),
         pytest.param("", "tiny.txt locks tiny-a nothing, but versions.toml has 1.0", id="empty"),
         pytest.param(
             f"tiny-b==1.0 --hash=sha256:{SHA256}\n",
@@ -83,7 +83,7 @@ def test_an_unusable_lock_is_one_line_with_the_command_that_writes_it(
     with pytest.raises(UsageError) as caught:
         locks.read(make_pin({"tiny-a": "1.0"}))
     assert expected in str(caught.value)
-    assert "./inv lock --pin tiny" in str(caught.value)
+    assert "./inv dev lock --pin tiny" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.code == contract.USAGE_EXIT_CODE
 

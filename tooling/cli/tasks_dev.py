@@ -1,0 +1,77 @@
+"""Test this project itself, and maintain its pins."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tooling.basis.say import say
+from tooling.checks import conformance as torch_conformance
+from tooling.checks import sanitize as sanitized
+from tooling.checks import soak as soaked
+from tooling.checks.faults import reliability
+from tooling.cli.options import JsonOption, Task
+from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
+from tooling.image import reproduce as reproduced
+from tooling.image.choice import Choice, PinOption, TorchSourceOption
+from tooling.pins import choose, parse
+from tooling.wheels import check, locks
+
+
+@Task
+def check_matrix(pin: Annotated[str | None, "check only this row"] = None) -> None:
+    """Check every row: versions that fit together, and wheels that pip finds for the row."""
+    loaded = parse.load()
+    check.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
+
+
+@Task
+def lock(pin: PinOption = None, torch_source: TorchSourceOption = "row") -> None:
+    """Re-create a pin's lock: images/locks/PIN.txt, every wheel with its sha256."""
+    say(f"wrote {locks.write(choose.choose(pin, (), torch_source), say)}")
+
+
+@Task
+def reproduce(pin: PinOption = None, torch_source: TorchSourceOption = "row", json: JsonOption = False) -> None:
+    """Build a pin twice without the build cache; compare the layers, down to the first file that differs."""
+    reproduced.run(Choice(pin, torch_source=torch_source), json, say)
+
+
+@Task
+def conformance(
+    pin: PinOption = None,
+    ranks: Annotated[int, "ranks in the container"] = 3,
+    only: Annotated[str, "run only tests whose names match this regular expression"] = "",
+    json: JsonOption = False,
+) -> None:
+    """Run torch's own suite for process groups with ccl and with gloo, and compare."""
+    torch_conformance.run(pin, ranks, only, json, say)
+
+
+@Task
+def sanitize(
+    pin: PinOption = None, thread: Annotated[bool, "use ThreadSanitizer instead of AddressSanitizer"] = False
+) -> None:
+    """Run every collective on a ccl backend compiled with AddressSanitizer or ThreadSanitizer."""
+    sanitized.run(pin, thread, say)
+
+
+@Task
+def soak(
+    pin: PinOption = None,
+    jobs: Annotated[int, "number of jobs, which run one after another, each on a new cluster"] = 100,
+    nodes: NodesOption = 2,
+    ranks_per_node: RanksPerNodeOption = 1,
+    backend: Annotated[str, "the process group: ccl or gloo"] = "ccl",
+    launcher: LauncherOption = "torchrun",
+) -> None:
+    """Run many short jobs, check every result and leftover, keep the logs of failed jobs."""
+    soaked.run(pin, jobs, soaked.Shape(nodes, ranks_per_node, backend, launcher), say)
+
+
+@Task
+def faults(
+    only: Annotated[str, "inject only faults whose names match this regular expression, such as disk-full"] = "",
+    launcher: Annotated[str, "torchrun or mpirun; default both"] = "",
+) -> None:
+    """Inject every fault into running jobs, check how the jobs end, and resume from their checkpoints."""
+    reliability.run(only, launcher, say)

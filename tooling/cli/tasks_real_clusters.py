@@ -1,0 +1,28 @@
+"""The tasks for clusters of several machines, except the manifests of Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tooling.basis.say import say
+from tooling.cli.options import JsonOption, Task
+from tooling.forecast import command as forecast
+from tooling.forecast.request import Request
+from tooling.hosts import launch as host_jobs
+from tooling.hosts.job import Job
+
+
+@Task
+def plan_cluster(request: Request, json: JsonOption = False) -> None:
+    """Predict how long a job takes on N nodes and how many are worth it, with error bars."""
+    forecast.run(request, json, say)
+
+
+@Task
+def launch(
+    job: Job,
+    detach: Annotated[bool, "leave the job running: see ./inv logs, ./inv status, ./inv stop"] = False,
+    dry_run: Annotated[bool, "print every command without running any"] = False,
+) -> None:
+    """Run a command on bare-metal hosts, over ssh: ./inv launch --hosts hosts -- train ..."""
+    host_jobs.launch(job, detach, dry_run)

@@ -1,0 +1,182 @@
+"""The three operators. Each class is a request that renders the documents for its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from entrypoints import contract
+from entrypoints.launch.mpi import ssh
+from tooling.basis.errors import UsageError
+from tooling.cluster import launchers
+from tooling.kubernetes import pods
+from tooling.kubernetes.pods import Document
+from tooling.kubernetes.request import TMP, Request
+
+# The webhook of training-operator requires this container name. The operator reads the port for PET_RDZV_ENDPOINT.
+PYTORCH_CONTAINER = "pytorch"
+PYTORCH_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
+TRAINER_API = "trainer.kubeflow.org/v1alpha1"
+# Not a ClusterTrainingRuntime, which jobs of the same name in different namespaces would share.
+TRAINER_RUNTIME = "TrainingRuntime"
+# Trainer requires this container name, and this label on its replicated job.
+TRAINER_CONTAINER = "node"
+TRAINER_ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+# The pod of mpirun trains nothing.
+MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY = "1", "1Gi"
+MPI_PORT = {"name": "ssh", "containerPort": contract.SSH_PORT}
+# ssh refuses keys that others can read, so both ends use a copy of the keys in memory.
+_KEYS = {"name": "keys", "mountPath": str(ssh.PRIVATE)}
+_KEYS_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class PyTorchJob(Request):
+    """training-operator 1.9: elastic torchrun, with a c10d rendezvous at the first worker.
+
+    Ranks restart in their pods (maxRestarts), and a pod that fails restarts too.
+    """
+
+    POD_SUFFIX: ClassVar[str] = "-worker-{last}"
+
+    def documents(self) -> list[Document]:
+        container = pods.training_container(
+            self, PYTORCH_CONTAINER, pods.launch(self), ports=[PYTORCH_PORT], resources=pods.resources(self)
+        )
+        worker = {
+            "replicas": self.nodes,
+            "restartPolicy": "OnFailure" if self.max_restarts else "Never",
+            "template": {"metadata": {"labels": dict(pods.LABELS)}, "spec": pods.training_pod(self, container)},
+        }
+        return [
+            {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "metadata": pods.metadata(self),
+                "spec": {
+                    "nprocPerNode": str(pods.operator_ranks(self)),
+                    # backoffLimit counts the restarts of all pods. If the first worker is lost, all pods restart.
+                    "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts * self.nodes},
+                    "elasticPolicy": {
+                        "rdzvBackend": "c10d",
+                        "minReplicas": self.nodes,
+                        "maxReplicas": self.nodes,
+                        "maxRestarts": self.max_restarts,
+                    },
+                    "pytorchReplicaSpecs": {"Worker": worker},
+                },
+            }
+        ]
+
+
+@dataclass(frozen=True)
+class TrainJob(Request):
+    """Kubeflow Trainer 2.3: a TrainingRuntime describes the pods, and a TrainJob sets their number and command.
+
+    If a pod fails, all pods restart together, at most `max_restarts` times: without an elastic rendezvous, the
+    remaining pods could not continue.
+    """
+
+    POD_SUFFIX: ClassVar[str] = "-node-0-{last}"
+
+    def documents(self) -> list[Document]:
+        template = pods.training_pod(self, pods.training_container(self, TRAINER_CONTAINER, []))
+        replicated_job = {
+            "name": TRAINER_CONTAINER,
+            "template": {
+                "metadata": {"labels": {**TRAINER_ANCESTOR, **pods.LABELS}},
+                "spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", **template}}},
+            },
+        }
+        runtime = {
+            "apiVersion": TRAINER_API,
+            "kind": TRAINER_RUNTIME,
+            "metadata": pods.metadata(self),
+            "spec": {
+                "mlPolicy": {"numNodes": self.nodes, "torch": {}},
+                "template": {
+                    "spec": {
+                        "failurePolicy": {"maxRestarts": self.max_restarts},
+                        "replicatedJobs": [replicated_job],
+                    },
+                },
+            },
+        }
+        group = TRAINER_API.partition("/")[0]
+        job = {
+            "apiVersion": TRAINER_API,
+            "kind": "TrainJob",
+            "metadata": pods.metadata(self),
+            "spec": {
+                "runtimeRef": {"apiGroup": group, "kind": TRAINER_RUNTIME, "name": self.name},
+                "trainer": {
+                    "numNodes": self.nodes,
+                    "numProcPerNode": pods.operator_ranks(self),
+                    "args": [pods.escape(argument) for argument in pods.launch(self)],
+                    "resourcesPerNode": pods.resources(self),
+                },
+            },
+        }
+        return [runtime, job]
+
+
+@dataclass(frozen=True)
+class MPIJob(Request):
+    """mpi-operator 0.8 (v2beta1): Intel MPI's mpirun over ssh, with the operator's keys and hostfile.
+
+    A launcher that fails is replaced, at most `max_restarts` times. The workers keep running.
+    """
+
+    POD_SUFFIX: ClassVar[str] = "-worker-{last}"
+
+    @property
+    def local_world_size(self) -> int | None:
+        """The ranks of a pod, which are slots of a hostfile: never None."""
+        if self.ranks_per_node == "auto":
+            raise UsageError("--ranks-per-node is 'auto', expected a number for an mpijob: a hostfile lists slots")
+        return super().local_world_size or 1
+
+    def documents(self) -> list[Document]:
+        worker = pods.training_container(
+            self,
+            "worker",
+            ["sshd"],
+            ports=[MPI_PORT],
+            resources=pods.resources(self),
+            readinessProbe={"tcpSocket": {"port": contract.SSH_PORT}, "periodSeconds": 2},
+            # Processes that sshd starts do not inherit its environment: the launcher sends the ranks' variables.
+            env=[{"name": "HOME", "value": TMP}],
+        )
+        launch = launchers.mpi_launch(self.command, variables=pods.environment(self))
+        launcher = pods.container(self, "launcher", launch)
+        launcher["resources"] = pods.limits(MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY)
+        return [
+            {
+                "apiVersion": "kubeflow.org/v2beta1",
+                "kind": "MPIJob",
+                "metadata": pods.metadata(self),
+                "spec": {
+                    "mpiImplementation": "Intel",
+                    "slotsPerWorker": pods.operator_ranks(self),
+                    "sshAuthMountPath": ssh.DEFAULT_KEYS,
+                    "launcherCreationPolicy": "WaitForWorkersReady",
+                    "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts},
+                    "mpiReplicaSpecs": {
+                        "Launcher": _mpi_replicas(1, "Never", pods.pod(self, launcher)),
+                        "Worker": _mpi_replicas(self.nodes, "OnFailure", pods.training_pod(self, worker)),
+                    },
+                },
+            }
+        ]
+
+
+def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document:
+    pod["containers"][0]["volumeMounts"].append(dict(_KEYS))
+    pod["volumes"].append(pods.memory_volume(_KEYS["name"], _KEYS_BYTES))
+    template = {"metadata": {"labels": dict(pods.LABELS)}, "spec": pod}
+    return {"replicas": replicas, "restartPolicy": restart_policy, "template": template}
+
+
+Job = PyTorchJob | TrainJob | MPIJob
+OPERATORS: Mapping[str, type[Job]] = {"pytorchjob": PyTorchJob, "trainjob": TrainJob, "mpijob": MPIJob}
