@@ -31,7 +31,6 @@ from tooling.engine import api
 from tooling.engine import docker as docker_client
 from tooling.engine.api import Engine
 from tooling.image import base, build, inspect, push, recipe, sbom
-from tooling.image.choice import Choice
 from tooling.image.inspect import Inventory
 from tooling.image.registry import Registry, Target
 from tooling.pins import parse, status
@@ -222,7 +221,7 @@ def test_a_push_during_the_checks_is_not_overwritten(
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(inspect, "inventory", inventory)
     with pytest.raises(UsageError, match=r"exists already .*: an immutable tag is never pushed twice"):
-        push.run(f"{server}/team/stack", Choice(), alias=False, output=str(tmp_path), say=say)
+        push.run(f"{server}/team/stack", parse.load().pin(), alias=False, output=str(tmp_path), say=say)
     assert opened(docker, server).digest(tag) == others[0]
     assert list(tmp_path.iterdir()) == []
 

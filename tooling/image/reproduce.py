@@ -20,13 +20,11 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build
-from tooling.image.choice import Choice
-from tooling.pins import choose
+from tooling.pins.pin import Pin
 
 
-def run(choice: Choice, as_json: bool, say: Say) -> None:
+def run(pin: Pin, as_json: bool, say: Say) -> None:
     """Build twice and compare. Raises Exit with 1 and the first difference if the layers differ."""
-    pin = choose.choose(choice.pin, (), choice.torch_source)
     api.ensure(say)
     tags = [f"{pin.image}-{number}" for number in ("first", "second")]
     try:
