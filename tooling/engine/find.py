@@ -183,7 +183,7 @@ def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts 
 
 @dataclass(frozen=True)
 class Host:
-    """What decides what may be installed and started on this machine.
+    """The facts of this machine that decide whether ./inv may install and start Docker.
 
     `os_id` and `version` are os-release's ID and the major number of VERSION_ID: None for Debian testing and
     unstable.

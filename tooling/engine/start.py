@@ -1,6 +1,6 @@
 """Starts the Docker Engine: with systemd if it runs, otherwise `dockerd` in the background.
 
-In a container with cgroup v2, dockerd needs cgroup controllers (see `make_room`).
+In a container with cgroup v2, dockerd needs cgroup controllers (see `give_controllers`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def start(host: Host, say: Say) -> Findings:
         say("dockerd is running but does not answer yet: waiting for it")
         return _wait(None, "stop this dockerd and retry")
     try:
-        make_room(say)
+        give_controllers(say)
     except OSError as error:
         say(f"giving cgroup controllers to containers failed ({error}): containers with limits may not start")
     say(f"starting dockerd in the background (no init system found), log: {LOG}")
@@ -132,7 +132,7 @@ def lacking_controllers(cgroup: Path = CGROUP) -> tuple[str, ...]:
     return tuple(name for name in available if name not in enabled)
 
 
-def make_room(say: Say, cgroup: Path = CGROUP) -> None:
+def give_controllers(say: Say, cgroup: Path = CGROUP) -> None:
     """Give all controllers of `cgroup` to its children. Raises OSError.
 
     A cgroup other than the kernel's root can give controllers (cpuset, memory) to its children only while no

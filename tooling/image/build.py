@@ -43,7 +43,7 @@ def build_one(pin: Pin, say: Say) -> None:
 def build_all(torch_source: str, say: Say) -> None:
     """Build every row, one after another. Reports each row that fails, and then raises Exit with 1.
 
-    A row without a lock fails: ./inv dev lock decides what is in an image, and its result is committed.
+    A row without a lock fails. ./inv dev lock writes locks, and they are committed.
     """
     pins, failed = [], []
     rows = parse.load().pins
