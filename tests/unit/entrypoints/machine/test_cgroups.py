@@ -140,3 +140,18 @@ def test_this_machine_is_read_without_a_warning() -> None:
     code = "from entrypoints.machine import cgroups; print(*cgroups.read_limits().warnings)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("sys/fs/cgroup/cpu.stat", "usage_usec 9000000\nnr_throttled 7\nthrottled_usec 2500000\n"),
+        ("sys/fs/cgroup/cpu/cpu.stat", "nr_periods 9\nnr_throttled 7\nthrottled_time 2500000000\n"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_time_in_which_the_quota_throttled_the_process_is_read(file: str, text: str, tmp_path: Path) -> None:
+    assert cgroups.throttled_seconds(tmp_path) == 0
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)
