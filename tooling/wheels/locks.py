@@ -24,7 +24,6 @@ from tooling.wheels.resolve import LockedWheel
 LOCKS = IMAGES / "locks"
 OWN_LOCKS = CACHE / "locks"
 
-
 COMMAND = "./inv dev lock"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
