@@ -15,6 +15,7 @@ from tooling.bench.output import Document
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 # torch's own process group on CPUs, with which other backends are compared.
 BASELINE = "gloo"
+# entrypoints/bench/report.py, inside the image, explains what bounds each collective's bandwidth.
 _KEY = ("where", "collective", "dtype", "bytes")
 
 Row = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Text classification: tokens on the fly, accuracy and F1."""
+"""Text classification: accuracy and F1."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from entrypoints.train.data.classification_rows import LabelledTexts
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.load import Loaded, padder, sequence_length
+from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 
 METRIC = "accuracy"
 DEFAULT_LENGTH = 128
 
 
 class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
-    """Tokenizes a row when it is asked for: cheap beside a training step, and nothing is kept or cached."""
+    """Tokenizes each row on access, which is cheap compared with a training step. A row: lists of integers."""
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
         numbers = {name: number for number, name in enumerate(label_names)}
@@ -46,7 +47,7 @@ class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch i
 
 
 class Accuracy:
-    """Trainer's compute_metrics. `samples` is how many rows the last evaluation really saw."""
+    """Trainer's compute_metrics. Predictions: float32 array [rows, labels]. `samples`: the rows evaluated."""
 
     def __init__(self, rows: int, label_count: int) -> None:
         self._rows = rows
@@ -57,7 +58,7 @@ class Accuracy:
         labels = evaluated.label_ids
         if len(logits) != self._rows or len(labels) != self._rows:
             raise RuntimeError(f"evaluated {len(logits)} rows, expected {self._rows}: padding rows were counted")
-        # Half a second, for which the first step need not wait.
+        # Imported late: the import takes half a second.
         from sklearn.metrics import accuracy_score, f1_score
 
         chosen = numpy.argmax(logits, axis=-1)
@@ -67,7 +68,7 @@ class Accuracy:
             "f1": float(
                 f1_score(labels, chosen, average="binary" if self._label_count == 2 else "macro", zero_division=0)
             ),
-            # Over exactly these rows: Trainer's own mean weighs the last batches of the ranks wrongly.
+            # Over exactly these rows: Trainer's own mean gives the last batches a wrong weight.
             "loss": float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels).long())),
             "samples": float(len(labels)),
         }
@@ -84,7 +85,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     return Job(
         train=tokens(rows.train),
         validation=tokens(rows.validation),
-        collate=padder(loaded.tokenizer, length, arguments.pad_to_max_length),
+        collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),
         compute_metrics=Accuracy(len(rows.validation), len(labels)) if rows.validation else None,
         metric=METRIC,
         max_seq_length=length,

@@ -101,7 +101,7 @@ class Tokenizer:
 
 
 def said(tokenizer: Tokenizer, messages: list[dict[str, str]], first: int = 0) -> list[str]:
-    text, spans = chat.spoken(tokenizer, messages, first)
+    text, spans = chat.render_with_answers(tokenizer, messages, first)
     return [text[begin:end] for begin, end in spans]
 
 

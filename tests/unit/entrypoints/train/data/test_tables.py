@@ -92,7 +92,7 @@ def test_first_cuts_every_column() -> None:
         ("x.jsonl", '{"text": "a"}\n{"text"\n', "line 2 column"),
         ("x.json", "3", "expected a list of objects"),
         ("x.json", "[[1]]", "row 1: found list, expected an object"),
-        ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's form"),
+        ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's format"),
         ("x.doc", "a", "suffix '.doc' is unknown"),
     ],
 )
@@ -115,7 +115,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path: Path) ->
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="found nothing there"):
+    with pytest.raises(UsageError, match="does not exist"):
         read(tmp_path / "none.csv")
-    with pytest.raises(UsageError, match="found a folder there"):
+    with pytest.raises(UsageError, match="is a folder, expected a file"):
         read(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError
 from entrypoints.rank import start
-from entrypoints.train.flags import old_flags
+from entrypoints.train.flags import arguments
 
 
 def written(folder: Path, text: str) -> str:
@@ -89,10 +89,10 @@ def test_only_what_stands_before_the_flags_is_a_config_file() -> None:
 
 
 def test_a_wrong_key_is_answered_with_the_nearest_right_one() -> None:
-    assert old_flags.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith(
+    assert arguments.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith(
         "did you mean max_seq_length?"
     )
-    assert "train --help" in old_flags.unknown_key("zzz", ["max_seq_length", "seed"])
+    assert "train --help" in arguments.unknown_key("zzz", ["max_seq_length", "seed"])
 
 
 def test_the_process_group_that_a_file_names_is_known_before_the_rank_starts(tmp_path: Path) -> None:

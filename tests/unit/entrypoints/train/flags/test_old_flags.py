@@ -1,12 +1,12 @@
-"""Flags of old guides and typing errors each get one line that says what to write."""
+"""Flags of old guides and misspelled flags each get one line with the right flag."""
 
 from __future__ import annotations
 
 import pytest
 
-from entrypoints.adapt import flags as arguments
+from entrypoints.adapt import training_arguments
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags import old_flags
+from entrypoints.train.flags import arguments, old_flags
 
 # The release that the default pin has: what it knows of the old flags.
 KNOWN = frozenset({"fp16", "fp16_full_eval", "auto_find_batch_size", "local_rank", "ddp_backend", "deepspeed"})
@@ -47,13 +47,13 @@ def test_a_flag_of_an_old_guide_is_understood_with_one_note(given: str, expected
     assert not any("\n" in note or "None" in note for note in cleaned.notes)
 
 
-def test_every_old_flag_that_run_adapts_is_one_that_train_answers() -> None:
-    adapted = {one.name for one in arguments.ADAPTATIONS}
-    assert adapted <= {name.replace("_", "-") for name in old_flags.ANSWERED}
+def test_train_handles_every_old_flag_that_run_adapts() -> None:
+    adapted = {one.name for one in training_arguments.ADAPTATIONS}
+    assert adapted <= {name.replace("_", "-") for name in old_flags.HANDLED}
     assert {"no-cuda", "ddp-backend"} <= adapted
 
 
-def test_what_is_given_by_its_own_name_wins() -> None:
+def test_the_replacement_of_an_old_flag_takes_precedence() -> None:
     cleaned = old_flags.clean(["--ddp_backend", "gloo", "--backend", "ccl", "--fp16", "--bf16", "False"])
     assert cleaned.argv == ["--backend", "ccl", "--bf16", "False"]
     assert cleaned.notes == [
@@ -75,12 +75,12 @@ def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> 
 @pytest.mark.parametrize(
     ("argv", "advice"),
     [
-        (["--deepspeed", "x.json"], "drop it"),
-        (["--remove_unused_columns", "False"], "drop it"),
+        (["--deepspeed", "x.json"], "remove it"),
+        (["--remove_unused_columns", "False"], "remove it"),
         (["--task_name", "ner"], "expected a GLUE task"),
     ],
 )
-def test_what_has_no_equivalent_is_answered_with_what_to_write(argv: list[str], advice: str) -> None:
+def test_a_flag_without_an_equivalent_is_refused_with_the_fix(argv: list[str], advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
         old_flags.clean(["--bf16", *argv], known=KNOWN)
 
@@ -115,9 +115,9 @@ def test_other_flags_and_their_values_pass_untouched() -> None:
     [
         ("--max_seq_lenght", "did you mean --max_seq_length?"),
         ("--learning-rat=3", "did you mean --learning_rate?"),
-        ("--zzz", "unknown flag --zzz: train --help"),
-        ("stray", "found 'stray' where a --flag was expected, or before them all a config file"),
+        ("--zzz", "unknown flag --zzz: run train --help"),
+        ("stray", "unexpected argument 'stray', expected a --flag"),
     ],
 )
 def test_an_unknown_flag_is_answered_with_the_nearest_known_one(argument: str, expected: str) -> None:
-    assert expected in str(old_flags.unknown(argument, ["max_seq_length", "learning_rate", "output_dir"]))
+    assert expected in str(arguments.unknown(argument, ["max_seq_length", "learning_rate", "output_dir"]))

@@ -1,4 +1,4 @@
-"""What --fsdp, --torch_compile and an adapter's folder ask for, before anything heavy is imported."""
+"""--fsdp, --torch_compile, and the folders of adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train import main
 from entrypoints.train.flags import unsupported
 from entrypoints.train.model import adapters
-from entrypoints.train.output import folder as output
+from entrypoints.train.output import checkpoints
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_trainer_takes_every_transformers_that_it_can(version: str | None) -
 
 @pytest.mark.parametrize("version", ["4.24.0", "4.40.2"])
 def test_an_older_transformers_is_refused_with_what_to_do(version: str) -> None:
-    with pytest.raises(UsageError, match=f"needs transformers 4.41.0 or newer, this image has {version}: take"):
+    with pytest.raises(UsageError, match=f"needs transformers 4.41.0 or newer, this image has {version}: use"):
         main.check_release(version)
 
 
@@ -72,8 +72,8 @@ def test_a_checkpoint_of_an_adapter_is_not_one_of_a_whole_model(tmp_path: Path) 
     path = adapter(tmp_path / "checkpoint-3", "{}")
     assert adapters.is_adapter(path)
     with pytest.raises(UsageError, match="found an adapter, expected a full model"):
-        output.check_same_model(path, {}, adapter=False)
-    output.check_same_model(path, {}, adapter=True)
+        checkpoints.check_same_model(path, {}, adapter=False)
+    checkpoints.check_same_model(path, {}, adapter=True)
     (tmp_path / "checkpoint-4").mkdir()
     with pytest.raises(UsageError, match="found a full model, expected an adapter"):
-        output.check_same_model(tmp_path / "checkpoint-4", {}, adapter=True)
+        checkpoints.check_same_model(tmp_path / "checkpoint-4", {}, adapter=True)

@@ -1,4 +1,4 @@
-"""Loads the pretrained model and its tokenizer, and refuses what has no pretrained weights."""
+"""Load the pretrained model and its tokenizer, and refuse models without pretrained weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VOCABULARIES = (
     "sentencepiece.bpe.model",
     "spiece.model",
 )
-# What transformers calls a model with the head of a task.
+# transformers' class of a model with the head of a task.
 _AUTO_CLASSES = {
     "text-classification": "AutoModelForSequenceClassification",
     "question-answering": "AutoModelForQuestionAnswering",
@@ -36,13 +36,13 @@ _AUTO_CLASSES = {
     "text-generation": "AutoModelForCausalLM",
     "fill-mask": "AutoModelForMaskedLM",
 }
-# A tokenizer without a limit of its own says so with a huge number.
+# A tokenizer without a limit has a huge number as its model_max_length.
 _NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """`limit` is the longest input in tokens that model and tokenizer allow; None if there is no limit."""
+    """`limit`: the longest input in tokens that model and tokenizer allow, None if there is no limit."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -51,7 +51,7 @@ class Loaded:
 
 
 def check_folder(name: str) -> None:
-    """Checks a local model folder, without reading it. A name on the hub passes. Raises UsageError."""
+    """Check a local model folder without loading it. Accepts names on the hub. Raises UsageError."""
     folder = Path(name)
     try:
         names = [] if not folder.is_dir() else sorted(folder.iterdir())
@@ -87,12 +87,12 @@ def load(
     shards: int = 1,
     checkpoint: Path | None = None,
 ) -> Loaded:
-    """Loads model and tokenizer for the task. The seed must be set before: the head is new and random.
+    """Load model and tokenizer for the task. Set the seed before: a new head has random weights.
 
-    `shards`: how many ranks share the model, each with a part. Such a model's weights come from the `checkpoint`
-    at once; into others Trainer loads them.
+    `shards`: the number of ranks that share the model; 1 if each rank has the complete model. A sharded model
+    reads its weights from the `checkpoint`; for other models, Trainer loads the checkpoint.
 
-    Raises UsageError if either cannot be loaded or most of the weights are missing.
+    Raises UsageError if model or tokenizer cannot be loaded, or if most of the weights are missing.
     """
     import torch
     import transformers
@@ -105,9 +105,9 @@ def load(
         options["num_labels"] = len(label_names)
         options["id2label"] = dict(enumerate(label_names))
         options["label2id"] = {label: index for index, label in enumerate(label_names)}
-        # A classifier that was trained for other labels gets a new head.
+        # Replace the head of a classifier with other labels.
         options["ignore_mismatched_sizes"] = True
-    # An adapter's folder may have a tokenizer of its own: one with another chat template, for example.
+    # An adapter's folder may have its own tokenizer, for example with another chat template.
     has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
     tokenizer_name = str(arguments.tokenizer_name or (given if has_own else name))
     if shards > 1:
@@ -119,29 +119,31 @@ def load(
         model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
-            f"model '{name}' cannot be loaded for {task}: {_first_line(error)}; check the name, or copy it again"
+            f"model '{name}' cannot be loaded for {task}: {_first_line(error)}: check the name, or copy the "
+            "model again"
         ) from error
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UsageError(
             f"the tokenizer has {len(tokenizer)} tokens, but model '{name}' has embeddings for "
-            f"{model.get_input_embeddings().num_embeddings}: write the --tokenizer_name that belongs to it"
+            f"{model.get_input_embeddings().num_embeddings}: write the model's own --tokenizer_name"
         )
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
     if shards > 1:
         sharding.initialize(model, new, random_state)
-    # transformers 5 keeps weights as they were saved. bf16 ones lose what small steps add: they may only be read.
+    # transformers 5 keeps the dtype of the saved weights. Small steps are lost in bf16 weights, so that only
+    # frozen weights may be bf16.
     if (
         shards == 1
         and not (arguments.use_peft or name != given)
         and any(w.dtype != torch.float32 for w in model.parameters())
     ):
         model.float()
-    # Some classifiers' forward takes **kwargs only to pass them on. Trainer takes that for "divides the loss by
-    # the number of items itself" and multiplies loss and gradients by ranks and accumulation steps
-    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no such thing;
-    # means over tokens are made by tokens.TokenLoss.
+    # The forward of some classifiers has **kwargs only to pass them on. Trainer then assumes that the model
+    # divides its loss by the number of items, and multiplies loss and gradients by ranks and accumulation steps
+    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;
+    # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
     note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}"
     limit = _limit(model, tokenizer)
@@ -149,7 +151,7 @@ def load(
 
 
 def label_names_of(arguments: TaskArguments) -> list[str] | None:
-    """The labels that a fine-tuned classifier was saved with; None if it has only LABEL_0, LABEL_1, ..."""
+    """The labels of a fine-tuned classifier; None if they are only LABEL_0, LABEL_1, ..."""
     from transformers import AutoConfig
 
     given = str(arguments.model_name_or_path)
@@ -163,55 +165,35 @@ def label_names_of(arguments: TaskArguments) -> list[str] | None:
     return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
 
 
-def sequence_length(asked: int | None, default: int, limit: int | None) -> int:
-    """The longest input in tokens. Raises UsageError if more is asked than the model has positions."""
-    if asked is None:
-        return default if limit is None else min(default, limit)
-    if limit is not None and asked > limit:
-        raise UsageError(
-            f"--max_seq_length {asked} is more than the {limit} positions of the model: write {limit} or less"
-        )
-    return asked
-
-
-def padder(tokenizer: Any, max_length: int, to_max_length: bool) -> Any:
-    """Pads a batch to its longest row, in steps of eight: fewer shapes for oneDNN to make kernels for."""
-    from transformers import DataCollatorWithPadding
-
-    if to_max_length:
-        return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
-    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if max_length % 8 == 0 else None)
-
-
 def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
     from transformers import AutoTokenizer
 
     folder = Path(name)
-    # transformers 5 makes an empty tokenizer of a folder without a vocabulary, and says nothing.
+    # transformers 5 silently creates an empty tokenizer for a folder without a vocabulary.
     if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
         raise UsageError(
-            f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json or write --tokenizer_name"
+            f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json, or write --tokenizer_name"
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     except Exception as error:
         raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.is_fast:
-        raise UsageError(f"tokenizer '{name}' is a slow one, expected one with tokenizer.json")
+        raise UsageError(f"tokenizer '{name}' is a slow tokenizer, expected a tokenizer with tokenizer.json")
     if pads and tokenizer.pad_token_id is None:
         raise UsageError(f"tokenizer '{name}' has no padding token, expected an encoder's tokenizer")
     return tokenizer
 
 
 def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
-    """A new head is expected; a body that is mostly random means that the weights are another model's."""
+    """Refuse a model whose body is mostly random: the weights belong to another model. A new head is allowed."""
     prefix = f"{model.base_model_prefix}."
     body = {key: value.numel() for key, value in model.named_parameters() if key.startswith(prefix)}
     missing = sum(body.get(key, 0) for key in new)
     if body and missing > sum(body.values()) / 2:
         raise UsageError(
-            f"model '{name}': its weights are not those of a {type(model).__name__}, "
-            f"{len([key for key in new if key in body])} of {len(body)} are missing: expected a pretrained one"
+            f"model '{name}': {len([key for key in new if key in body])} of {len(body)} weights of a "
+            f"{type(model).__name__} are missing, expected a pretrained model of this class: check config.json"
         )
 
 
@@ -219,7 +201,7 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
     positions = getattr(model.config, "max_position_embeddings", None)
     limits = [] if not positions or positions < 1 else [int(positions)]
     for module_name, module in model.named_modules():
-        # RoBERTa counts positions from behind the padding index: 514 rows hold 512 positions.
+        # RoBERTa's positions start after the padding index: 514 rows hold 512 positions.
         if module_name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             limits.append(module.num_embeddings - module.padding_idx - 1)
     if tokenizer.model_max_length < _NO_LIMIT:

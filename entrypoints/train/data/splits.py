@@ -1,4 +1,4 @@
-"""Loads the splits of a run, from files or from the hub, as checked rows."""
+"""Load the tables for training and evaluation, from files or from the hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.train.data import classification_rows, tables
+from entrypoints.train.data import tables
 from entrypoints.train.flags.arguments import TaskArguments
 
 
@@ -27,7 +27,7 @@ class Splits:
 
 
 def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
-    """Reads what the run needs, cut to max_train_samples and max_eval_samples. Raises UsageError."""
+    """The tables, cut to max_train_samples and max_eval_samples. Raises UsageError."""
     if arguments.dataset_name is not None:
         return _from_hub(arguments, do_train, do_eval)
     train = tables.read(Path(str(arguments.train_file))) if do_train else None
@@ -36,11 +36,6 @@ def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
         train.first(arguments.max_train_samples) if train else None,
         validation.first(arguments.max_eval_samples) if validation else None,
     )
-
-
-def task_of(arguments: TaskArguments, splits: Splits) -> str:
-    """The task that was asked for, or the one that the columns allow."""
-    return arguments.task or classification_rows.infer_task(splits.any, arguments.label_column_name)
 
 
 def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
@@ -58,6 +53,7 @@ def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits
 
 
 def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) -> tables.Table:
+    """The first of `splits` that the data set has. Class numbers are replaced by class names."""
     split = next((split for split in splits if split in loaded), None)
     if split is None:
         raise UsageError(f"data set '{name}' has no split '{splits[0]}', it has {', '.join(loaded)}")
@@ -68,18 +64,20 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     classes = {}
     for column, feature in dataset.features.items():
         names = getattr(feature, "names", None)
-        if isinstance(names, list):  # ClassLabel: numbers of names
+        if isinstance(names, list):  # ClassLabel
             classes[column] = names
-            content[column] = [_class(names, value) for value in content[column]]
-        # A list of ClassLabels; the attribute has had the name `feature` in every release.
+            content[column] = [_class_name(names, value) for value in content[column]]
+        # A list of ClassLabels. Every release of datasets has the attribute `feature`.
         names = getattr(getattr(feature, "feature", None), "names", None)
         if isinstance(names, list):
             classes[column] = names
-            content[column] = [values and [_class(names, value) for value in values] for values in content[column]]
+            content[column] = [
+                values and [_class_name(names, value) for value in values] for values in content[column]
+            ]
     return tables.Table(f"{name} ({split})", content, classes)
 
 
-def _class(names: list[str], value: Any) -> Any:
-    """The class with that number. -1 (no label of a row) and -100 (no label of a word) are kept: they are refused
-    only if the column is used."""
+def _class_name(names: list[str], value: Any) -> Any:
+    """The name of class `value`. -1 (row without a label) and -100 (word without a label) stay numbers: they are
+    an error only if the run uses the column."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

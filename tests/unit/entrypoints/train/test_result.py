@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints.train import result
 from entrypoints.train.loop import console
 from entrypoints.train.loop.speed import Speed, progress_line
-from entrypoints.train.output import result
 
 
 def test_the_result_is_whole_json_without_a_second_file(tmp_path: Path) -> None:
