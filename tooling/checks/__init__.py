@@ -1,1 +1,1 @@
-"""Checks for developers: the test suite, tests inside an image, conformance, sanitizers, soak. Start with `suite`."""
+"""Checks for developers: the suite, tests inside an image, conformance, sanitizers, soak. Start with `suite`."""

@@ -57,7 +57,7 @@ class Shape:
 
 
 def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
-    """Runs the jobs, and writes .cache/soak/result.json and the logs of failed jobs. Raises Exit 1 if one failed."""
+    """Runs the jobs, and writes .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
     pin = parse.load().pin(pin_name)
