@@ -71,7 +71,7 @@ def soak(
 @Task
 def faults(
     only: Annotated[str, "inject only faults whose names match this regular expression, such as disk-full"] = "",
-    launcher: Annotated[str, "torchrun or mpirun; default both"] = "",
+    launcher: Annotated[str, "torchrun or mpirun; default: both"] = "",
 ) -> None:
     """Inject every fault into running jobs, check how the jobs end, and resume from their checkpoints."""
     reliability.run(only, launcher, say)

@@ -32,14 +32,14 @@ class Request:
     choice: Choice
     data: Annotated[str | None, "a folder on this machine, mounted read-only at /data in every container"] = None
     output: Annotated[
-        str | None, "a folder on this machine, mounted writable at /output; default .cache/clusters/NAME/output"
+        str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
     env: Annotated[
         tuple[str, ...],
         "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
     ] = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
-    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint"] = 0
+    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
