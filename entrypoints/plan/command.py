@@ -28,12 +28,6 @@ _MOST_RANKS_SHOWN = 32
 _WHAT_IF = "what-if"  # the launcher of a job that does not run
 
 
-def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
-    """The plan for this process's environment and host. Raises UsageError."""
-    place = detect.detect(environ)
-    return planner.plan(place, topology.read(), environ, preload.find(environ), backend or default_backend())
-
-
 def main(argv: list[str]) -> int:
     parser = Parser("plan", "Print what a rank would get if it started here and now, and why.")
     add = parser.add_argument

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import default_backend
 from entrypoints.train.flags import help as help_text
 from entrypoints.train.flags.arguments import Parsed, parse
 from entrypoints.train.loop import console
@@ -29,9 +30,7 @@ class Prepared:
 
     @property
     def backend(self) -> str:
-        from entrypoints.group.create import DEFAULT_BACKEND
-
-        return self.parsed.task.backend or DEFAULT_BACKEND
+        return self.parsed.task.backend or default_backend()
 
     @property
     def timeout_seconds(self) -> float:

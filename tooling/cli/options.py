@@ -2,7 +2,8 @@
 
 `nodes: Annotated[int, "containers to start"] = 2` declares the option --nodes with its type, help and default. A
 parameter whose type is a dataclass stands for the options that the dataclass's fields declare; the dataclass
-checks their values. A parameter or field named `command` receives the arguments after `--`.
+checks their values. A parameter or field named `command` receives the arguments after `--`. Help shows a default that
+is not empty or 0.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ def _argument(option: _Parameter) -> Argument:
     kind = list if get_origin(option.kind) is tuple else option.kind
     if NoneType in get_args(kind):  # int | None: int
         kind = next(member for member in get_args(kind) if member is not NoneType)
-    default = f" (default: {option.default})" if option.default and kind not in (bool, list) else ""
+    shown = option.default and kind not in (bool, list) and "default:" not in option.help
     return Argument(
         name=option.name.replace("_", "-"),
         attr_name=option.name if "_" in option.name else None,
         kind=kind,
         default=None if kind is list else option.default,
-        help=option.help + default,
+        help=f"{option.help} (default: {option.default})" if shown else option.help,
     )

@@ -11,7 +11,7 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 
 from entrypoints import contract
-from tooling.basis.errors import EngineLostError, UsageError
+from tooling.basis.errors import EngineLostError
 from tooling.cluster.compose import PROJECT_PREFIX
 from tooling.engine import api
 from tooling.engine.client import connect
@@ -66,10 +66,7 @@ class Node:
 
 def of_checkout(cluster: str | None = None) -> list[Node]:
     """The nodes of this checkout's clusters, or of one. Raises UsageError if no engine answers."""
-    found = api.find()
-    if found.engine is None:
-        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
-    seen = read(found.endpoint, PROJECT_PREFIX + cluster if cluster else None)
+    seen = read(api.running().endpoint, PROJECT_PREFIX + cluster if cluster else None)
     return [node for node in seen if node.project.startswith(PROJECT_PREFIX)]
 
 

@@ -1,8 +1,4 @@
-"""A TCP stream between two ranks on different nodes: what the network and the kernel carry, one way and both.
-
-Plain sockets, one connection, buffers of a megabyte; the kernel sizes its own buffers, as it does for libfabric
-and gloo. Torch-free.
-"""
+"""The hardware's transfers: memory copies by one core, and a TCP stream between two nodes. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,22 +9,44 @@ import time
 from entrypoints.cli.errors import UsageError
 
 BUFFER_BYTES = 1 << 20
-# A stream that moves nothing for so long is not going to.
+# After this long without a byte, the stream has failed.
 STALL_SECONDS = 20.0
 
 
+class Copier:
+    """A buffer of `size` bytes. All its pages are written first, so that the first copy uses real memory."""
+
+    def __init__(self, size: int) -> None:
+        self.copied = size // 2
+        buffer = memoryview(bytearray(b"\1\2") * self.copied)
+        self._source, self._target = buffer[: self.copied], buffer[self.copied :]
+
+    def copy(self, times: int) -> float:
+        """Copy one half onto the other `times` times, with the C library's memcpy. Returns the seconds."""
+        started = time.perf_counter()
+        for _ in range(times):
+            self._target[:] = self._source
+        return time.perf_counter() - started
+
+
 class Stream:
-    """One end of the connection. The caller starts both ends of a transfer at the same time."""
+    """One end of a TCP connection, with buffers of 1 MiB. The caller starts both ends of a transfer together.
+
+    The kernel sizes its own buffers, as it does for libfabric and gloo.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
         self._out = memoryview(bytearray(b"\1") * BUFFER_BYTES)
-        self._into = memoryview(bytearray(b"\1") * BUFFER_BYTES)
+        self._in = memoryview(bytearray(b"\1") * BUFFER_BYTES)
 
     def transfer(self, send: int, receive: int) -> float:
-        """Seconds to send and receive so many bytes, both at once. Raises UsageError where the stream stalls."""
+        """Send and receive these numbers of bytes, at the same time. Returns the seconds.
+
+        Raises UsageError if the stream stalls or the other end closes it.
+        """
         started = time.perf_counter()
         while send or receive:
             readable, writable, _ = select.select(
@@ -36,16 +54,16 @@ class Stream:
             )
             if not readable and not writable:
                 raise UsageError(
-                    f"bench: the TCP stream between two nodes moved nothing for {STALL_SECONDS:g} s: "
-                    "check the network between them"
+                    f"bench: the TCP stream between two nodes transferred nothing for {STALL_SECONDS:g} s: "
+                    "check the network between the nodes"
                 )
             if readable:
-                came = self._connection.recv_into(self._into[: min(receive, BUFFER_BYTES)])
-                if not came:
+                received = self._connection.recv_into(self._in[: min(receive, BUFFER_BYTES)])
+                if not received:
                     raise UsageError(
-                        "bench: the other end of the TCP stream has closed it: see why its rank ended"
+                        "bench: the other end of the TCP stream closed the connection: see why its rank ended"
                     )
-                receive -= came
+                receive -= received
             if writable:
                 send -= self._connection.send(self._out[: min(send, BUFFER_BYTES)])
         return time.perf_counter() - started
@@ -63,18 +81,18 @@ def listen(address: str) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> Stream:
-    """The end that listened. Raises UsageError where nobody comes."""
+    """The listening end. Raises UsageError if no connection arrives."""
     with listener:
         try:
             return Stream(listener.accept()[0])
         except OSError as error:
             raise UsageError(
-                f"bench: no TCP connection came to {listener.getsockname()[0]} ({error}): check firewalls"
+                f"bench: no TCP connection arrived at {listener.getsockname()[0]} ({error}): check firewalls"
             ) from error
 
 
 def connect(address: str, port: int) -> Stream:
-    """The other end. Raises UsageError where it cannot be reached."""
+    """The connecting end. Raises UsageError if the address cannot be reached."""
     try:
         return Stream(socket.create_connection((address, port), timeout=STALL_SECONDS))
     except OSError as error:
