@@ -9,10 +9,6 @@ import pytest
 
 from entrypoints import contract
 from tooling.basis.errors import EngineLostError
-from tooling.checks.faults import reliability
-from tooling.checks.faults import trial as fault_trial
-from tooling.checks.faults.faults import FAULTS
-from tooling.checks.faults.reliability import Recovery
 from tooling.cluster import nodes, up
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
@@ -91,48 +87,3 @@ def test_a_cluster_is_started_again_after_a_failure_that_another_start_can_mend(
     ends += [Outcome(0, 1.0)] * len(started)
     up.run_again(run, spec(), 0)
     assert started[-1].environment[contract.JOB] not in names
-
-
-def trial(**changes: object) -> fault_trial.Trial:
-    values: dict[str, object] = {
-        "fault": "rank-killed",
-        "launcher": "mpirun",
-        "detected_seconds": 1.0,
-        "ended_seconds": 2.0,
-        "exit_code": 137,
-        "left": (),
-        "output": "",
-    }
-    return fault_trial.Trial(**{**values, **changes})  # type: ignore[arg-type]  # one place for the defaults
-
-
-ON = Recovery(steps_lost=4, loss_apart=0.001)
-
-
-@pytest.mark.parametrize(
-    ("changes", "recovery", "problem"),
-    [
-        ({}, ON, None),
-        ({"exit_code": 0}, ON, "exit code 0"),
-        ({"detected_seconds": None}, ON, "its cause was not reported"),
-        ({"ended_seconds": reliability.TIMEOUT_SECONDS + 31.0}, ON, "too late"),
-        ({"left": ("network x",)}, ON, "left something behind"),
-        ({}, None, "no recovery"),
-        ({}, Recovery(12, 0.001), "recovery lost 12 steps"),
-        ({}, Recovery(4, 0.02), "different losses after the recovery"),
-    ],
-)
-def test_a_fault_that_is_not_survived_as_it_should_be_is_told(
-    changes: dict[str, object], recovery: Recovery | None, problem: str | None
-) -> None:
-    found = reliability.judge(trial(**changes), FAULTS["rank-killed"], recovery)
-    assert found == ((problem,) if problem else ())
-
-
-def test_losses_are_read_step_by_step_and_compared() -> None:
-    printed = "node-0-1  | step 1/40  loss 2.0000  lr 4.1e-05\nstep 2/40  loss 1.0000\nstep 2/40  loss 1.1000\n"
-    read = reliability.losses(printed)
-    assert read == {1: 2.0, 2: 1.1}
-    assert reliability.apart({2: 1.1}, read) == 0
-    assert reliability.apart({1: 2.5, 2: 1.1}, read) == 0.25
-    assert reliability.apart({3: 1.0}, read) == reliability.apart({}, read) == float("inf")
