@@ -2,8 +2,9 @@
 
 `nodes: Annotated[int, "containers to start"] = 2` declares the option --nodes with its type, help and default. A
 parameter whose type is a dataclass stands for the options that the dataclass's fields declare; the dataclass
-checks their values. A parameter or field named `command` receives the arguments after `--`. Help shows a default that
-is not empty or 0.
+checks their values. A parameter or field named `command` receives the arguments after `--`.
+
+Help shows a default unless it is empty or 0: then the help text says what happens without the option.
 """
 
 from __future__ import annotations
