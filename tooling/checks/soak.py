@@ -9,6 +9,7 @@ import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from invoke.exceptions import Exit
 
@@ -18,7 +19,7 @@ from tooling.basis.say import Say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec, LauncherOption, Mount, NodesOption, RanksPerNodeOption
 from tooling.engine import api
 from tooling.image import build
 from tooling.pins import parse
@@ -50,10 +51,10 @@ class Job:
 class Shape:
     """The cluster of each job."""
 
-    nodes: int
-    ranks_per_node: int
-    backend: str
-    launcher: str
+    nodes: NodesOption = 2
+    ranks_per_node: RanksPerNodeOption = 1
+    backend: Annotated[str, "the process group: ccl or gloo"] = "ccl"
+    launcher: LauncherOption = "torchrun"
 
 
 def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:

@@ -37,13 +37,13 @@ class Options:
 
     pin: PinOption = None
     job: Annotated[
-        str | None, "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default all but tiny"
+        str | None, "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default: all but tiny"
     ] = None
     recipe: Annotated[
-        str | None, "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default all"
+        str | None, "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default: all"
     ] = None
     ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
-    cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default all"] = None
+    cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default: all"] = None
     seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
     steps: Annotated[int, "measured steps of each run; 0: as many as fit in --seconds"] = 0
     repeats: Annotated[int, "number of rounds; each round measures every combination once"] = 3
