@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import containers
+from tests.image.train_runs import CONTEXT, reviews
+from tooling.basis.files import locked
 from tooling.basis.say import say
 from tooling.cluster import pretrained
 from tooling.engine import api
@@ -28,6 +31,26 @@ def image() -> Iterator[str]:
 def model_folder() -> Path:
     """The host's folder of all-MiniLM-L6-v2: config.json, model.safetensors and the tokenizer's files."""
     return pretrained.minilm(say)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random BERT of two layers and its tokenizer, for tests to copy or to mount read-only.
+
+    The processes of pytest-xdist share the folder: the first one makes it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
+    with locked(shared.with_suffix(".lock"), lambda: say("another process makes the tiny model")):
+        if not (shared / "tiny" / "config.json").is_file():
+            shared.mkdir(mode=0o777, exist_ok=True)
+            shared.chmod(0o777)
+            scripts = Path(__file__).parent / "image"
+            volumes = (f"--volume={shared}:/models", f"--volume={scripts}:/tests:ro")
+            text = reviews(8).replace(",", " ") + CONTEXT + " where"
+            argv = ("python", "/tests/tiny_model.py", "/models/tiny", text)
+            containers.works(containers.run(image, *argv, docker_args=volumes))
+    return shared / "tiny"
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from tooling.basis.identity import IDENTITY
 # Prefix of this test session's containers, networks and tags, unique to the checkout and the process.
 PREFIX = f"cpu-train-stack-test-{IDENTITY}-{os.getpid()}-"
 
+# Of a command. Far more than a command needs: tests in other processes use the same cores.
+TIMEOUT_SECONDS = 400.0
+
 _numbers = itertools.count()
 
 
@@ -24,7 +27,7 @@ class RunInImage(Protocol):
         *argv: str,
         env: Mapping[str, str] | None = None,
         docker_args: Sequence[str] = (),
-        timeout: float = 120,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> subprocess.CompletedProcess[str]: ...
 
 
@@ -38,7 +41,7 @@ def run(
     *argv: str,
     env: Mapping[str, str] | None = None,
     docker_args: Sequence[str] = (),
-    timeout: float = 120,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> subprocess.CompletedProcess[str]:
     """`docker run image argv...` with text output. Raises subprocess.TimeoutExpired after the clean-up."""
     name = unique_name()

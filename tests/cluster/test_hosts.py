@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -41,17 +41,14 @@ UNSEEN = "a token with 'quotes' and $signs"
 
 
 @pytest.fixture(scope="module")
-def machines(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def machines(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     """Three hosts, and a tiny model and rows in the folder that they share."""
     bare_hosts.make_image()
     made = Machines(tmp_path_factory.mktemp("machines"))
     try:
         for number, name in enumerate(("alpha", "beta", "gamma")):
             made.start(name, 2201 + number)
-        tests = f"--volume={Path(__file__).parents[1] / 'image'}:/tests:ro"
-        shared = f"--volume={made.shared}:/job"
-        save = ("python", "/tests/tiny_model.py", "/job/tiny", "a film")
-        bare_hosts.docker("run", "--rm", f"--user={os.geteuid()}", tests, shared, image, *save)
+        shutil.copytree(tiny_model, made.shared / "tiny")
         (made.shared / "rows.csv").write_text(ROWS)
         (made.shared / "show.py").write_text(SHOW)
         made.wait()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from tests import containers
 from tests.cluster import pods
 from tests.cluster.pods import Document, Pod
 from tests.image.train_runs import reviews
-from tooling.basis.paths import ROOT
 from tooling.basis.yaml import render
 from tooling.kubernetes.operators import OPERATORS
 
@@ -59,16 +59,13 @@ def nothing_left() -> None:
 
 
 @pytest.fixture(scope="module")
-def claim(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def claim(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A claim with a tiny model and its data. The kubelet makes it the group's to write to; the owner stays."""
     folder = tmp_path_factory.mktemp("claim")
     (folder / "train.csv").write_text(reviews(22))
     os.chown(folder, -1, 1000)
     folder.chmod(0o2775)
-    volumes = [f"--volume={folder}:/pvc", f"--volume={ROOT}/tests/image:/tests:ro"]
-    text = reviews(8).replace(",", " ")
-    made = containers.run(image, "python", "/tests/tiny_model.py", "/pvc/tiny", text, docker_args=volumes)
-    assert made.returncode == 0, made.stderr
+    shutil.copytree(tiny_model, folder / "tiny")
     return folder
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tests.containers import RunInImage
+from tests.containers import TIMEOUT_SECONDS, RunInImage
 from tests.image.rank_scripts import SCRIPTS, Run
-from tests.image.train_runs import CONTEXT, PARITY, mounts, reviews, squad
+from tests.image.train_runs import PARITY, reviews, squad
 
 
 @pytest.fixture
@@ -24,15 +24,11 @@ def run_in_image(image: str) -> RunInImage:
 
 
 @pytest.fixture(scope="session")
-def train_data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def train_data(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mounted as /data: a tiny model and data files, good and bad."""
     folder = tmp_path_factory.mktemp("data")
     folder.chmod(0o777)
-    text = reviews(8).replace(",", " ") + CONTEXT + " where"
-    made = containers.run(
-        image, "python", "/tests/tiny_model.py", "/data/tiny", text, docker_args=mounts(folder, read_only=False)
-    )
-    assert made.returncode == 0, made.stderr
+    shutil.copytree(tiny_model, folder / "tiny")
     files = {
         "train.csv": reviews(22),
         "eval.csv": reviews(13),
@@ -80,7 +76,10 @@ def run(run_in_image: RunInImage, rank_scripts: Path) -> Run:
     """run_in_image with SCRIPTS in /scripts."""
 
     def with_scripts(
-        *argv: str, env: dict[str, str] | None = None, docker_args: Sequence[str] = (), timeout: float = 120
+        *argv: str,
+        env: dict[str, str] | None = None,
+        docker_args: Sequence[str] = (),
+        timeout: float = TIMEOUT_SECONDS,
     ) -> subprocess.CompletedProcess[str]:
         mount = ["--volume", f"{rank_scripts}:/scripts:ro", *docker_args]
         return run_in_image(*argv, env=env, docker_args=mount, timeout=timeout)

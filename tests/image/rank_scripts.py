@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from tests.containers import TIMEOUT_SECONDS
+
 SEE = """
 import json, os, sys, __main__
 import torch, torch.distributed as dist
@@ -65,7 +67,11 @@ SCRIPTS = {"see.py": SEE, "fail.py": FAIL, "agree.py": AGREE, "broken.py": "def 
 
 class Run(Protocol):
     def __call__(
-        self, *argv: str, env: dict[str, str] | None = None, docker_args: Sequence[str] = (), timeout: float = 120
+        self,
+        *argv: str,
+        env: dict[str, str] | None = None,
+        docker_args: Sequence[str] = (),
+        timeout: float = TIMEOUT_SECONDS,
     ) -> subprocess.CompletedProcess[str]: ...
 
 

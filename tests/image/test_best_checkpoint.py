@@ -16,7 +16,7 @@ def test_every_rank_ends_with_the_best_checkpoint_where_it_is_not_the_last(
     run_in_image: RunInImage, backend: str
 ) -> None:
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/best.py")
-    done = run_in_image(*command, docker_args=("--volume", f"{SCRIPTS}:/s:ro"), timeout=240)
+    done = run_in_image(*command, docker_args=("--volume", f"{SCRIPTS}:/s:ro"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "by_score checkpoint-2 5 2,5 best alike",

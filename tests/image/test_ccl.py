@@ -63,14 +63,14 @@ def mounted(script: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_collective_matches_the_reference(run_in_image: RunInImage, ranks: int) -> None:
     command = ("launch", f"--nproc-per-node={ranks}", "--", "run", "--backend", "ccl", "/checks/collectives.py")
-    done = run_in_image(*command, docker_args=CHECKS, timeout=300)
+    done = run_in_image(*command, docker_args=CHECKS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"results of {ranks} ranks are right" in done.stdout
 
 
 def test_ddp_its_hooks_and_fsdp_train_like_gloo(run_in_image: RunInImage) -> None:
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/checks/training.py")
-    done = run_in_image(*command, docker_args=CHECKS, timeout=300)
+    done = run_in_image(*command, docker_args=CHECKS)
     assert done.returncode == 0, done.stdout + done.stderr
     hooks = ("power_sgd_1", "power_sgd_2", "batched_power_sgd", "quantized", "power_sgd in several buckets")
     for name in ("ddp", "ddp_bf16", "ddp_hook", "fsdp", *hooks):

@@ -48,7 +48,7 @@ def run_ranks(run_in_image: RunInImage, scripts: Path, kind: str, ranks: int) ->
     size = {"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}", "OMP_NUM_THREADS": "1"}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     mounts = ("--volume", f"{scripts}:/scripts:ro", "--shm-size", "1g")
-    done = run_in_image("sh", "-c", start, env={**size, **master}, docker_args=mounts, timeout=150)
+    done = run_in_image("sh", "-c", start, env={**size, **master}, docker_args=mounts)
     return done.stdout + done.stderr
 
 

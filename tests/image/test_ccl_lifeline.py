@@ -23,7 +23,7 @@ def run_cases(image: str, cases: str, ranks: int = 2) -> tuple[Reports, str]:
     place = {"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}", "OMP_NUM_THREADS": "1"}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     mounts = ("--volume", f"{SCRIPTS}:/scripts:ro", "--shm-size", "1g")
-    done = containers.run(image, "sh", "-c", start, env={**place, **master}, docker_args=mounts, timeout=200)
+    done = containers.run(image, "sh", "-c", start, env={**place, **master}, docker_args=mounts)
     reports: Reports = {}
     for line in done.stdout.splitlines():
         if line.startswith("{"):

@@ -150,21 +150,21 @@ def growth_without_leaks(output: str) -> dict[str, int]:
 
 
 def test_creating_and_leaving_groups_leaks_nothing(run_in_image: RunInImage) -> None:
-    done = run_in_image(*RUN, "/scripts/cycles.py", "--cycles=100", docker_args=mounted(CHECKS), timeout=300)
+    done = run_in_image(*RUN, "/scripts/cycles.py", "--cycles=100", docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
     assert growth_without_leaks(done.stdout)["allocated"] < 0.5e6, done.stdout
 
 
 def test_aborting_groups_and_recreating_them_without_a_rank_leaks_nothing(run_in_image: RunInImage) -> None:
     command = ("python", "/scripts/recovery.py", "/tmp", "--rounds=50")
-    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS), timeout=400)
+    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
     growth_without_leaks(done.stdout)
 
 
 def test_processes_that_exit_with_a_call_in_flight_do_not_crash(run_in_image: RunInImage) -> None:
     command = ("python", "/scripts/exits.py", "/tmp", "--rounds=20")
-    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS), timeout=300)
+    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "40 processes exited with 0" in done.stdout
 
@@ -192,7 +192,7 @@ def test_edge_case(run_in_image: RunInImage, file: str, case: str) -> None:
     each = f"RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /scripts/{file} {case}"
     start = f"for rank in 0 1; do ({each}; echo end $rank $?) & done; wait"
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    done = run_in_image("sh", "-c", start, env=place, docker_args=mounted(CHECKS), timeout=150)
+    done = run_in_image("sh", "-c", start, env=place, docker_args=mounted(CHECKS))
     assert f"{case}: right" in done.stdout, done.stdout + done.stderr
     assert "end 0 0" in done.stdout, done.stdout + done.stderr
     assert f"end 1 {9 if case == 'failed_creation' else 0}" in done.stdout, done.stdout + done.stderr
@@ -228,7 +228,7 @@ def test_a_rank_that_dies_during_group_creation_is_reported(
     each = "CCL_LOCAL_RANK=$rank RANK=$rank LOCAL_RANK=$rank entrypoint run --backend gloo /scripts/script.py"
     start = f"for rank in 0 1; do ({each} {moment}; echo end $rank $?) & done; wait; ls -A /dev/shm"
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    done = run_in_image("sh", "-c", start, env=place, docker_args=mounted(script.parent), timeout=100)
+    done = run_in_image("sh", "-c", start, env=place, docker_args=mounted(script.parent))
     assert "end 1 137" in done.stdout, done.stdout + done.stderr
     assert "end 0 5" in done.stdout, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0: ")]

@@ -46,8 +46,8 @@ def docker(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="module")
-def node(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A container with the three launchers, a tiny model and eight rows at /job."""
+def node(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A container with the three launchers, a tiny model at /tiny and eight rows at /job."""
     tag, name = f"{containers.unique_name()}:foreign", containers.unique_name()
     recipe = DOCKERFILE.format(image=image, packages=PACKAGES)
     context = tmp_path_factory.mktemp("foreign")
@@ -56,11 +56,10 @@ def node(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         built = docker("build", "--quiet", "--tag", tag, str(context), timeout=600)
         assert built.returncode == 0, built.stderr
         options = ("--user=0", "--hostname=node-0", "--shm-size=1g", "--entrypoint=sleep")
-        tests = ("--volume", f"{Path(__file__).parent}:/tests:ro")
-        started = docker("run", "--detach", "--rm", f"--name={name}", *options, *tests, tag, "900")
+        model = f"--volume={tiny_model}:/tiny:ro"
+        started = docker("run", "--detach", "--rm", f"--name={name}", *options, model, tag, "900")
         assert started.returncode == 0, started.stderr
-        save = "python /tests/tiny_model.py /job/tiny 'a film'"
-        files = f"install -d -m 0777 /job && {save} && printf '%s' '{ROWS}' > /job/rows.csv"
+        files = f"install -d -m 0777 /job && printf '%s' '{ROWS}' > /job/rows.csv"
         made = docker("exec", name, "sh", "-c", files)
         assert made.returncode == 0, made.stderr
         yield name
@@ -86,7 +85,7 @@ def train(node: str, launcher: str, *start: str) -> None:
     """Two ranks train a step; what they say of themselves is what the launcher made them."""
     output = f"/tmp/{launcher.replace(' ', '-')}"
     command = (
-        *("entrypoint", "train", "--model_name_or_path=/job/tiny", "--train_file=/job/rows.csv"),
+        *("entrypoint", "train", "--model_name_or_path=/tiny", "--train_file=/job/rows.csv"),
         *(f"--output_dir={output}", "--do_train", "--max_steps=1", "--per_device_train_batch_size=2"),
         *("--eval_strategy=no", "--save_strategy=no"),
     )

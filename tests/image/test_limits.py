@@ -26,7 +26,7 @@ several_cores = pytest.mark.skipif(CORES < 2, reason=f"needs two physical cores,
 
 
 def look(run: RunInImage, limits: Sequence[str], *command: str) -> dict[str, Any]:
-    done = run("python", "/tests/limits.py", *command, docker_args=[*MOUNT, *limits], timeout=300)
+    done = run("python", "/tests/limits.py", *command, docker_args=[*MOUNT, *limits])
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["code"] == 0, done.stderr
@@ -57,15 +57,17 @@ def test_a_training_process_keeps_to_the_containers_limits(
     assert json.loads(found["printed"])["threads"] == threads
 
 
-def test_the_trainer_runs_bound_and_preloaded_on_a_read_only_file_system(run_in_image: RunInImage) -> None:
+def test_the_trainer_runs_bound_and_preloaded_on_a_read_only_file_system(
+    run_in_image: RunInImage, tiny_model: Path
+) -> None:
     rows = "\\n".join(f"word {number},{number % 2}" for number in range(8))
     shell = f"""
-        python /tests/tiny_model.py /tmp/tiny 'word text' && printf 'text,label\\n{rows}\\n' >/tmp/rows.csv &&
-        exec python /tests/limits.py train --model_name_or_path /tmp/tiny --train_file /tmp/rows.csv \\
+        printf 'text,label\\n{rows}\\n' >/tmp/rows.csv &&
+        exec python /tests/limits.py train --model_name_or_path /tiny --train_file /tmp/rows.csv \\
             --output_dir /tmp/output --max_steps 2 --save_strategy no --bf16 true
     """
     limits = ["--read-only", "--tmpfs", "/tmp:mode=1777", "--cpuset-cpus", LAST, "--env", "HOME=/tmp"]
-    done = run_in_image("sh", "-c", shell, docker_args=[*MOUNT, *limits], timeout=300)
+    done = run_in_image("sh", "-c", shell, docker_args=[*MOUNT, *limits, "--volume", f"{tiny_model}:/tiny:ro"])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["code"] == 0, done.stderr

@@ -28,8 +28,9 @@ from tests import containers, registry, second_engine
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.engine import api
+from tooling.engine import docker as docker_client
 from tooling.engine.api import Engine
-from tooling.image import base, build, inspect, push, sbom
+from tooling.image import base, build, inspect, push, recipe, sbom
 from tooling.image.choice import Choice
 from tooling.image.inspect import Inventory
 from tooling.image.registry import Registry, Target
@@ -211,7 +212,11 @@ def test_a_push_during_the_checks_is_not_overwritten(
         (inspect, "doctor", []),
         (inspect, "mismatch", None),
         (status, "is_tested", True),
-        (sbom, "labels_of", {build.REVISION_LABEL: revision}),
+        (
+            docker_client,
+            "read_image",
+            docker_client.LocalImage("made", 1, {recipe.REVISION_LABEL: revision}, (), {}),
+        ),
         (sbom, "document", "{}"),
     ):
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)

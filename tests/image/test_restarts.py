@@ -48,13 +48,11 @@ LAUNCH = ("entrypoint", "launch", "--nproc-per-node=2", "--max-restarts=3", "--"
 
 
 @pytest.fixture(scope="module")
-def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mounted as /data: a tiny model, and rows for training and evaluation."""
     folder = tmp_path_factory.mktemp("data")
     folder.chmod(0o777)
-    argv = ("python", "/tests/tiny_model.py", "/data/tiny", reviews(8).replace(",", " "))
-    made = containers.run(image, *argv, docker_args=mounts(folder, read_only=False))
-    assert made.returncode == 0, made.stderr
+    shutil.copytree(tiny_model, folder / "tiny")
     (folder / "train.csv").write_text(reviews(22))
     (folder / "eval.csv").write_text(reviews(13))
     return folder
@@ -64,7 +62,7 @@ def data(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kill_at(image: str, data: Path, output_folder: Path) -> Any:
     def run(moments: list[str], *command: str) -> subprocess.CompletedProcess[str]:
         argv = ("python", "-c", KILL_AT, "|".join(moments), "|".join(command))
-        return containers.run(image, *argv, docker_args=mounts(data, output_folder), timeout=240)
+        return containers.run(image, *argv, docker_args=mounts(data, output_folder))
 
     return run
 
@@ -75,7 +73,7 @@ def earlier(image: str, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
     output = tmp_path_factory.mktemp("earlier")
     output.chmod(0o777)
     argv = ("train", *line("/output/run", **{**SAVING, "max_steps": 60}))
-    done = containers.run(image, *argv, docker_args=mounts(data, output), timeout=120)
+    done = containers.run(image, *argv, docker_args=mounts(data, output))
     assert done.returncode == 0, done.stderr
     return output / "run"
 

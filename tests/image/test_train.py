@@ -72,7 +72,7 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
 def two_ranks(image: str, train_data: Path, output_folder: Path) -> Any:
     def run(**changes: object) -> subprocess.CompletedProcess[str]:
         argv = ["launch", "--nproc-per-node", "2", "--", "train", *line("/output/run", **changes)]
-        return containers.run(image, *argv, docker_args=mounts(train_data, output_folder), timeout=240)
+        return containers.run(image, *argv, docker_args=mounts(train_data, output_folder))
 
     return run
 
@@ -230,7 +230,6 @@ def test_a_pretrained_model_learns_in_bf16(
             eval_on_start=True,
         ),
         docker_args=[*mounts(train_data, output_folder), "--volume", f"{model_folder}:/model:ro"],
-        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     found = result(output_folder / "run")

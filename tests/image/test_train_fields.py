@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,17 @@ COMMON_FIELDS = {"output_dir", "do_train", "do_eval"}
 
 
 @pytest.fixture(scope="module")
-def tried(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+def tried(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """All cases, by two ranks that train one after another; and the folder that they wrote to."""
     data, output = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("output")
     for folder in (data, output):
         folder.chmod(0o777)
     (data / "train.csv").write_text(reviews(22))
     (data / "eval.csv").write_text(reviews(13))
-    (data / "words").write_text(reviews(8).replace(",", " "))
-    script = (
-        'cd /tests && python tiny_model.py /data/tiny "$(cat /data/words)" && '
-        "entrypoint launch --nproc-per-node=2 -- run --backend=gloo --timeout=60 train_fields.py /output/results"
-    )
+    shutil.copytree(tiny_model, data / "tiny")
+    job = ("run", "--backend=gloo", "--timeout=60", "/tests/train_fields.py", "/output/results")
     nowhere, folders = {"HF_ENDPOINT": "http://127.0.0.1:9"}, mounts(data, output, read_only=False)
-    done = containers.run(image, "sh", "-c", script, env=nowhere, docker_args=folders, timeout=400)
+    done = containers.run(image, "launch", "--nproc-per-node=2", "--", *job, env=nowhere, docker_args=folders)
     document = json.loads((output / "results").read_text())
     assert len(document["runs"]) == len(CASES), (name_of(CASES[len(document["runs"]) - 1]), done.stderr)
     return document, output

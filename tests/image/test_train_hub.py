@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def pushes(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Any], Path]:
+def pushes(
+    image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], list[Any], Path]:
     """What each run printed and returned, what came to the hub, and the folder that they wrote to."""
     data, output = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("output")
     for folder in (data, output):
@@ -37,10 +40,11 @@ def pushes(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     (data / "train.csv").write_text(reviews(22))
     (data / "eval.csv").write_text(reviews(13))
     (data / "lines").write_text(json.dumps(list(LINES.values())))
-    (data / "words").write_text(reviews(8).replace(",", " "))
-    script = 'cd /tests && python tiny_model.py /data/tiny "$(cat /data/words)" && python small_hub.py /data/lines'
+    shutil.copytree(tiny_model, data / "tiny")
     environment, folders = {"HF_TOKEN": "hf_secret"}, mounts(data, output, read_only=False)
-    done = containers.run(image, "sh", "-c", script, env=environment, docker_args=folders, timeout=200)
+    done = containers.run(
+        image, "python", "/tests/small_hub.py", "/data/lines", env=environment, docker_args=folders
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     return dict(zip(LINES, document["runs"], strict=True)), document["commits"], output

@@ -71,7 +71,7 @@ def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]])
     output.chmod(0o777)
     (output / "lines.json").write_text(json.dumps(list(lines.values())))
     done = containers.run(
-        image, "python", "/tests/many_runs.py", "/output/lines.json", docker_args=mounts(data, output), timeout=300
+        image, "python", "/tests/many_runs.py", "/output/lines.json", docker_args=mounts(data, output)
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(lines, json.loads(done.stdout), strict=True))

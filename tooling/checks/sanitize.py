@@ -11,7 +11,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.engine import api, docker
-from tooling.image import base, build
+from tooling.image import base, build, recipe
 from tooling.pins import parse
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch
@@ -47,13 +47,13 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
             [
                 # ThreadSanitizer needs fixed addresses; Docker's default profile refuses them.
                 *(["--security-opt=seccomp=unconfined"] if thread else []),
-                f"--volume={build.BINDINGS}:/bindings:ro",
-                f"--volume={build.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
+                f"--volume={recipe.BINDINGS}:/bindings:ro",
+                f"--volume={recipe.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
             ],
             limit_seconds=LIMIT_SECONDS,
         )
     finally:  # the layers stay in the build cache
-        subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False)
+        docker.remove_image(tag)
     if done.returncode != 0:
         raise Exit(f"{name} found something or a rank failed: see above", code=done.returncode)
     print(f"{name} found nothing")
@@ -61,7 +61,6 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
 
 def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:
     """The buildx command of ./inv build, stopped at the stage."""
-    staged = build.stage_locks(pin, CACHE / "build" / pin.name)
-    argv = build.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), staged, {})
-    argv[argv.index("--tag") + 1] = tag
+    lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
+    argv = recipe.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), lock_folder, {}, tag)
     return [*argv[:-1], f"--target={STAGE}", argv[-1]]

@@ -2,12 +2,14 @@
 
 An option is declared as `nodes: Annotated[int, "containers to start"] = 2`: its name, type, help and default. A
 parameter whose type is a dataclass stands for the fields of that dataclass that are declared this way; the checks
-are those of the dataclass. A parameter or field named `command` receives the arguments after `--`.
+are those of the dataclass. The default is added to help that does not mention it. A parameter or field named
+`command` receives the arguments after `--`.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -90,7 +92,7 @@ def _argument(option: _Parameter) -> Argument:
     kind = list if get_origin(option.kind) is tuple else option.kind
     if NoneType in get_args(kind):  # int | None: int
         kind = next(member for member in get_args(kind) if member is not NoneType)
-    hidden = kind in (bool, list) or option.default in (None, "")
+    hidden = kind in (bool, list) or option.default in (None, "") or re.search("default|required", option.help)
     return Argument(
         name=option.name.replace("_", "-"),
         attr_name=option.name if "_" in option.name else None,

@@ -7,10 +7,10 @@ from typing import Annotated
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cli.options import JsonOption, Task
-from tooling.image import builds
 from tooling.image import push as image_push
+from tooling.image.build import build_all, build_one
 from tooling.image.choice import Choice, PinOption, SetOption, TorchSourceOption
-from tooling.pins import parse, table
+from tooling.pins import choose, parse, table
 
 
 @Task
@@ -30,9 +30,9 @@ def build(
     if all and (pin or set):
         raise UsageError("build takes --all, or --pin and --set: give one of the two")
     if all:
-        builds.every(torch_source, say)
+        build_all(torch_source, say)
     else:
-        builds.one(pin, set, torch_source, say)
+        build_one(choose.choose(pin, set, torch_source), say)
 
 
 @Task

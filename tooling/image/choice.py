@@ -9,7 +9,7 @@ from typing import Annotated
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.engine.api import Engine
-from tooling.image import build
+from tooling.image import build, recipe
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
 from tooling.pins import choose
@@ -57,7 +57,7 @@ class Choice:
     def backend(self) -> str:
         """The default process group of the image: ccl, or gloo for an image without ccl."""
         row = self.row
-        ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(build.CCL_LABEL)
+        ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(recipe.CCL_LABEL)
         return "gloo" if ccl == Ccl.NONE else "ccl"
 
     @property

@@ -149,6 +149,14 @@ class Pin:
         return _requirements(self.build_packages)
 
     @property
+    def compiled_packages(self) -> dict[str, str]:
+        """What is compiled into the image: this project's bindings. Their distribution has the name of Intel's.
+
+        Their version is the version of torch.
+        """
+        return {INTEL_BINDINGS: self.packages["torch"].partition("+")[0]} if self.ccl is Ccl.BINDINGS else {}
+
+    @property
     def advisories(self) -> tuple[Advisory, ...]:
         """The advisories that apply to the versions in `packages`."""
         return tuple(advisory for advisory in self.known_advisories if advisory.applies_to(self.packages))

@@ -1,8 +1,8 @@
 """images/locks/<pin>.txt: every wheel of a pin with its sha256, in pip's --require-hashes format.
 
-<pin>-build.txt beside it is the same for what is compiled into the image but not installed.
+<pin>-build.txt has the same for packages that are compiled into the image but not installed.
 
-The lock is the only input of a fetch and of an offline install; versions.toml is the input of the lock.
+versions.toml is the input of a lock. A lock is the only input of a fetch and of an offline install.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ def path_of(pin: Pin) -> Path:
 
 
 def build_path_of(pin: Pin) -> Path:
-    """The lock file of what is compiled into the pin's image."""
+    """The lock file of the packages that are compiled into the pin's image."""
     return _folder(pin) / f"{pin.name}-build.txt"
 
 
 def _folder(pin: Pin) -> Path:
-    """A user's own combination is no part of the project."""
+    """The lock of a user's own combination is not part of the repository."""
     return OWN_LOCKS if pin.own else LOCKS
 
 
 def read(pin: Pin) -> dict[str, LockedWheel]:
-    """The pin's wheels by canonical name. Raises UsageError if the lock is missing, broken or not the pin's."""
+    """The pin's wheels by canonical name. Raises UsageError if the lock is missing, malformed or out of date."""
     return _read(pin, path_of(pin), pin.packages)
 
 
 def read_build(pin: Pin) -> dict[str, LockedWheel]:
-    """The same for what is compiled into the pin's image."""
+    """The wheels that are compiled into the pin's image, by canonical name."""
     return _read(pin, build_path_of(pin), pin.build_packages)
 
 
 def write(pin: Pin, say: Say) -> Path:
-    """Resolves the pin's packages with pip and replaces its locks. If anything fails, the old locks stay."""
+    """Resolve the pin's packages with pip and replace its locks. If anything fails, the old locks stay."""
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
     resolved = resolve.resolve(pin, say)
     locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
@@ -78,7 +78,7 @@ def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, Locked
 
 
 def command(pin: Pin) -> str:
-    """What writes the pin's locks."""
+    """The command that writes the pin's locks."""
     if pin.torch_source is TorchSource.DEFAULT:
         row = pin.name.removesuffix(DEFAULT_TORCH_SUFFIX)
         return f"./inv dev lock --pin {row} --torch-source default"

@@ -24,7 +24,7 @@ from tooling.bench.train.measure import RunError
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
-from tooling.engine import api
+from tooling.engine import api, docker
 from tooling.image import build
 from tooling.image.choice import PinOption
 from tooling.pins import choose, parse
@@ -95,12 +95,12 @@ def run(options: Options, say: Say) -> None:
     """
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
-    docker = api.ensure(say)
+    engine = api.ensure(say)
     image = build.build(pin, say)
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
-    cpus = options.cpus or f"0-{docker.cpus - 1}"
+    cpus = options.cpus or f"0-{engine.cpus - 1}"
     started, load = datetime.now(UTC), os.getloadavg()[0]
-    if load > BUSY * docker.cpus:
+    if load > BUSY * engine.cpus:
         say(f"the machine's load average is {load:.1f}: ratios within a round are more reliable than figures")
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
@@ -192,7 +192,7 @@ def _present(row: str) -> str | None:
     """The image of a row, or of the row with the default index's torch, if there is one."""
     pin: Pin = parse.load().pin(row)
     candidates = (pin, choose.choose(row, torch_source=TorchSource.DEFAULT))
-    return next((one.image for one in candidates if build.inspect(one.image)), None)
+    return next((one.image for one in candidates if docker.find_image(one.image)), None)
 
 
 def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:

@@ -192,7 +192,7 @@ def test_the_node_that_failed_first_is_the_one_that_is_named() -> None:
     failed = nodes.first_failure(seen, ["node-0", "node-1", "node-2"])
     assert failed is not None
     assert (failed.name, failed.exit_code) == ("node-1", 137)
-    assert failed.describe() == "ended by signal 9 (exit code 137)"
+    assert failed.describe_end() == "ended by signal 9 (exit code 137)"
 
 
 def test_nodes_that_ended_well_or_still_run_are_no_failure() -> None:
@@ -207,7 +207,7 @@ def test_a_node_whose_container_is_gone_has_failed() -> None:
 
 
 def test_a_node_that_ran_out_of_memory_says_so() -> None:
-    assert "out of memory" in node("node-0", exit_code=137, oom=True).describe()
+    assert "out of memory" in node("node-0", exit_code=137, oom=True).describe_end()
 
 
 @given(text=st.lists(st.sampled_from([b"a", b"\n", b"bc\n", b"\r", b"\nd"])))

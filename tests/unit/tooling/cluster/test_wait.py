@@ -48,7 +48,7 @@ def test_a_node_that_comes_back_has_its_whole_time_again() -> None:
 
 
 def test_a_node_that_has_ended_is_not_held_back() -> None:
-    assert Node("node-1", "p", False, 0, False, "", paused=True, cut_off=True).held_back() == ""
+    assert Node("node-1", "p", False, 0, False, "", paused=True, cut_off=True).stall() == ""
 
 
 def test_an_engine_that_does_not_answer_is_one_line_with_the_cause(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `./inv bench collectives` makes of the image's documents: one document, a table, a picture."""
+"""`./inv bench collectives`: the document, the table and the picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tooling.basis.errors import UsageError
-from tooling.bench import collectives, plots, report
+from tooling.bench import collectives, collectives_report, plots
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def document(where: str, backends: tuple[str, ...] = ("ccl", "gloo")) -> dict[st
 @pytest.fixture
 def merged() -> dict[str, Any]:
     facts = {"date": "2026-01-02T03:04:05+00:00", "image": "sha256:1", "cpus": 2}
-    return report.merge([document("one-container"), document("two-containers")], facts)
+    return collectives_report.merge([document("one-container"), document("two-containers")], facts)
 
 
 def test_a_merged_document_has_every_row_and_ceiling_and_what_they_depend_on(merged: dict[str, Any]) -> None:
@@ -79,14 +79,14 @@ def test_a_speedup_is_for_the_same_case_at_the_same_place() -> None:
         row("two-containers", "ccl", 4096, 40.0),
         row("two-containers", "gloo", 4096, 1000.0),
     ]
-    found = [(entry["where"], entry["bytes"], entry["speedup"]) for entry in report.speedups(rows)]
+    found = [(entry["where"], entry["bytes"], entry["speedup"]) for entry in collectives_report.speedups(rows)]
     assert found == [("one-container", 4096, 200.0), ("two-containers", 4096, 25.0)]
 
 
 def printed(merged: dict[str, Any], width: int = 80) -> list[str]:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(report.table(merged))
+        console.print(collectives_report.table(merged))
     return capture.get().splitlines()
 
 
@@ -102,14 +102,14 @@ def test_the_table_fits_a_narrow_terminal(merged: dict[str, Any]) -> None:
 
 def test_an_image_with_one_backend_has_a_table_without_comparison() -> None:
     facts = {"date": "2026-01-02", "image": "", "cpus": 2}
-    lines = printed(report.merge([document("one-container", ("gloo",))], facts))
+    lines = printed(collectives_report.merge([document("one-container", ("gloo",))], facts))
     assert "is" not in lines[1].split()
     assert "GB/s" in lines[1]
 
 
 def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any]) -> None:
     merged["rows"].reverse()
-    lines = report.lines(merged, "one-container", "all_reduce")
+    lines = collectives_report.lines(merged, "one-container", "all_reduce")
     assert {(line.backend, line.dtype) for line in lines} == {
         ("ccl", "float32"),
         ("ccl", "bfloat16"),
@@ -118,7 +118,7 @@ def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any
     }
     for line in lines:
         assert [size for size, _time, _speed in line.points] == [4096, 25 * MIB]
-    assert report.lines(merged, "one-container", "broadcast") == []
+    assert collectives_report.lines(merged, "one-container", "broadcast") == []
 
 
 def test_the_pictures_ceilings_are_curves_over_the_sizes_that_are_drawn(merged: dict[str, Any]) -> None:
@@ -132,9 +132,9 @@ def test_the_pictures_ceilings_are_curves_over_the_sizes_that_are_drawn(merged: 
 
 
 def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_path: Path) -> None:
-    plots.collectives(merged, "all_reduce", tmp_path / "both.png")
-    alone = report.merge([document("one-container")], {"date": "2026-01-02", "image": "", "cpus": 2})
-    plots.collectives(alone, "all_reduce", tmp_path / "one.png")
+    plots.collectives(merged, tmp_path / "both.png", "all_reduce")
+    alone = collectives_report.merge([document("one-container")], {"date": "2026-01-02", "image": "", "cpus": 2})
+    plots.collectives(alone, tmp_path / "one.png", "all_reduce")
     widths = []
     for name in ("both.png", "one.png"):
         data = (tmp_path / name).read_bytes()
@@ -148,7 +148,7 @@ def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_pat
     ("size", "text"), [(4096, "4 KiB"), (25 * MIB, "25 MiB"), (1 << 30, "1 GiB"), (4092, "4092 B"), (1, "1 B")]
 )
 def test_a_size_is_readable(size: int, text: str) -> None:
-    assert report.readable(size) == text
+    assert collectives_report.readable(size) == text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Two images side by side: the first file in which their layers differ. A stand-in `docker` gives the images."""
+"""The first file in which the layers of two images differ. A stand-in for `docker` provides the images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.image import layers
+from tooling.image import reproduce
 
 # Answers `docker image inspect … NAME` and `docker image save NAME` from files.
 DOCKER = """#!/bin/sh
@@ -39,7 +39,7 @@ def put(folder: Path, name: str, *contents: dict[str, bytes], time: int = 0, mod
     packed = [pack(files) for files in contents[:-1]] + [pack(contents[-1], time, mode)]
     digests = [hashlib.sha256(layer).hexdigest() for layer in packed]
     rootfs = {"Layers": [f"sha256:{digest}" for digest in digests]}
-    (folder / f"{name}.json").write_text(json.dumps({"RootFS": rootfs, "Config": {}}))
+    (folder / f"{name}.json").write_text(json.dumps({"Id": "sha256:1", "Size": 1, "RootFS": rootfs, "Config": {}}))
     blobs = {f"blobs/sha256/{digest}": layer for digest, layer in zip(digests, packed, strict=True)}
     (folder / f"{name}.tar").write_bytes(pack({"oci-layout": b"{}", **blobs}))
 
@@ -59,19 +59,19 @@ def pack(files: dict[str, bytes], time: int = 0, mode: int = 0o644) -> bytes:
 def test_images_with_the_same_layers_do_not_differ(folder: Path) -> None:
     put(folder, "one", FILES, FILES)
     put(folder, "other", FILES, FILES)
-    assert layers.difference("one", "other") is None
+    assert reproduce.difference("one", "other") is None
 
 
-def test_the_first_file_that_differs_is_told_with_what_differs_of_it(folder: Path) -> None:
+def test_the_first_file_that_differs_is_named_with_its_differences(folder: Path) -> None:
     put(folder, "one", {"base": b""}, FILES)
     put(folder, "time", {"base": b""}, FILES, time=7)
     put(folder, "mode", {"base": b""}, FILES, mode=0o600)
     put(folder, "content", {"base": b""}, {**FILES, "opt/a": b"x", "opt/b": b"y"})
     put(folder, "fewer", {"base": b""}, {"etc/passwd": b"root", "opt/b": b"b"})
     put(folder, "layers", {"base": b""})
-    assert layers.difference("one", "time") == "layer 1: opt/b: time 0 and 7"
-    assert layers.difference("one", "mode") == "layer 1: opt/b: mode '644' and '600'"
-    told = layers.difference("one", "content") or ""
-    assert told.startswith("layer 1: opt/a: content '")
-    assert layers.difference("one", "fewer") == "layer 1: one has opt/a where the other has opt/b"
-    assert layers.difference("one", "layers") == "one image has 1 layers, the other has more"
+    assert reproduce.difference("one", "time") == "layer 1: opt/b: time 0 and 7"
+    assert reproduce.difference("one", "mode") == "layer 1: opt/b: mode '644' and '600'"
+    found = reproduce.difference("one", "content") or ""
+    assert found.startswith("layer 1: opt/a: content '")
+    assert reproduce.difference("one", "fewer") == "layer 1: one has opt/a where the other has opt/b"
+    assert reproduce.difference("one", "layers") == "one image has 1 layers, the other has more"

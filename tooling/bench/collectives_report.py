@@ -1,4 +1,4 @@
-"""What a measurement of collectives says: one document from every place, a table, the data of a plot. Pure."""
+"""The report of `./inv bench collectives`: one document for all places, a table, and the data of a plot. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tooling.bench.output import Document
+
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
-# torch's own process group on CPUs: what the others are compared with.
+# torch's own process group on CPUs, with which other backends are compared.
 BASELINE = "gloo"
-# The shares that bound each collective's bandwidth are explained in entrypoints/bench/report.py, inside the image.
+# entrypoints/bench/report.py, inside the image, explains what bounds each collective's bandwidth.
 _KEY = ("where", "collective", "dtype", "bytes")
 
 Row = Mapping[str, Any]
-Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A backend's curve: (bytes, microseconds, GB/s) by rising size."""
+    """The curve of a backend: points (bytes, microseconds, GB/s) in the order of the size."""
 
     backend: str
     dtype: str
@@ -30,7 +31,7 @@ class Line:
 
 
 def merge(documents: Sequence[Document], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """One document from those of every place: all rows, all ceilings, the rest as the first says."""
+    """One document with the rows and ceilings of all documents. The versions come from the first."""
     rows = [row for document in documents for row in document["rows"]]
     return {
         **facts,
@@ -43,7 +44,7 @@ def merge(documents: Sequence[Document], facts: Mapping[str, Any]) -> dict[str, 
 
 
 def speedups(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """How many times faster each backend is than BASELINE, for each case that both were measured on."""
+    """The speed-up of each backend over BASELINE, for each case with both."""
     baseline = {_key(row): row["latency_us"] for row in rows if row["backend"] == BASELINE}
     return [
         {
@@ -57,7 +58,7 @@ def speedups(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def places(document: Document) -> list[str]:
-    """The `where` of the rows, in their order."""
+    """The values of `where`, in the order of the rows."""
     return _distinct(row["where"] for row in document["rows"])
 
 
@@ -68,7 +69,7 @@ def title(document: Document, where: str) -> str:
 
 
 def table(document: Document) -> RenderableType:
-    """A table for each place, its ceilings beneath."""
+    """A table for each place, followed by its ceilings."""
     parts: list[RenderableType] = []
     for where in places(document):
         ceilings = [ceiling for ceiling in document["ceilings"] if ceiling["where"] == where]
@@ -82,17 +83,16 @@ def _table_of(document: Document, where: str) -> Table:
     backends = _distinct(row["backend"] for row in rows)
     ratios = {(_key(entry), entry["backend"]): entry["speedup"] for entry in document["speedups"]}
     compared = [backend for backend in backends if backend != BASELINE and BASELINE in backends]
-    # Not the baseline's, where there is another: a table of 80 characters has no room, the document has them.
+    # Without the bandwidth of the baseline if there are other backends, to fit into 80 characters.
     with_speed = compared or backends
-    # Without borders and with one space between its columns, so that it fits a narrow terminal.
-    made = Table(title=title(document, where), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    result = Table(title=title(document, where), title_justify="left", box=None, padding=(0, 1, 0, 0))
     for name in ("collective", "type"):
-        made.add_column(name, no_wrap=True)
-    names = ["size", *(f"{backend} us" for backend in backends), *(f"{backend} is" for backend in compared)]
+        result.add_column(name, no_wrap=True)
+    names = ["size", *(f"{backend} us" for backend in backends), *("speed-up" for _ in compared)]
     for backend in with_speed:
         names += [f"{backend} GB/s", "of ceiling"]
     for name in names:
-        made.add_column(name, justify="right", no_wrap=True)
+        result.add_column(name, justify="right", no_wrap=True)
     for key in _distinct(_key(row) for row in rows):
         of_backend = {row["backend"]: row for row in rows if _key(row) == key}
         some = next(iter(of_backend.values()))
@@ -101,12 +101,12 @@ def _table_of(document: Document, where: str) -> Table:
         cells += [f"{ratios[key, name]:.1f}x" if (key, name) in ratios else "" for name in compared]
         for name in with_speed:
             cells += _speed(of_backend.get(name))
-        made.add_row(*cells)
-    return made
+        result.add_row(*cells)
+    return result
 
 
 def lines(document: Document, where: str, collective: str) -> list[Line]:
-    """The curves of one collective at one place."""
+    """The curves of a collective at one place."""
     rows = [row for row in document["rows"] if (row["where"], row["collective"]) == (where, collective)]
     return [
         Line(
@@ -125,7 +125,7 @@ def lines(document: Document, where: str, collective: str) -> list[Line]:
 
 
 def readable(size: float) -> str:
-    """`4 KiB`, `25 MiB`; bytes where it is no whole number of those."""
+    """`4 KiB` or `25 MiB`, or bytes for sizes that are not a multiple of these units."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor and size % factor == 0:
             return f"{size / factor:g} {unit}"
