@@ -51,7 +51,7 @@ def push(
 def sbom(
     pin: PinOption = None,
     torch_source: TorchSourceOption = "row",
-    output: Annotated[str | None, "the file to write; default .cache/sbom/PIN.spdx.json"] = None,
+    output: Annotated[str | None, "the file to write; default: .cache/sbom/PIN.spdx.json"] = None,
 ) -> None:
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
     from tooling.image import sbom as image_sbom  # spdx-tools takes 0.4 s to import
