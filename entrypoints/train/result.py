@@ -29,7 +29,7 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "datas
 def document(
     setup: Setup, trainer: CpuTrainer, metrics: dict[str, float], tokens: Count, replicas: list[Replica]
 ) -> dict[str, Any]:
-    """The content of result.json, except for facts that only the process knows (see run.py).
+    """The content of result.json, except for the keys that run.py adds.
 
     `metrics`: of the final weights, empty without evaluation. `tokens`: of all ranks.
     """
