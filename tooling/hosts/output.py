@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tooling.cluster.follow import lines
-from tooling.hosts import container as containers
+from tooling.hosts import container
 from tooling.hosts.remote import Remote
 
 LAST_LINES = 3
@@ -31,9 +31,9 @@ class Output:
         self._last: dict[str, deque[bytes]] = {}
         self._readers: list[threading.Thread] = []
 
-    def read(self, remote: Remote, container: str, has_rank_0: bool) -> None:
-        """Starts to read the output of a container."""
-        target = (remote, container, has_rank_0)
+    def read(self, remote: Remote, name: str, has_rank_0: bool) -> None:
+        """Starts to read the output of the container `name`."""
+        target = (remote, name, has_rank_0)
         self._readers.append(threading.Thread(target=self._copy, args=target, daemon=True))
         self._readers[-1].start()
 
@@ -56,8 +56,8 @@ class Output:
             if self._source(host.decode(errors="replace"), rest) in self._last:
                 self._show(line)
 
-    def _copy(self, remote: Remote, container: str, has_rank_0: bool) -> None:
-        for line in lines(containers.output(remote, container)):
+    def _copy(self, remote: Remote, name: str, has_rank_0: bool) -> None:
+        for line in lines(container.output(remote, name)):
             with self._lock:
                 if self._file.closed:
                     return

@@ -19,9 +19,8 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
-from tooling.checks.faults import trial as trials
 from tooling.checks.faults.faults import FAULTS, Fault
-from tooling.checks.faults.trial import Trial
+from tooling.checks.faults.trial import Trial, inject, small_file_system
 from tooling.cluster import demo_data, pretrained
 from tooling.cluster.compose import LAUNCHERS
 from tooling.cluster.run import writable_folder
@@ -108,7 +107,7 @@ def run(only: str, launcher: str, say: Say) -> None:
         for fault in chosen:
             for name in launchers:
                 say(f"{fault.name} under {name}: {fault.description}")
-                results.append(_inject(fault, name, data, baseline))
+                results.append(_try(fault, name, data, baseline))
                 cells = zip(COLUMNS[2:], results[-1].cells()[2:], strict=True)
                 say("  " + ", ".join(f"{column}: {cell or 'none'}" for column, cell in cells))
     document = {"rows": [result.row() for result in results], "timeout_seconds": TIMEOUT_SECONDS}
@@ -178,15 +177,15 @@ def _baseline_losses(data: Path) -> dict[int, float]:
     return found
 
 
-def _inject(fault: Fault, launcher: str, data: Path, baseline: Mapping[int, float]) -> Result:
+def _try(fault: Fault, launcher: str, data: Path, baseline: Mapping[int, float]) -> Result:
     output = _empty_output()
     options = (f"--data={data}", f"--output={output}", "--offline")
-    with trials.small_file_system(output, fault.output_megabytes) as enlarge:
+    with small_file_system(output, fault.output_megabytes) as enlarge:
         writable_folder(output)
         limit = TIMEOUT_SECONDS + 60
         ready = rf"step {FAULT_STEP}/"
         command = (*TRAIN, f"--ddp_timeout={TIMEOUT_SECONDS}")
-        trial = trials.run(fault, launcher, options, command, ready, limit)
+        trial = inject(fault, launcher, options, command, ready, limit)
         (FOLDER / f"{fault.name}-{launcher}.txt").write_text(trial.output, encoding="utf-8")
         enlarge()
         recovery = _recover(launcher, options, output, trial.output, baseline)

@@ -15,7 +15,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.checks.faults.faults import Fault, Running
 from tooling.cluster import leftovers
-from tooling.cluster import run as cluster
+from tooling.cluster.run import CLUSTERS
 
 START_SECONDS = 600.0
 _POLL_SECONDS = 0.1
@@ -35,7 +35,7 @@ class Trial:
     output: str
 
 
-def run(
+def inject(
     fault: Fault, launcher: str, options: Sequence[str], command: Sequence[str], ready: str, limit_seconds: float
 ) -> Trial:
     """Starts `./inv up` with two nodes of one rank, injects the fault once the output matches `ready`, and waits.
@@ -55,7 +55,7 @@ def run(
         "--",
         *command,
     ]
-    log = cluster.CLUSTERS / f"{name}.fault.txt"
+    log = CLUSTERS / f"{name}.fault.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
