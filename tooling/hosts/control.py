@@ -25,16 +25,7 @@ def logs(job: Record, follow: bool) -> None:
         print(log.read_text(encoding="utf-8", errors="replace"), end="")
         return
     with ExitStack() as stack:
-        remotes = _connect_all(job, stack)
-        lock = threading.Lock()
-        readers = []
-        for remote, container in zip(remotes, job.containers, strict=True):
-            target = (remote, commands.logs(container, follow), lock, sys.stdout.buffer)
-            readers.append(threading.Thread(target=_copy, args=target, daemon=True))
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
+        _copy_output(job, _connect_all(job, stack), follow, sys.stdout.buffer)
 
 
 def status(job: Record) -> list[tuple[str, str, str]]:
@@ -55,10 +46,8 @@ def stop(job: Record) -> None:
     with ExitStack() as stack:
         remotes = _connect_all(job, stack)
         if job.detached:
-            lock = threading.Lock()
             with record.log_of(job.name).open("wb") as file:
-                for remote, container in zip(remotes, job.containers, strict=True):
-                    _copy(remote, commands.logs(container, follow=False), lock, file)
+                _copy_output(job, remotes, follow=False, target=file)
         remove_containers(job, remotes)
     if job.detached:  # otherwise the ./inv launch that watches the job records its end
         record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE))
@@ -79,11 +68,24 @@ def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
         each(part, remove, [remote.name for remote in part])
 
 
-def _copy(remote: Remote, command: str, lock: threading.Lock, target: BinaryIO) -> None:
-    for line in lines(remote.stream(command)):
-        with lock:
-            target.write(f"{remote.name} | ".encode() + line)
-            target.flush()
+def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: BinaryIO) -> None:
+    """Copies the output of all containers to `target`, each line behind its host's name."""
+    lock = threading.Lock()
+
+    def copy(remote: Remote, container: str) -> None:
+        for line in lines(remote.stream(commands.logs(container, follow))):
+            with lock:
+                target.write(f"{remote.name} | ".encode() + line)
+                target.flush()
+
+    readers = [
+        threading.Thread(target=copy, args=pair, daemon=True)  # daemon: ctrl-C ends --follow
+        for pair in zip(remotes, job.containers, strict=True)
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
 
 
 def _connect_all(job: Record, stack: ExitStack) -> list[Remote]:
