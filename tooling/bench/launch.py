@@ -52,7 +52,7 @@ def launchers(ranks: int) -> list[Launcher]:
 
 
 def run(pin_name: str | None, ranks: int, rounds: int, options: Sequence[str], as_json: bool, say: Say) -> None:
-    """Measures each launcher `rounds` times. Writes .cache/bench/launch-TIME.json and prints the result.
+    """Measure each launcher `rounds` times. Write .cache/bench/launch-TIME.json and print the result.
 
     `options` are arguments of the loop. Raises Exit if a job fails.
     """

@@ -161,7 +161,7 @@ def seconds(job: Job, nodes: int, values: Mapping[str, float]) -> float:
 
 
 def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
-    """Predicts a job, with the error bars of all inputs. Errors of the node's speed cancel in the efficiency."""
+    """Predict a job, with the error bars of all inputs. Errors of the node's speed cancel in the efficiency."""
     estimates = vars(inputs)
     values = {name: estimate.value for name, estimate in estimates.items()}
     one = step(job, nodes, values)

@@ -74,7 +74,7 @@ def state(remote: Remote, container: str, timeout: float) -> State | None:
 
 
 def wait(remote: Remote, container: str) -> End:
-    """Waits for the end of the container, without a time limit."""
+    """Wait for the end of the container, without a time limit."""
     restarted = False
     while True:
         # Each `docker wait` is short, so that state() notices if Docker hangs.

@@ -19,7 +19,7 @@ from tooling.hosts.remote import Remote, RemoteError, connect, each
 
 
 def logs(job: Record, follow: bool) -> None:
-    """Prints the job's log, or for a detached job the output of its containers so far."""
+    """Print the job's log, or for a detached job the output of its containers so far."""
     log = record.log_of(job.name)
     if log.is_file():
         print(log.read_text(encoding="utf-8", errors="replace"), end="")
@@ -40,7 +40,7 @@ def status(job: Record) -> list[tuple[str, str, str]]:
 
 
 def stop(job: Record) -> None:
-    """Stops the job and removes its containers. Its log stays."""
+    """Stop the job and remove its containers. Its log stays."""
     if job.ended:
         raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to stop")
     with ExitStack() as stack:
@@ -55,7 +55,7 @@ def stop(job: Record) -> None:
 
 
 def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
-    """Removes a job's containers, that of mpirun first. Raises UsageError with a line for each host that fails."""
+    """Remove a job's containers, that of mpirun first. Raises UsageError with a line for each host that fails."""
     by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
 
     def remove(remote: Remote) -> None:
@@ -69,7 +69,7 @@ def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
 
 
 def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: BinaryIO) -> None:
-    """Copies the output of all containers to `target`, each line behind its host's name."""
+    """Copy the output of all containers to `target`, each line behind its host's name."""
     lock = threading.Lock()
 
     def copy(remote: Remote, container: str) -> None:

@@ -32,18 +32,18 @@ class Output:
         self._readers: list[threading.Thread] = []
 
     def read(self, remote: Remote, name: str, has_rank_0: bool) -> None:
-        """Starts to read the output of the container `name`."""
+        """Start to read the output of the container `name`."""
         target = (remote, name, has_rank_0)
         self._readers.append(threading.Thread(target=self._copy, args=target, daemon=True))
         self._readers[-1].start()
 
     def wait(self) -> None:
-        """Waits until the complete output of the containers, which have ended, is read."""
+        """Wait until the complete output of the containers, which have ended, is read."""
         for reader in self._readers:
             reader.join(END_SECONDS)
 
     def close(self, failed: bool) -> None:
-        """Shows the lines that are still hidden: the last ones of each rank, or all of them if the job failed."""
+        """Show the lines that are still hidden: the last ones of each rank, or all of them if the job failed."""
         with self._lock:
             self._file.close()
         if not failed:

@@ -88,7 +88,7 @@ class Result:
 
 
 def run(only: str, launcher: str, say: Say) -> None:
-    """Injects the chosen faults, writes .cache/faults/faults.json, and prints a table.
+    """Inject the chosen faults, write .cache/faults/faults.json, and print a table.
 
     Raises Exit with code 1 if a job did not end or resume as expected.
     """
@@ -195,7 +195,7 @@ def _try(fault: Fault, launcher: str, data: Path, baseline: Mapping[int, float])
 def _recover(
     launcher: str, options: Sequence[str], output: Path, printed: str, baseline: Mapping[int, float]
 ) -> Recovery | None:
-    """Resumes the job. None if it fails, or does not resume from a checkpoint."""
+    """Resume the job. None if it fails, or does not resume from a checkpoint."""
     done = _train(launcher, options, "--resume_from_checkpoint=true")
     if done is None:
         return None

@@ -38,7 +38,7 @@ class Trial:
 def inject(
     fault: Fault, launcher: str, options: Sequence[str], command: Sequence[str], ready: str, limit_seconds: float
 ) -> Trial:
-    """Starts `./inv up` with two nodes of one rank, injects the fault once the output matches `ready`, and waits.
+    """Start `./inv up` with two nodes of one rank, inject the fault once the output matches `ready`, and wait.
 
     Raises UsageError if the output never matches, and TimeoutExpired if the job does not end within
     `limit_seconds` after the fault. In both cases, the job is terminated.
@@ -87,7 +87,7 @@ def inject(
 
 @contextmanager
 def small_file_system(folder: Path, megabytes: int) -> Iterator[Callable[[], object]]:
-    """Mounts a small file system in memory at `folder`, and yields a function that enlarges it.
+    """Mount a small file system in memory at `folder`, and yield a function that enlarges it.
 
     Does nothing if `megabytes` is 0. Raises UsageError if the user cannot mount file systems.
     """
@@ -121,5 +121,5 @@ def _is_detected(fault: Fault, launcher: str, log: Path) -> bool:
 
 
 def _restore_sigint() -> None:
-    """Restores SIGINT: a shell starts background jobs with SIGINT ignored, which their children inherit."""
+    """Restore SIGINT: a shell starts background jobs with SIGINT ignored, which their children inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
