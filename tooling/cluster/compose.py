@@ -120,37 +120,39 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
 
     `keys`: the folder that tooling.cluster.keys fills, for mpirun only.
     """
-    shares = dict(zip(spec.node_names, divide(cores, spec.nodes), strict=True))
-    limits: dict[str, str | int] = {}
+    uid, gid = container_user()
+    common: dict[str, Any] = {"image": spec.image, "user": f"{uid}:{gid}", "labels": LABELS}
+    environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    limits: dict[str, str | int] = {"shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus())}
     if spec.memory:
         limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
     if spec.cpus:
         limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": round(spec.cpus * CPU_PERIOD_US)}
-    environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    if spec.launcher == "mpirun":
+        # ssh refuses private keys that other users can read: sshd and ssh use copies in this folder, in memory.
+        common["tmpfs"] = [f"/run/ssh:mode=0700,uid={uid},gid={gid},size=1m"]
     services: dict[str, Any] = {}
-    for node_rank, (name, share) in enumerate(shares.items()):
+    for node_rank, (name, share) in enumerate(zip(spec.node_names, divide(cores, spec.nodes), strict=True)):
         services[name] = {
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
-            "labels": LABELS,
+            **common,
             "cpuset": format_cpu_list(cpu for core in share for cpu in core.cpus),
-            "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
             "volumes": [_volume(mount) for mount in spec.mounts],
         }
         if spec.launcher == "mpirun":
             services[name]["volumes"] += _key_volumes(keys, name)
-        else:
-            launch = launchers.launch(
-                spec.command,
-                ranks_per_node=spec.ranks_per_node,
-                nodes=spec.nodes,
-                node_rank=node_rank,
-                master_addr=spec.node_names[0],
-                master_port=contract.MASTER_PORT,
-            )
-            services[name]["command"] = [_escape(word) for word in launch]
-            services[name]["environment"] = environment
+            continue
+        launch = launchers.launch(
+            spec.command,
+            ranks_per_node=spec.ranks_per_node,
+            nodes=spec.nodes,
+            node_rank=node_rank,
+            master_addr=spec.node_names[0],
+            master_port=contract.MASTER_PORT,
+        )
+        services[name] |= {"command": [_escape(word) for word in launch], "environment": environment}
     if spec.launcher == "mpirun":
         launch = launchers.mpi_launch(
             spec.command,
@@ -162,7 +164,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
-            "labels": LABELS,
+            **common,
             "command": [_escape(word) for word in launch],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
@@ -177,25 +179,17 @@ def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
     return ["docker", "compose", "--project-name", project, *files, *arguments]
 
 
-def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def call(command: Sequence[str]) -> str:
     """Run a compose command and return its output.
 
     If the command fails, raises EngineLostError if the engine does not answer, otherwise UsageError with the last
     line of compose's output.
     """
-    result = subprocess.run(
-        command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         error = EngineLostError if find.find().engine is None else UsageError
         raise error(f"{' '.join(command[:4])} … failed: {last_line(result.stderr)}")
     return result.stdout
-
-
-def template_variables(spec: ClusterSpec) -> dict[str, str]:
-    """The variables in compose/*.yaml."""
-    uid, gid = container_user()
-    return {"CTS_IMAGE": spec.image, "CTS_USER": f"{uid}:{gid}", "CTS_UID": str(uid), "CTS_GID": str(gid)}
 
 
 def container_user() -> tuple[int, int]:

@@ -29,11 +29,11 @@ class Node:
     """
 
     name: str
-    project: str
-    running: bool
-    exit_code: int
-    out_of_memory: bool
-    finished_at: str
+    project: str = ""
+    running: bool = False
+    exit_code: int = 0
+    out_of_memory: bool = False
+    finished_at: str = ""
     error: str = ""
     paused: bool = False
     cut_off: bool = False
@@ -114,15 +114,7 @@ def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None
         return min(failed, key=lambda node: node.finished_at)
     removed = sorted(set(expected) - {node.name for node in nodes})
     if removed:
-        return Node(
-            name=removed[0],
-            project="",
-            running=False,
-            exit_code=contract.KILLED_EXIT_CODE,
-            out_of_memory=False,
-            finished_at="",
-            error=_REMOVED,
-        )
+        return Node(removed[0], exit_code=contract.KILLED_EXIT_CODE, error=_REMOVED)
     return None
 
 

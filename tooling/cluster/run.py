@@ -79,8 +79,7 @@ def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
 
 def _start_containers(spec: ClusterSpec, file: Path) -> None:
     """Create and start the containers, and record their IDs. Neither builds nor pulls images."""
-    command = compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file)
-    compose.call(command, compose.template_variables(spec))
+    compose.call(compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file))
     listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
     with _containers(spec.name).open("a", encoding="ascii") as stream:
         stream.write(listed)

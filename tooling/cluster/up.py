@@ -20,7 +20,6 @@ from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.run import Outcome
 from tooling.engine import api
-from tooling.image import choice
 from tooling.image.choice import Choice
 
 
@@ -32,14 +31,14 @@ class Request:
     choice: Choice
     data: Annotated[str | None, "a folder on this machine, mounted read-only at /data in every container"] = None
     output: Annotated[
-        str | None, "a folder on this machine, mounted writable at /output; default .cache/clusters/NAME/output"
+        str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
     env: Annotated[
         tuple[str, ...],
         "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
     ] = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
-    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint"] = 0
+    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -58,7 +57,7 @@ def up(request: Request) -> None:
     output = Mount(cluster.writable_folder(folder), "/output", read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     docker = api.ensure(say)
-    image = choice.image(request.choice, docker, say)
+    image = request.choice.ensure_image(docker, say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         cluster.start(spec, docker, say)
@@ -87,16 +86,13 @@ def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_rest
 
 def down(name: str | None) -> None:
     """Remove a cluster. Without a name: the only running cluster."""
-    names = _names()
-    chosen = name or _only(names)
-    if chosen not in names:
-        raise UsageError(f"no cluster is named {chosen!r}: {_listed(names)}")
+    chosen = _choose(name, _names())
     cluster.take_down(chosen)
     say(f"cluster {chosen} is down")
 
 
 def status(name: str | None) -> list[tuple[str, str, str]]:
-    """Cluster, name and state of each node of a cluster, or of every cluster. Raises UsageError without nodes."""
+    """Cluster, name and state of each node of a cluster, or of every cluster."""
     seen = nodes.of_checkout(cluster.check_name(name) if name else None)
     if not seen:
         raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")
@@ -108,15 +104,13 @@ def status(name: str | None) -> list[tuple[str, str, str]]:
 
 def logs(name: str | None, follow: bool) -> None:
     """Print a cluster's output: from its containers while it runs, from its log file afterwards."""
-    names = _names()
-    chosen = name or _only(names or _ended())
-    if chosen in names:
+    running, ended = _names(), _ended()
+    chosen = _choose(name, sorted({*running, *ended}) if name else running or ended)
+    if chosen in running:
         arguments = ["logs", "--no-color", *(["--follow"] if follow else [])]
         subprocess.run(compose.argv(compose.PROJECT_PREFIX + chosen, *arguments), check=False)
         return
-    log = cluster.folder_of(cluster.check_name(chosen)) / "log.txt"
-    if not log.is_file():
-        raise UsageError(f"no cluster is named {chosen!r}: {_listed(names or _ended())}")
+    log = cluster.folder_of(chosen) / "log.txt"
     print(log.read_text(encoding="utf-8", errors="replace"), end="")
 
 
@@ -143,15 +137,18 @@ def _names() -> list[str]:
 
 
 def _ended() -> list[str]:
-    """The clusters that have a log."""
+    """The clusters that have a log file: they have ended, or ./inv up is writing their log."""
     return sorted(log.parent.name for log in cluster.CLUSTERS.glob("*/log.txt"))
 
 
-def _only(names: Sequence[str]) -> str:
+def _choose(name: str | None, names: Sequence[str]) -> str:
+    """`name`, or without a name the only one of `names`. Raises UsageError."""
+    if name in names:
+        return str(name)
+    found = ", ".join(names) or "none"
+    if name:
+        raise UsageError(f"no cluster is named {name!r}, found {found}: ./inv status lists the running clusters")
     if len(names) != 1:
-        raise UsageError(f"expected one cluster, {_listed(names)}: choose one with --name")
+        fix = "choose one with --name" if names else "start one with ./inv up"
+        raise UsageError(f"expected one cluster, found {found}: {fix}")
     return names[0]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"found {', '.join(names)}" if names else "found none"
