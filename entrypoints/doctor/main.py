@@ -74,7 +74,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every check, the quick ones first."""
     place, launcher = _launcher(environ)
     yield launcher
-    wanted = options.local_world_size or (place.local_world_size if place.launcher != "single" else auto())
+    wanted = options.local_world_size or (place.local_world_size if place.launcher != detect.SINGLE else auto())
     yield from checks.attempt("topology", lambda: container.examine_machine(topology.read(), wanted))
     yield from checks.attempt("plan", lambda: _plan(place, wanted, environ))
     yield from checks.attempt(container.SHM, lambda: container.examine_shm(wanted))
@@ -113,7 +113,7 @@ def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check
         place = detect.detect({**environ, "PET_NNODES": ""})
     except UsageError as error:
         return DistributedEnvironment(), checks.refusal("launcher", error)
-    if place.launcher == "single":
+    if place.launcher == detect.SINGLE:
         return place, Check("launcher", Status.OK, "none: a single rank")
     detail = f"{place.launcher}: rank {place.rank} of {place.world_size}, {place.local_world_size} on this node"
     return place, Check("launcher", Status.OK, detail)

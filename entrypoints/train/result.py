@@ -6,7 +6,7 @@ import json
 import math
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from entrypoints.cli import packages
 from entrypoints.train.output import folder
 
 if TYPE_CHECKING:
-    from entrypoints.placement.detect import DistributedEnvironment
     from entrypoints.train.loop.trainer import CpuTrainer
     from entrypoints.train.output.replicas import Replica
     from entrypoints.train.setup import Setup
@@ -27,47 +26,28 @@ _LISTED_LOSSES = 1000
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "datasets", "numpy", "scikit-learn")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run. `metrics`: of the final weights, empty without evaluation. `tokens`: of all ranks.
+def document(
+    setup: Setup, trainer: CpuTrainer, metrics: dict[str, float], tokens: Count, replicas: list[Replica]
+) -> dict[str, Any]:
+    """The content of result.json, except for facts that only the process knows (see run.py).
 
-    `began`: the start of training, in seconds since the epoch. `backend`: of the process group, if any.
-    `merged`: the folder of the model with its adapter merged into the weights.
+    `metrics`: of the final weights, empty without evaluation. `tokens`: of all ranks.
     """
-
-    trainer: CpuTrainer
-    metrics: dict[str, float]
-    replicas: list[Replica]
-    tokens: Count
-    began: float
-    start_seconds: float
-    train_seconds: float
-    backend: str | None
-    is_sharded: bool
-    adapter: dict[str, int] | None
-    merged: Path | None
-
-
-def document(setup: Setup, outcome: Outcome, environment: DistributedEnvironment) -> dict[str, Any]:
-    """The content of result.json. Every run has the same keys, except for `merged`."""
-    arguments, state = setup.arguments, outcome.trainer.state
-    losses, metric = outcome.trainer.losses.losses, setup.job.metric
+    arguments, state = setup.arguments, trainer.state
+    losses, metric = trainer.losses.losses, setup.job.metric
     trained = setup.job.train is not None
     untrained = [entry for entry in state.log_history if "eval_loss" in entry and entry["step"] == 0]
     before: dict[str, Any] = untrained[0] if trained and untrained else {}
     window = int(arguments.logging_steps) if arguments.logging_steps >= 1 else 10
     first, last = window_means(losses, window)
-    rate, tokens = outcome.trainer.speed.rate() if trained else None, outcome.tokens
+    rate = trainer.speed.rate() if trained else None
     return {
         "pin": os.environ.get(contract.PIN),
         "image": os.environ.get(contract.IMAGE),
         "task": setup.rows.task,
-        "backend": outcome.backend,
-        "nodes": len({replica.node_rank for replica in outcome.replicas}),
-        "world_size": len(outcome.replicas),
-        "launcher": environment.launcher,
+        "nodes": len({replica.node_rank for replica in replicas}),
+        "world_size": len(replicas),
         "bf16": bool(arguments.bf16),
-        "fsdp": outcome.is_sharded,
         "train_samples_per_second": rate,
         "train_loss_first": first,
         "train_loss_last": last,
@@ -76,15 +56,15 @@ def document(setup: Setup, outcome: Outcome, environment: DistributedEnvironment
         "losses": losses[:_LISTED_LOSSES],
         "metric_name": metric,
         "metric_before": before.get(f"eval_{metric}"),
-        "metric_after": outcome.metrics.get(f"eval_{metric}"),
-        "metrics": {key: value for key, value in outcome.metrics.items() if key.startswith("eval_")},
+        "metric_after": metrics.get(f"eval_{metric}"),
+        "metrics": {key: value for key, value in metrics.items() if key.startswith("eval_")},
         "train_samples": len(setup.rows.train) if trained else 0,
-        "eval_samples": int(outcome.metrics.get("eval_samples", 0)),
+        "eval_samples": int(metrics.get("eval_samples", 0)),
         "steps": state.global_step if trained else 0,
         "resumed_from": str(setup.checkpoint) if setup.checkpoint else None,
         "labels": setup.rows.labels,
-        "peak_memory_bytes": [replica.peak_memory_bytes for replica in outcome.replicas],
-        "weights_sha256": [replica.weights_sha256 for replica in outcome.replicas],
+        "peak_memory_bytes": [replica.peak_memory_bytes for replica in replicas],
+        "weights_sha256": [replica.weights_sha256 for replica in replicas],
         "config": {**asdict(setup.task), "max_seq_length": setup.job.max_seq_length, **arguments.to_dict()},
         "versions": {"python": platform.python_version(), **packages.versions(_PACKAGES)},
         "tokens_computed": tokens.computed or None,
@@ -92,14 +72,6 @@ def document(setup: Setup, outcome: Outcome, environment: DistributedEnvironment
         "tokens_computed_per_useful": tokens.overhead,
         # Rows differ in length: compare speeds by tokens.
         "train_tokens_per_second": rate * tokens.useful / tokens.rows if rate and tokens.rows else None,
-        "adapter": outcome.adapter,
-        "train_started_at": outcome.began,  # `./inv demo` computes the start-up time from it
-        "seconds": {
-            "build": None,
-            "start": round(outcome.start_seconds, 3),
-            "train": round(outcome.train_seconds, 3),
-        },
-        **({"merged": str(outcome.merged)} if outcome.merged else {}),
     }
 
 

@@ -13,12 +13,13 @@ import torch.distributed as dist
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.train import result, setup
+from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, sharding
 from entrypoints.train.output import folder, hub, replicas
+from entrypoints.train.setup import Setup, set_up
 from entrypoints.train.tasks.tokens import Count, TokenLoss
 
 if TYPE_CHECKING:
@@ -32,18 +33,18 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
 
     Returns 0, or 1 with a line on stderr if the ranks ended with different weights or a push failed.
     """
-    prepared = setup.prepare(parsed, environment, announce)
-    arguments, job, model = prepared.arguments, prepared.job, prepared.loaded.model
+    setup = set_up(parsed, environment, announce)
+    arguments, job, model = setup.arguments, setup.job, setup.loaded.model
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
     if job.train is not None and environment.world_size > 1 and not is_sharded:
         ddp.tune(arguments, model, job.collate([job.train[0]]))
     with agreement():
-        trainer = _create_trainer(prepared)
+        trainer = _create_trainer(setup)
 
     code = 0
     began = time.time()
     if job.train is not None:
-        trainer.train_from(prepared.checkpoint)
+        trainer.train_from(setup.checkpoint)
         trainer.save_model(_internal_call=True)  # without a push
         if arguments.push_to_hub:
             code = hub.push(trainer)
@@ -53,7 +54,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     metrics = _evaluate(trainer, arguments) if job.validation is not None else {}
 
     tokens = sum(replicas.gather(trainer.tokens), Count())
-    reports = replicas.report(model, environment.rank, environment.node_rank, prepared.task.check_replicas)
+    reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
     difference = replicas.difference(reports)
     if environment.rank == 0 and difference is not None:
         print(difference, file=sys.stderr, flush=True)
@@ -62,46 +63,44 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     if environment.rank > 0:
         return code
 
-    adapter = adapters.describe(model) if hasattr(model, "peft_config") else None
-    merged = None
-    if prepared.task.merge_adapter:
-        merged = adapters.save_merged(trainer.model, prepared.loaded.tokenizer, output)
+    document = {
+        **result.document(setup, trainer, metrics, tokens, reports),
+        "backend": dist.get_backend() if dist.is_initialized() else None,
+        "launcher": environment.launcher,
+        "fsdp": is_sharded,
+        "adapter": adapters.describe(model) if hasattr(model, "peft_config") else None,
+        "train_started_at": began,  # in seconds since the epoch: `./inv demo` computes the start-up time from it
+        "seconds": {
+            "build": None,
+            "start": round(began - psutil.Process().create_time(), 3),
+            "train": round(ended - began, 3),
+        },
+    }
+    if setup.task.merge_adapter:
+        merged = adapters.save_merged(trainer.model, setup.loaded.tokenizer, output)
         folder.share_weights(merged)
-    outcome = result.Outcome(
-        trainer=trainer,
-        metrics=metrics,
-        replicas=reports,
-        tokens=tokens,
-        began=began,
-        start_seconds=began - psutil.Process().create_time(),
-        train_seconds=ended - began,
-        backend=dist.get_backend() if dist.is_initialized() else None,
-        is_sharded=is_sharded,
-        adapter=adapter,
-        merged=merged,
-    )
-    document = result.document(prepared, outcome, environment)
+        document["merged"] = str(merged)
     path = result.write(output, document)
     print(f"done: {result.summary(document)}; {path}", file=sys.stderr, flush=True)
     return code
 
 
-def _create_trainer(prepared: setup.Setup) -> CpuTrainer:
+def _create_trainer(setup: Setup) -> CpuTrainer:
     """Raises UsageError for combinations that Trainer refuses."""
-    arguments, job = prepared.arguments, prepared.job
+    arguments, job = setup.arguments, setup.job
     options: dict[str, Any] = {}
     if job.shift is not None:
         options["compute_loss_func"] = TokenLoss(job.shift, float(arguments.label_smoothing_factor))
         options["preprocess_logits_for_metrics"] = job.reduce_logits
     try:
         return CpuTrainer(
-            exchange=prepared.task.ddp_comm_hook,
-            model=prepared.loaded.model,
+            exchange=setup.task.ddp_comm_hook,
+            model=setup.loaded.model,
             args=arguments,
             train_dataset=job.train,
             eval_dataset=job.validation,
             data_collator=job.collate,
-            processing_class=prepared.loaded.tokenizer,
+            processing_class=setup.loaded.tokenizer,
             compute_metrics=job.compute_metrics,
             **options,
         )

@@ -48,7 +48,7 @@ class Setup:
     checkpoint: Path | None
 
 
-def prepare(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> Setup:
+def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> Setup:
     """Check the input, load data and model, and prepare the output folder. Ends all ranks if any rank fails."""
     task, rank, world_size = parsed.task, environment.rank, environment.world_size
     console.prepare(rank)

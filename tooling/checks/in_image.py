@@ -19,7 +19,6 @@ from tooling.basis import files
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
 from tooling.engine import api, docker
-from tooling.image import choice as chosen
 from tooling.image.choice import Choice
 from tooling.wheels import pip
 
@@ -59,7 +58,7 @@ class Outcome:
 
 def run(choice: Choice, say: Say) -> None:
     """Runs the tests in the chosen image and prints pytest's output. Raises Exit with pytest's exit code."""
-    image = chosen.image(choice, api.ensure(say), say)
+    image = choice.ensure_image(api.ensure(say), say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
     say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")

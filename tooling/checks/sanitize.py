@@ -8,13 +8,11 @@ import subprocess
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.engine import api, docker
-from tooling.image import base, build, recipe
+from tooling.image import build, recipe
 from tooling.pins import parse
 from tooling.pins.pin import Pin
-from tooling.wheels import fetch
 
 # The stage of images/Dockerfile that compiles the backend, and the folder to which it unpacks oneCCL.
 STAGE = "backend"
@@ -61,6 +59,5 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
 
 def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:
     """The command of ./inv build, limited to STAGE."""
-    lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
-    argv = recipe.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), lock_folder, {}, tag)
+    argv = build.unlabelled_argv(pin, tag, say)
     return [*argv[:-1], f"--target={STAGE}", argv[-1]]

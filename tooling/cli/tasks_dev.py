@@ -11,7 +11,7 @@ from tooling.checks import soak as soaked
 from tooling.checks.faults import reliability
 from tooling.cli.options import JsonOption, Task
 from tooling.image import reproduce as reproduced
-from tooling.image.choice import Choice, PinOption, TorchSourceOption
+from tooling.image.choice import PinOption, TorchSourceOption
 from tooling.pins import choose, parse
 from tooling.wheels import check, locks
 
@@ -32,7 +32,7 @@ def lock(pin: PinOption = None, torch_source: TorchSourceOption = "row") -> None
 @Task
 def reproduce(pin: PinOption = None, torch_source: TorchSourceOption = "row", json: JsonOption = False) -> None:
     """Build a pin twice without the build cache; compare the layers, down to the first file that differs."""
-    reproduced.run(Choice(pin, torch_source=torch_source), json, say)
+    reproduced.run(choose.choose(pin, (), torch_source), json, say)
 
 
 @Task

@@ -9,7 +9,7 @@ from tooling.basis.say import say
 from tooling.cli.options import JsonOption, Task
 from tooling.image import push as image_push
 from tooling.image.build import build_all, build_one
-from tooling.image.choice import Choice, PinOption, SetOption, TorchSourceOption
+from tooling.image.choice import PinOption, SetOption, TorchSourceOption
 from tooling.pins import choose, parse, table
 
 
@@ -44,7 +44,7 @@ def push(
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, Choice(pin, torch_source=torch_source), alias, output, say)
+    image_push.run(registry, choose.choose(pin, (), torch_source), alias, output, say)
 
 
 @Task
@@ -56,4 +56,4 @@ def sbom(
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
     from tooling.image import sbom as image_sbom  # spdx-tools takes 0.4 s to import
 
-    image_sbom.run(Choice(pin, torch_source=torch_source), output, say)
+    image_sbom.run(choose.choose(pin, (), torch_source), output, say)

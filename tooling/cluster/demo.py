@@ -19,7 +19,6 @@ from tooling.cluster import demo_data, pretrained
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
-from tooling.image import choice as chosen
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
@@ -55,7 +54,7 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
     docker = api.ensure(say)
-    image = chosen.image(choice, docker, say)
+    image = choice.ensure_image(docker, say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")
     output = FOLDER / "output"

@@ -20,7 +20,6 @@ from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.run import Outcome
 from tooling.engine import api
-from tooling.image import choice
 from tooling.image.choice import Choice
 
 
@@ -58,7 +57,7 @@ def up(request: Request) -> None:
     output = Mount(cluster.writable_folder(folder), "/output", read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     docker = api.ensure(say)
-    image = choice.image(request.choice, docker, say)
+    image = request.choice.ensure_image(docker, say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         cluster.start(spec, docker, say)

@@ -57,69 +57,21 @@ class Findings:
     mmdebstrap: str | None = None
 
 
-def version_tuple(text: str | None) -> tuple[int, ...]:
-    """`v2.26.1-4`, `26.1.5+dfsg1`, `0.13` as numbers; () for a text without a version."""
-    match = re.search(r"\d+(?:\.\d+)+", text or "")
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+@dataclass(frozen=True)
+class Host:
+    """The facts of this machine that decide whether ./inv may install and start Docker.
 
+    `os_id` and `version` are os-release's ID and the major number of VERSION_ID: None for Debian testing and
+    unstable.
+    """
 
-def parse_engine(info: Mapping[str, Any]) -> EngineFacts | None:
-    """The facts in the engine's /info. None if no engine responded: the client then prints zeros."""
-    if not info.get("ServerVersion"):
-        return None
-    return EngineFacts(
-        version=info["ServerVersion"],
-        root_dir=info.get("DockerRootDir", ""),
-        cgroup_version=int(info.get("CgroupVersion") or 1),
-        storage_driver=info.get("Driver", ""),
-        cpus=int(info.get("NCPU") or 0),
-    )
-
-
-def parse_plugins(info: Mapping[str, Any]) -> dict[str, str]:
-    """The version of each of the client's plugins, by name, from `docker info`."""
-    plugins = (info.get("ClientInfo") or {}).get("Plugins") or []
-    return {plugin["Name"]: plugin.get("Version", "") for plugin in plugins if not plugin.get("Err")}
-
-
-def parse_buildkit(inspect: str) -> str | None:
-    """The version that `docker buildx inspect` shows; Debian's engine shows `v0.0.0+unknown`."""
-    match = re.search(r"^\s*Build[Kk]it(?: version)?:\s*(\S+)", inspect, re.MULTILINE)
-    return match[1] if match else None
-
-
-def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
-    """Standard output and error of a command that changes nothing. A command that hangs has no output."""
-    try:
-        done = subprocess.run(
-            argv,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", str(error)
-    return done.stdout, done.stderr
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def find_dockerd(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The path of dockerd. Searches the system's directories even if the user's PATH omits them."""
-    return shutil.which("dockerd", path=f"{environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
+    os_id: str
+    version: int | None
+    name: str
+    root: bool
+    systemd: bool
+    docker_ce: bool = False
+    ca_certificates: bool = True
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Findings:
@@ -173,6 +125,11 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     )
 
 
+def find_dockerd(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The path of dockerd. Searches the system's directories even if the user's PATH omits them."""
+    return shutil.which("dockerd", path=f"{environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
+
+
 def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts | None, str | None]:
     try:
         client = connect(endpoint, timeout=int(ANSWER_SECONDS), environ=environ)
@@ -181,31 +138,76 @@ def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts 
         return None, _one_line(str(error))
 
 
-@dataclass(frozen=True)
-class Host:
-    """What decides what may be installed and started on this machine.
-
-    `os_id` and `version` are os-release's ID and the major number of VERSION_ID: None for Debian testing and
-    unstable.
-    """
-
-    os_id: str
-    version: int | None
-    name: str
-    root: bool
-    systemd: bool
-    docker_ce: bool = False
-    ca_certificates: bool = True
+def parse_engine(info: Mapping[str, Any]) -> EngineFacts | None:
+    """The facts in the engine's /info. None if no engine responded: the client then prints zeros."""
+    if not info.get("ServerVersion"):
+        return None
+    return EngineFacts(
+        version=info["ServerVersion"],
+        root_dir=info.get("DockerRootDir", ""),
+        cgroup_version=int(info.get("CgroupVersion") or 1),
+        storage_driver=info.get("Driver", ""),
+        cpus=int(info.get("NCPU") or 0),
+    )
 
 
-def parse_os_release(text: str) -> dict[str, str]:
-    """KEY=value lines in shell quoting, see os-release(5). Skips other lines."""
-    fields = {}
-    for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and not key.startswith("#"):
-            fields[key] = "".join(shlex.split(value))
-    return fields
+def parse_plugins(info: Mapping[str, Any]) -> dict[str, str]:
+    """The version of each of the client's plugins, by name, from `docker info`."""
+    plugins = (info.get("ClientInfo") or {}).get("Plugins") or []
+    return {plugin["Name"]: plugin.get("Version", "") for plugin in plugins if not plugin.get("Err")}
+
+
+def parse_buildkit(inspect: str) -> str | None:
+    """The version that `docker buildx inspect` shows; Debian's engine shows `v0.0.0+unknown`."""
+    match = re.search(r"^\s*Build[Kk]it(?: version)?:\s*(\S+)", inspect, re.MULTILINE)
+    return match[1] if match else None
+
+
+def version_tuple(text: str | None) -> tuple[int, ...]:
+    """`v2.26.1-4`, `26.1.5+dfsg1`, `0.13` as numbers; () for a text without a version."""
+    match = re.search(r"\d+(?:\.\d+)+", text or "")
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
+    """Standard output and error of a command that changes nothing. A command that hangs has no output."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    return done.stdout, done.stderr
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read_host(root_directory: Path = ROOT_DIRECTORY) -> Host:
+    """This machine."""
+    for place in ("etc/os-release", "usr/lib/os-release"):
+        path = root_directory / place
+        if path.is_file():
+            release = parse_os_release(path.read_text(encoding="utf-8"))
+            break
+    else:
+        release = {"ID": os.uname().sysname.lower(), "PRETTY_NAME": os.uname().sysname}
+    return host_from(release, root=os.geteuid() == 0, root_directory=root_directory)
 
 
 def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path) -> Host:
@@ -222,13 +224,11 @@ def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path) -
     )
 
 
-def read_host(root_directory: Path = ROOT_DIRECTORY) -> Host:
-    """This machine."""
-    for place in ("etc/os-release", "usr/lib/os-release"):
-        path = root_directory / place
-        if path.is_file():
-            release = parse_os_release(path.read_text(encoding="utf-8"))
-            break
-    else:
-        release = {"ID": os.uname().sysname.lower(), "PRETTY_NAME": os.uname().sysname}
-    return host_from(release, root=os.geteuid() == 0, root_directory=root_directory)
+def parse_os_release(text: str) -> dict[str, str]:
+    """KEY=value lines in shell quoting, see os-release(5). Skips other lines."""
+    fields = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith("#"):
+            fields[key] = "".join(shlex.split(value))
+    return fields

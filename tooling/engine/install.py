@@ -32,46 +32,15 @@ _APT_GET = ("apt-get", "-o", "DPkg::Lock::Timeout=120")
 UPDATE = (*_APT_GET, "update")
 
 
-def install_argv(packages: Sequence[str]) -> tuple[str, ...]:
-    """Installs these packages and their dependencies, without recommended packages and without other upgrades."""
-    return (*_APT_GET, "install", "-y", "--no-install-recommends", *packages)
+@dataclass(frozen=True)
+class Source:
+    """One entry of sources.list(5), in either format. `signed_by`: the path of a key, or the key."""
 
-
-def parse_candidate(policy: str) -> tuple[int, ...]:
-    """The version that apt would install, from `apt-cache policy PACKAGE`. Empty if there is none."""
-    match = re.search(r"^\s*Candidate: (\S+)", policy, re.MULTILINE)
-    return version_tuple(match[1]) if match else ()
-
-
-def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], policy: str) -> Mapping[Path, str]:
-    """The files to write under /etc/apt, text by path. None, unless Debian 12's Docker would be installed.
-
-    `policy` is the output of `apt-cache policy docker.io`: the host may already have a source of newer packages.
-    """
-    if host.version != 12 or not set(packages) & set(NEWER_PACKAGES):
-        return {}
-    if parse_candidate(policy) >= MINIMUM_ENGINE:
-        return {}
-    source = newer_release(sources, own=OWN_SUITE, newer=NEWER_SUITE)
-    if source is None:
-        raise UsageError(
-            f"found no apt source of {OWN_SUITE} main under {APT}: its mirror would have newer Docker packages; "
-            "add such a source, or install Docker Engine >= 25: https://docs.docker.com/engine/install/debian/"
-        )
-    return {
-        APT / "sources.list.d" / f"{NAME}.sources": source,
-        APT / "preferences.d" / NAME: preferences(NEWER_SUITE),
-    }
-
-
-def apt_cause(log: str) -> str:
-    """The cause in apt's output, in one line: a failed download first, because other errors follow from it."""
-    lines = log.splitlines()
-    for start in ("W: Failed to fetch", "E: Failed to fetch", "E:"):
-        for line in lines:
-            if line.startswith(start):
-                return line[2:].strip()
-    return lines[-1].strip() if lines else "no output"
+    types: tuple[str, ...]
+    uris: tuple[str, ...]
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str | None = None
 
 
 def install(packages: Sequence[str], host: Host, say: Say) -> None:
@@ -112,15 +81,79 @@ def _apt(argv: Sequence[str]) -> None:
             raise UsageError(f"{' '.join([argv[0], *argv[3:]])} failed: {apt_cause(log.read())} (see {APT_LOG})")
 
 
-@dataclass(frozen=True)
-class Source:
-    """One entry of sources.list(5), in either format. `signed_by`: the path of a key, or the key."""
+def install_argv(packages: Sequence[str]) -> tuple[str, ...]:
+    """Installs these packages and their dependencies, without recommended packages and without other upgrades."""
+    return (*_APT_GET, "install", "-y", "--no-install-recommends", *packages)
 
-    types: tuple[str, ...]
-    uris: tuple[str, ...]
-    suites: tuple[str, ...]
-    components: tuple[str, ...]
-    signed_by: str | None = None
+
+def apt_cause(log: str) -> str:
+    """The cause in apt's output, in one line: a failed download first, because other errors follow from it."""
+    lines = log.splitlines()
+    for start in ("W: Failed to fetch", "E: Failed to fetch", "E:"):
+        for line in lines:
+            if line.startswith(start):
+                return line[2:].strip()
+    return lines[-1].strip() if lines else "no output"
+
+
+def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], policy: str) -> Mapping[Path, str]:
+    """The files to write under /etc/apt, text by path. None, unless Debian 12's Docker would be installed.
+
+    `policy` is the output of `apt-cache policy docker.io`: the host may already have a source of newer packages.
+    """
+    if host.version != 12 or not set(packages) & set(NEWER_PACKAGES):
+        return {}
+    if parse_candidate(policy) >= MINIMUM_ENGINE:
+        return {}
+    source = newer_release(sources, own=OWN_SUITE, newer=NEWER_SUITE)
+    if source is None:
+        raise UsageError(
+            f"found no apt source of {OWN_SUITE} main under {APT}: its mirror would have newer Docker packages; "
+            "add such a source, or install Docker Engine >= 25: https://docs.docker.com/engine/install/debian/"
+        )
+    return {
+        APT / "sources.list.d" / f"{NAME}.sources": source,
+        APT / "preferences.d" / NAME: preferences(NEWER_SUITE),
+    }
+
+
+def parse_candidate(policy: str) -> tuple[int, ...]:
+    """The version that apt would install, from `apt-cache policy PACKAGE`. Empty if there is none."""
+    match = re.search(r"^\s*Candidate: (\S+)", policy, re.MULTILINE)
+    return version_tuple(match[1]) if match else ()
+
+
+def newer_release(sources: Iterable[Source], *, own: str, newer: str) -> str | None:
+    """The text of a *.sources file for the suite `newer`, with mirror and key of the host's entry for `own`.
+
+    None if the host has no such entry. `Trusted: yes` is never copied: apt checks the signature.
+    """
+    for source in sources:
+        if "deb" in source.types and own in source.suites and "main" in source.components:
+            lines = ["Types: deb", f"URIs: {' '.join(source.uris)}", f"Suites: {newer}", "Components: main"]
+            if source.signed_by:
+                lines.append(f"Signed-By: {source.signed_by}")
+            return "\n".join(lines) + "\n"
+    return None
+
+
+def preferences(newer: str) -> str:
+    """The text of an apt_preferences(5) file: from the suite `newer`, apt installs NEWER_PACKAGES only."""
+    return (
+        f"Package: *\nPin: release n={newer}\nPin-Priority: -1\n\n"
+        f"Package: {' '.join(NEWER_PACKAGES)}\nPin: release n={newer}\nPin-Priority: 500\n"
+    )
+
+
+def read_sources(apt: Path = APT) -> list[Source]:
+    """The apt sources of the host: every file that apt reads under /etc/apt."""
+    parts = sorted((apt / "sources.list.d").glob("*")) if (apt / "sources.list.d").is_dir() else []
+    found: list[Source] = []
+    for path in [apt / "sources.list", *parts]:
+        if path.suffix in (".list", ".sources") and path.is_file():
+            text = path.read_text(encoding="utf-8")
+            found += parse_deb822(text) if path.suffix == ".sources" else parse_one_line(text)
+    return found
 
 
 def parse_one_line(text: str) -> list[Source]:
@@ -175,36 +208,3 @@ def _stanzas(text: str) -> Iterable[list[tuple[str, str]]]:
         else:
             key, _, value = line.partition(":")
             stanza.append((key.strip(), value.strip()))
-
-
-def read_sources(apt: Path = APT) -> list[Source]:
-    """The apt sources of the host: every file that apt reads under /etc/apt."""
-    parts = sorted((apt / "sources.list.d").glob("*")) if (apt / "sources.list.d").is_dir() else []
-    found: list[Source] = []
-    for path in [apt / "sources.list", *parts]:
-        if path.suffix in (".list", ".sources") and path.is_file():
-            text = path.read_text(encoding="utf-8")
-            found += parse_deb822(text) if path.suffix == ".sources" else parse_one_line(text)
-    return found
-
-
-def newer_release(sources: Iterable[Source], *, own: str, newer: str) -> str | None:
-    """The text of a *.sources file for the suite `newer`, with mirror and key of the host's entry for `own`.
-
-    None if the host has no such entry. `Trusted: yes` is never copied: apt checks the signature.
-    """
-    for source in sources:
-        if "deb" in source.types and own in source.suites and "main" in source.components:
-            lines = ["Types: deb", f"URIs: {' '.join(source.uris)}", f"Suites: {newer}", "Components: main"]
-            if source.signed_by:
-                lines.append(f"Signed-By: {source.signed_by}")
-            return "\n".join(lines) + "\n"
-    return None
-
-
-def preferences(newer: str) -> str:
-    """The text of an apt_preferences(5) file: from the suite `newer`, apt installs NEWER_PACKAGES only."""
-    return (
-        f"Package: *\nPin: release n={newer}\nPin-Priority: -1\n\n"
-        f"Package: {' '.join(NEWER_PACKAGES)}\nPin: release n={newer}\nPin-Priority: 500\n"
-    )

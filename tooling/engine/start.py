@@ -1,6 +1,6 @@
 """Starts the Docker Engine: with systemd if it runs, otherwise `dockerd` in the background.
 
-In a container with cgroup v2, dockerd needs cgroup controllers (see `make_room`).
+In a container with cgroup v2, dockerd needs cgroup controllers (see `give_controllers`).
 """
 
 from __future__ import annotations
@@ -29,47 +29,6 @@ PID_FILES = {
 }
 
 
-def last_cause(log: str) -> str:
-    """The message in the last line of dockerd's log: the reason why dockerd ended."""
-    lines = [line for line in log.splitlines() if line.strip()]
-    if not lines:
-        return "no log was written"
-    message = re.search(r'\bmsg="((?:[^"\\]|\\.)*)"', lines[-1])
-    return message[1].replace('\\"', '"') if message else lines[-1].strip()
-
-
-def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
-    """Whether the process of a pid file has ended. Its PID may belong to another program now.
-
-    A zombie counts as ended: if process 1 is no init, nothing reaps the zombie, and dockerd would wait for it.
-    """
-    try:
-        pid = int(pid_file.read_text(encoding="ascii"))
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        return True
-    try:
-        status = (proc / str(pid) / "status").read_text(encoding="utf-8")
-    except OSError:
-        return True
-    fields = dict(re.findall(r"^(Name|State):\t(\S+)", status, re.MULTILINE))
-    return fields.get("Name") != program or fields.get("State") == "Z"
-
-
-def was_killed() -> bool:
-    """Whether this checkout started the last engine, and the engine ended without deleting its pid file.
-
-    dockerd deletes its pid file when it is stopped.
-    """
-    pid_file, program = next(iter(PID_FILES.items()))
-    try:
-        own = STARTED.read_text(encoding="ascii").strip() == pid_file.read_text(encoding="ascii").strip()
-    except OSError:
-        return False
-    return own and is_stale(pid_file, program)
-
-
 def start(host: Host, say: Say) -> Findings:
     """Start the engine and wait until it answers. Raises UsageError with the cause after START_SECONDS."""
     if host.systemd:
@@ -88,7 +47,7 @@ def start(host: Host, say: Say) -> Findings:
         say("dockerd is running but does not answer yet: waiting for it")
         return _wait(None, "stop this dockerd and retry")
     try:
-        make_room(say)
+        give_controllers(say)
     except OSError as error:
         say(f"giving cgroup controllers to containers failed ({error}): containers with limits may not start")
     say(f"starting dockerd in the background (no init system found), log: {LOG}")
@@ -123,16 +82,48 @@ def _wait(process: subprocess.Popen[bytes] | None, see: str) -> Findings:
         time.sleep(0.3)
 
 
-def lacking_controllers(cgroup: Path = CGROUP) -> tuple[str, ...]:
-    """The controllers of `cgroup` that its children do not get. Empty outside of containers and with cgroup v1."""
-    if not (cgroup / "cgroup.type").is_file():  # not in the kernel's root cgroup, and not in v1
-        return ()
-    available = (cgroup / "cgroup.controllers").read_text(encoding="ascii").split()
-    enabled = (cgroup / "cgroup.subtree_control").read_text(encoding="ascii").split()
-    return tuple(name for name in available if name not in enabled)
+def last_cause(log: str) -> str:
+    """The message in the last line of dockerd's log: the reason why dockerd ended."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    if not lines:
+        return "no log was written"
+    message = re.search(r'\bmsg="((?:[^"\\]|\\.)*)"', lines[-1])
+    return message[1].replace('\\"', '"') if message else lines[-1].strip()
 
 
-def make_room(say: Say, cgroup: Path = CGROUP) -> None:
+def was_killed() -> bool:
+    """Whether this checkout started the last engine, and the engine ended without deleting its pid file.
+
+    dockerd deletes its pid file when it is stopped.
+    """
+    pid_file, program = next(iter(PID_FILES.items()))
+    try:
+        own = STARTED.read_text(encoding="ascii").strip() == pid_file.read_text(encoding="ascii").strip()
+    except OSError:
+        return False
+    return own and is_stale(pid_file, program)
+
+
+def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
+    """Whether the process of a pid file has ended. Its PID may belong to another program now.
+
+    A zombie counts as ended: if process 1 is no init, nothing reaps the zombie, and dockerd would wait for it.
+    """
+    try:
+        pid = int(pid_file.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    try:
+        status = (proc / str(pid) / "status").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    fields = dict(re.findall(r"^(Name|State):\t(\S+)", status, re.MULTILINE))
+    return fields.get("Name") != program or fields.get("State") == "Z"
+
+
+def give_controllers(say: Say, cgroup: Path = CGROUP) -> None:
     """Give all controllers of `cgroup` to its children. Raises OSError.
 
     A cgroup other than the kernel's root can give controllers (cpuset, memory) to its children only while no
@@ -158,6 +149,15 @@ def make_room(say: Say, cgroup: Path = CGROUP) -> None:
                 raise
         else:
             return
+
+
+def lacking_controllers(cgroup: Path = CGROUP) -> tuple[str, ...]:
+    """The controllers of `cgroup` that its children do not get. Empty outside of containers and with cgroup v1."""
+    if not (cgroup / "cgroup.type").is_file():  # not in the kernel's root cgroup, and not in v1
+        return ()
+    available = (cgroup / "cgroup.controllers").read_text(encoding="ascii").split()
+    enabled = (cgroup / "cgroup.subtree_control").read_text(encoding="ascii").split()
+    return tuple(name for name in available if name not in enabled)
 
 
 def _move(pid: str, child: Path) -> None:

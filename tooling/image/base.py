@@ -135,7 +135,7 @@ def bootstrap(pin: Pin, tag: str) -> None:
         argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--mode={mode}"]
         argv += [*_merged_usr(pin), pin.debian.suite, str(archive)]
         try:
-            made = subprocess.run(
+            result = subprocess.run(
                 argv, capture_output=True, text=True, check=False, timeout=BOOTSTRAP_SECONDS, cwd=scratch
             )
         except subprocess.TimeoutExpired:
@@ -143,9 +143,9 @@ def bootstrap(pin: Pin, tag: str) -> None:
                 f"mmdebstrap {pin.debian.suite} did not finish within {BOOTSTRAP_SECONDS:g} s: "
                 "check that Debian's mirror answers"
             ) from None
-        if made.returncode != 0:
-            why = last_line(made.stderr)
-            raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {why}; check that Debian's mirror answers")
+        if result.returncode != 0:
+            error = last_line(result.stderr)
+            raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {error}; check that Debian's mirror answers")
         if docker.find_image(tag):  # from another checkout: all checkouts share the first
             return
         argv = ["docker", "import", str(archive), tag]

@@ -43,7 +43,7 @@ def build_one(pin: Pin, say: Say) -> None:
 def build_all(torch_source: str, say: Say) -> None:
     """Build every row, one after another. Reports each row that fails, and then raises Exit with 1.
 
-    A row without a lock fails: ./inv dev lock decides what is in an image, and its result is committed.
+    A row without a lock fails. ./inv dev lock writes locks, and they are committed.
     """
     pins, failed = [], []
     rows = parse.load().pins
@@ -122,10 +122,15 @@ def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
 def build_uncached(pin: Pin, tag: str, say: Say) -> None:
     """Build the pin's image again under another tag, without labels and without the build cache."""
     with building(pin, say):
-        base_image, wheels = base.ensure(pin, say), fetch.fetch(pin, say)
-        lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
-        argv = recipe.build_argv(pin, base_image, wheels, lock_folder, {}, tag)
+        argv = unlabelled_argv(pin, tag, say)
         _buildx(pin, [*argv[:3], "--no-cache", *argv[3:]], say)
+
+
+def unlabelled_argv(pin: Pin, tag: str, say: Say) -> list[str]:
+    """The buildx command for an image without labels. Provides the base image, the wheels and the locks."""
+    base_image, wheels = base.ensure(pin, say), fetch.fetch(pin, say)
+    lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
+    return recipe.build_argv(pin, base_image, wheels, lock_folder, {}, tag)
 
 
 @contextmanager

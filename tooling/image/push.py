@@ -14,17 +14,17 @@ from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe
 from tooling.image import lock as image_lock
-from tooling.image.choice import Choice
 from tooling.image.lock import ImageLock
 from tooling.image.registry import Registry, Target
-from tooling.pins import choose, status
+from tooling.pins import status
+from tooling.pins.pin import Pin
 
 LOCK_FILE = "image.lock.json"
 SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
 
 
-def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None:
+def run(target: str, pin: Pin, alias: bool, output: str, say: Say) -> None:
     """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`."""
     if not target:
         raise UsageError("push needs --registry HOST[:PORT]/NAME")
@@ -32,7 +32,6 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     folder = Path(output)
     if not folder.is_dir():
         raise UsageError(f"--output is {output!r}, expected an existing folder")
-    pin = choose.choose(choice.pin, (), choice.torch_source)
     revision = clean_revision()
     repository = Registry(api.ensure(say).endpoint, where)
     tag = tag_of(pin.name, revision)
@@ -40,7 +39,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
     image = build.build(pin, say, of_this_commit=True)
     content = inspect.content_sha256(image.id)
     if not status.is_tested(content):
-        raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo{choice.typed} first")
+        raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo {pin.options} first")
     say(f"inspecting {image.tag}: running its doctor and listing its packages")
     found = inspect.inventory(image.id)
     if problem := inspect.mismatch(pin, found, inspect.doctor(image.id)):

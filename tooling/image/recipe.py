@@ -49,7 +49,7 @@ def inputs_sha256(pin: Pin, base: Base) -> str:
         advisories.document(pin.advisories),
     ]
     total.update("\n".join(facts).encode())
-    recipe = [
+    paths = [
         locks.path_of(pin),
         locks.build_path_of(pin),
         *_files(IMAGES),
@@ -59,7 +59,7 @@ def inputs_sha256(pin: Pin, base: Base) -> str:
         *_files(BINDINGS / "src"),
         *sorted(KERNELS.glob("*.[ch]pp")),  # not the library, which may be in the same folder
     ]
-    for path in recipe:
+    for path in paths:
         total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()

@@ -20,13 +20,24 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build
-from tooling.image.choice import Choice
-from tooling.pins import choose
+from tooling.pins.pin import Pin
 
 
-def run(choice: Choice, as_json: bool, say: Say) -> None:
+@dataclass(frozen=True)
+class Entry:
+    """What a layer's digest depends on in one file. `content`: the file's sha256, or the target of a link."""
+
+    path: str
+    kind: str
+    mode: str
+    owner: str
+    time: float
+    size: int
+    content: str
+
+
+def run(pin: Pin, as_json: bool, say: Say) -> None:
     """Build twice and compare. Raises Exit with 1 and the first difference if the layers differ."""
-    pin = choose.choose(choice.pin, (), choice.torch_source)
     api.ensure(say)
     tags = [f"{pin.image}-{number}" for number in ("first", "second")]
     try:
@@ -58,19 +69,6 @@ def show(tags: list[str], as_json: bool) -> None:
     for number, (one, other) in enumerate(pairs):
         table.add_row(str(number), str(one), str(other), "yes" if one == other else "no")
     Console(width=180).print(table)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a layer's digest depends on in one file. `content`: the file's sha256, or the target of a link."""
-
-    path: str
-    kind: str
-    mode: str
-    owner: str
-    time: float
-    size: int
-    content: str
 
 
 def difference(first: str, second: str) -> str | None:

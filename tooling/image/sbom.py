@@ -35,9 +35,8 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe
-from tooling.image.choice import Choice
 from tooling.image.inspect import Inventory
-from tooling.pins import choose
+from tooling.pins.pin import Pin
 
 NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
 CREATED_LABEL = "org.opencontainers.image.created"
@@ -45,9 +44,8 @@ IMAGE_ID = "SPDXRef-image"
 LICENSES = get_spdx_licensing()
 
 
-def run(choice: Choice, output: str | None, say: Say) -> None:
+def run(pin: Pin, output: str | None, say: Say) -> None:
     """Write the bill of materials of a pin's image. Builds the image if it is not up to date."""
-    pin = choose.choose(choice.pin, (), choice.torch_source)
     api.ensure(say)
     image = build.build(pin, say)
     path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"

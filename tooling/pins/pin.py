@@ -172,6 +172,13 @@ class Pin:
         return f"cpu-train-stack:{self.name}"
 
     @property
+    def options(self) -> str:
+        """The options of a command line that select this pin, if it is not a user's own."""
+        row = self.name.removesuffix(DEFAULT_TORCH_SUFFIX)
+        default = self.torch_source is TorchSource.DEFAULT
+        return f"--pin {row}" + (f" --torch-source {TorchSource.DEFAULT}" if default else "")
+
+    @property
     def facts_sha256(self) -> str:
         """The sha256 of the chosen versions. A proof (tooling.pins.status) is valid for one sha256 only."""
         facts = [self.python, self.debian.number, self.ccl, *self.requirements, *self.build_requirements]

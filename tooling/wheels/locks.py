@@ -17,13 +17,14 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.basis.say import Say
-from tooling.pins.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
+from tooling.pins.pin import Pin
 from tooling.wheels import resolve
 from tooling.wheels.resolve import LockedWheel
 
 LOCKS = IMAGES / "locks"
 OWN_LOCKS = CACHE / "locks"
 
+COMMAND = "./inv dev lock"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -65,34 +66,26 @@ def write(pin: Pin, say: Say) -> Path:
 
 def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, LockedWheel]:
     if not path.is_file():
-        raise UsageError(f"pin {pin.name} has no {path.name}: create it with {command(pin)}")
-    wheels = {wheel.name: wheel for wheel in _parse(path)}
+        raise UsageError(f"pin {pin.name} has no {path.name}: create it with {COMMAND} {pin.options}")
+    wheels = {wheel.name: wheel for wheel in _parse(pin, path)}
     for name, version in packages.items():
         wheel = wheels.get(canonicalize_name(name))
         if wheel is None or wheel.version != version:
             found = wheel.version if wheel else "nothing"
             raise UsageError(
-                f"{path.name} locks {name} {found}, but versions.toml has {version}: run {command(pin)}"
+                f"{path.name} locks {name} {found}, but versions.toml has {version}: run {COMMAND} {pin.options}"
             )
     return wheels
 
 
-def command(pin: Pin) -> str:
-    """The command that writes the pin's locks."""
-    if pin.torch_source is TorchSource.DEFAULT:
-        row = pin.name.removesuffix(DEFAULT_TORCH_SUFFIX)
-        return f"./inv dev lock --pin {row} --torch-source default"
-    return f"./inv dev lock --pin {pin.name}"
-
-
 def _render(pin: Pin, wheels: list[LockedWheel]) -> str:
-    lines = [f"# Every wheel of pin {pin.name}; written by {command(pin)}, not by hand."]
+    lines = [f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand."]
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):
         lines += [f"{wheel.name}=={wheel.version} \\", f"    --hash=sha256:{wheel.sha256}"]
     return "\n".join(lines) + "\n"
 
 
-def _parse(path: Path) -> list[LockedWheel]:
+def _parse(pin: Pin, path: Path) -> list[LockedWheel]:
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     wheels = []
     for line in text.splitlines():
@@ -105,8 +98,7 @@ def _parse(path: Path) -> list[LockedWheel]:
                 raise ValueError(sha256)
         except ValueError:
             raise UsageError(
-                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': "
-                f"run ./inv dev lock --pin {path.stem}"
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': run {COMMAND} {pin.options}"
             ) from None
         wheels.append(LockedWheel(canonicalize_name(name), version, sha256.strip()))
     return wheels

@@ -96,12 +96,12 @@ def has_network_trouble(output: str) -> bool:
     return any(needle in output for needle, _ in _NETWORK)
 
 
-def failure(what: str, result: subprocess.CompletedProcess[str]) -> UsageError:
-    """An error in one line for a failed pip: what was wanted, the reason, and the fix if the reason is known."""
+def failure(action: str, result: subprocess.CompletedProcess[str]) -> UsageError:
+    """The error for a failed `action` of pip, in one line: the reason, and the fix if the reason is known."""
     output = result.stdout
     for needle, meaning in _CAUSES:
         if needle in output:
-            return UsageError(f"{what}: {meaning}")
+            return UsageError(f"{action}: {meaning}")
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
     reason = errors[-1].removeprefix("ERROR:").strip() if errors else f"pip exited with {result.returncode}"
-    return UsageError(f"{what}: {reason}")
+    return UsageError(f"{action}: {reason}")

@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import language_rows
+from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.tables import Table, digest, refuse_unlabelled, short
 
-_QUESTION_COLUMNS = ("question", "context", "answers")
+QUESTION_COLUMNS = ("question", "context", "answers")
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
 
 
@@ -55,24 +55,6 @@ class Questions:
         return digest([item.key, item.question, item.context, item.answers] for item in self.items)
 
 
-def infer_task(table: Table, label_column: str) -> str:
-    """The task that the columns allow. Raises UsageError if they allow none."""
-    if all(name in table.columns for name in _QUESTION_COLUMNS):
-        return "question-answering"
-    if language_rows.kind_of(table) is not None:
-        return "text-generation"
-    if language_rows.tag_column(table, label_column) is not None:
-        return "token-classification"
-    if label_column in table.columns:
-        return "text-classification"
-    raise UsageError(
-        f"{table.source} has the columns {table.listing}: expected '{label_column}' (--label_column_name) and a "
-        "text for text-classification; question, context and answers for question-answering; messages, or prompt "
-        "and completion, for text-generation; or tokens and ner_tags for token-classification. For texts without "
-        "labels, write --task text-generation or --task fill-mask"
-    )
-
-
 def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] | None) -> LabelledTexts:
     """Check and extract texts and labels. Raises UsageError that names the first bad row."""
     if label_column not in table.columns:
@@ -94,16 +76,6 @@ def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] 
         labels=_labels(table, label_column),
         text_columns=names,
     )
-
-
-def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
-    """`--text_column_names a,b` -> ("a", "b"). Raises UsageError for more than two."""
-    if value is None:
-        return None
-    names = tuple(name.strip() for name in value.split(",") if name.strip())
-    if len(names) not in (1, 2):
-        raise UsageError(f"--text_column_names '{value}' names {len(names)} columns, expected one or two")
-    return names
 
 
 def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
@@ -206,7 +178,7 @@ def check_label_names(names: Sequence[str], data: LabelledTexts) -> None:
         )
 
 
-def check_known_labels(names: Sequence[str], data: LabelledTexts | language_rows.TaggedWords) -> None:
+def check_known_labels(names: Sequence[str], data: LabelledTexts | TaggedWords) -> None:
     """Raise UsageError for labels that the model does not have."""
     strange = sorted(set(data.labels) - set(names))
     if strange:
@@ -218,7 +190,7 @@ def check_known_labels(names: Sequence[str], data: LabelledTexts | language_rows
 
 def questions(table: Table, with_negative: bool) -> Questions:
     """Check and extract questions, contexts and answers. Raises UsageError that names the first bad row."""
-    for name in _QUESTION_COLUMNS:
+    for name in QUESTION_COLUMNS:
         if name not in table.columns:
             raise UsageError(
                 f"{table.source} has no column '{name}', it has {table.listing}: "

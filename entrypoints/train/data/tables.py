@@ -57,6 +57,16 @@ def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) 
             )
 
 
+def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
+    """`--text_column_names a,b` -> ("a", "b"). Raises UsageError for more than two."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if len(names) not in (1, 2):
+        raise UsageError(f"--text_column_names '{value}' names {len(names)} columns, expected one or two")
+    return names
+
+
 def digest(items: Iterable[Any]) -> str:
     """A checksum of rows, to compare the data of the ranks."""
     value = 0

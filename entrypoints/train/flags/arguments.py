@@ -17,7 +17,26 @@ from entrypoints.cli import config_files, packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.flags import old_flags, unsupported
 
-TASKS = ("text-classification", "question-answering", "token-classification", "text-generation", "fill-mask")
+
+@dataclass(frozen=True)
+class Task:
+    """`auto_class`: transformers' class of the model. `length`: the default of --max_seq_length.
+
+    `peft_type`: peft's name of the task, with which peft also trains and saves the new head of a classifier.
+    """
+
+    auto_class: str
+    peft_type: str | None
+    length: int
+
+
+TASKS = {
+    "text-classification": Task("AutoModelForSequenceClassification", "SEQ_CLS", 128),
+    "question-answering": Task("AutoModelForQuestionAnswering", "QUESTION_ANS", 384),
+    "token-classification": Task("AutoModelForTokenClassification", "TOKEN_CLS", 128),
+    "text-generation": Task("AutoModelForCausalLM", "CAUSAL_LM", 1024),
+    "fill-mask": Task("AutoModelForMaskedLM", None, 512),
+}
 
 # Where this trainer's defaults differ from Hugging Face's, and why.
 DEFAULTS: dict[str, Any] = {
@@ -29,6 +48,13 @@ DEFAULTS: dict[str, Any] = {
     "log_level_replica": "passive",  # by default, ranks above 0 log more than rank 0
     "report_to": "none",
 }
+
+
+_POSITIVE = (
+    *("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"),
+    *("lora_r", "lora_alpha", "per_device_train_batch_size", "per_device_eval_batch_size"),
+    *("gradient_accumulation_steps", "num_train_epochs", "ddp_timeout"),
+)
 
 
 def _flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
@@ -55,7 +81,7 @@ class TaskArguments:
     label_column_name: str = _flag("Column with the label.", "label")
     max_seq_length: Optional[int] = _flag(
         "Longest input in tokens. Default: 128 for classification, 384 for questions, 512 for fill-mask, 1024 for "
-        "text-generation, or the model's limit if that is lower."
+        "text-generation, at most the model's limit."
     )
     doc_stride: int = _flag("Number of tokens by which two windows over a long context overlap.", 128)
     max_answer_length: int = _flag("Longest answer in tokens.", 30)
@@ -219,28 +245,10 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
     if not training["do_train"] and not training["do_eval"]:
         raise UsageError("nothing to do: write --train_file and --validation_file, or --dataset_name")
     unsupported.check(training)
-    positive = {
-        "max_seq_length": task.max_seq_length,
-        "max_train_samples": task.max_train_samples,
-        "max_eval_samples": task.max_eval_samples,
-        "max_answer_length": task.max_answer_length,
-        "n_best_size": task.n_best_size,
-        "lora_r": task.lora_r,
-        "lora_alpha": task.lora_alpha,
-        **{
-            name: training[name]
-            for name in (
-                "per_device_train_batch_size",
-                "per_device_eval_batch_size",
-                "gradient_accumulation_steps",
-                "num_train_epochs",
-                "ddp_timeout",
-            )
-        },
-    }
-    for name, value in positive.items():
-        if value is not None and value <= 0:
-            raise UsageError(f"--{name} is {value}, expected a number above 0")
+    values = {**asdict(task), **training}
+    for name in _POSITIVE:
+        if values[name] is not None and values[name] <= 0:
+            raise UsageError(f"--{name} is {values[name]}, expected a number above 0")
     if not 0 < task.mlm_probability < 1:
         raise UsageError(f"--mlm_probability is {task.mlm_probability}, expected a share between 0 and 1")
     if task.doc_stride < 0:

@@ -44,6 +44,15 @@ train --print-config [flags]    print a config file
 train --help all                list every flag"""
 
 
+# Hugging Face's texts describe its own scripts.
+_TEXTS = {
+    "do_train": "Train. Default: if there is training data.",
+    "do_eval": "Evaluate. Default: if there is validation data.",
+    "output_dir": "Folder for checkpoints, weights and result.json.",
+    "resume_from_checkpoint": "Checkpoint to resume from, or true for the last complete one in --output_dir.",
+}
+
+
 def render(everything: bool) -> str:
     """The help text. `everything`: with every flag of TrainingArguments."""
     parser = make_parser()
@@ -77,7 +86,7 @@ def config(parsed: Parsed) -> str:
 
 def _line(action: argparse.Action) -> str:
     """`--flag  Description. (default)`, in at most two lines."""
-    words = " ".join((action.help or "").replace("%%", "%").split())
+    words = " ".join(_TEXTS.get(action.dest, action.help or "").replace("%%", "%").split())
     default = "" if action.default in (None, False, "") else f" ({action.default})"
     text = textwrap.shorten(words, 150 - len(default), placeholder=" ...") + default
     return textwrap.fill(text, 115, initial_indent=f"  --{action.dest:<30} ", subsequent_indent=" " * 35)

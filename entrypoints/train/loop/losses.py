@@ -49,19 +49,12 @@ class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transfo
         if control.should_log or control.should_save:
             self._reduce()
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._reduce()
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # save_strategy "best" decides about a checkpoint after the evaluation.
-        self._reduce()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._reduce()
-
-    def _reduce(self) -> None:
+    def _reduce(self, *args: Any, **kwargs: Any) -> None:
         self.losses += [round(value, 6) for value in mean_over_ranks(self._local)]
         self._local = []
+
+    # After an evaluation too: then, save_strategy "best" decides about a checkpoint.
+    on_epoch_end = on_evaluate = on_train_end = _reduce
 
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"losses": self.losses}}

@@ -77,11 +77,10 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         else:
             _print(line)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def _restart(self, *args: Any, **kwargs: Any) -> None:
         self._speed.restart()
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._speed.restart()
+    on_save = on_epoch_begin = _restart
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:

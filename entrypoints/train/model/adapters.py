@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TASKS, TaskArguments
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
 _MAX_LENGTH = 300  # of an error in a message
-# peft's names of the tasks: peft also trains and saves the new head of a classifier. fill-mask has no such name.
-_KINDS = {
-    "text-classification": "SEQ_CLS",
-    "token-classification": "TOKEN_CLS",
-    "question-answering": "QUESTION_ANS",
-    "text-generation": "CAUSAL_LM",
-}
 
 
 def is_adapter(folder: Path) -> bool:
@@ -83,7 +76,7 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
     given = arguments.lora_target_modules
     layers = [layer.strip() for layer in given.split(",") if layer.strip()] if given else "all-linear"
     config = LoraConfig(
-        task_type=_KINDS.get(task),
+        task_type=TASKS[task].peft_type,
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,
         lora_dropout=arguments.lora_dropout,

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+import transformers
+
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.flags.arguments import TASKS, TaskArguments
 from entrypoints.train.model import adapters, sharding
 
 if TYPE_CHECKING:
@@ -28,14 +31,6 @@ _VOCABULARIES = (
     "sentencepiece.bpe.model",
     "spiece.model",
 )
-# transformers' class of a model with the head of a task.
-_AUTO_CLASSES = {
-    "text-classification": "AutoModelForSequenceClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-    "token-classification": "AutoModelForTokenClassification",
-    "text-generation": "AutoModelForCausalLM",
-    "fill-mask": "AutoModelForMaskedLM",
-}
 # A tokenizer without a limit has a huge number as its model_max_length.
 _NO_LIMIT = 1_000_000
 
@@ -94,12 +89,9 @@ def load(
 
     Raises UsageError if model or tokenizer cannot be loaded, or if most of the weights are missing.
     """
-    import torch
-    import transformers
-
     given = str(arguments.model_name_or_path)
     name = adapters.base_of(given) or given
-    auto: Any = getattr(transformers, _AUTO_CLASSES[task])
+    auto: Any = getattr(transformers, TASKS[task].auto_class)
     options: dict[str, Any] = {"revision": arguments.model_revision}
     if label_names is not None:
         options["num_labels"] = len(label_names)
@@ -152,11 +144,11 @@ def load(
 
 def label_names_of(arguments: TaskArguments) -> list[str] | None:
     """The labels of a fine-tuned classifier; None if they are only LABEL_0, LABEL_1, ..."""
-    from transformers import AutoConfig
-
     given = str(arguments.model_name_or_path)
     try:
-        config = AutoConfig.from_pretrained(adapters.base_of(given) or given, revision=arguments.model_revision)
+        config = transformers.AutoConfig.from_pretrained(
+            adapters.base_of(given) or given, revision=arguments.model_revision
+        )
     except Exception as error:
         raise UsageError(
             f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}"
@@ -166,8 +158,6 @@ def label_names_of(arguments: TaskArguments) -> list[str] | None:
 
 
 def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
-    from transformers import AutoTokenizer
-
     folder = Path(name)
     # transformers 5 silently creates an empty tokenizer for a folder without a vocabulary.
     if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
@@ -175,7 +165,7 @@ def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
             f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json, or write --tokenizer_name"
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
     except Exception as error:
         raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.is_fast:

@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+import transformers
+
 from entrypoints.cli.errors import UsageError
 
 
 def options(world_size: int) -> dict[str, Any]:
     """from_pretrained's options for a model that is sharded over all ranks. Raises UsageError."""
-    import torch
-    import transformers
-
     try:
         from transformers.distributed import DistributedConfig
 
@@ -40,9 +41,6 @@ def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
     rank draw its own shard from the same seed: all shards of a new head are equal then, and a classifier of two
     classes never distinguishes them.
     """
-    import torch
-    import torch.distributed as dist
-
     new = set(names)
     deviation = float(getattr(model.config, "initializer_range", 0.02))
     torch.set_rng_state(random_state)
@@ -91,7 +89,6 @@ def load_weights(model: Any, folder: Path, reads: bool) -> None:
 
 def save_optimizer(model: Any, optimizer: Any, path: Path, writes: bool) -> None:
     """Gather the optimizer's state, and write it on the rank that `writes`. A collective."""
-    import torch
     from torch.distributed.checkpoint import state_dict
 
     reshard(model)
@@ -107,7 +104,6 @@ def load_optimizer(model: Any, optimizer: Any, path: Path) -> bool:
     Returns False for the file of an unsharded model, which the optimizer can load. Raises UsageError if the file
     is of an unsharded model but `model` is sharded.
     """
-    import torch
     from torch.distributed.checkpoint import state_dict
 
     state = torch.load(path, map_location="cpu", weights_only=True)

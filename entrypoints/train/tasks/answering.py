@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import Question, Questions
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
@@ -16,7 +18,6 @@ from entrypoints.train.scores import squad
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 
 METRIC = "f1"
-DEFAULT_LENGTH = 384
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,22 @@ def _loss(logits: Any, positions: Any) -> float:
     return float(torch.nn.functional.cross_entropy(torch.from_numpy(logits).float(), torch.from_numpy(positions)))
 
 
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    with_negative = arguments.version_2_with_negative
+    notes = []
+    train = classification_rows.questions(splits.train, with_negative) if splits.train else None
+    if train is not None:
+        train, left_out = classification_rows.trainable(train)
+        if left_out:
+            notes.append(f"training questions left out because the answer is not at answer_start: {left_out}")
+    validation = classification_rows.questions(splits.validation, with_negative) if splits.validation else None
+    return Rows("question-answering", train, validation, None, tuple(notes))
+
+
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     layout = Layout(loaded.tokenizer, length, arguments.doc_stride)
     for split in (rows.train, rows.validation):
         if split is not None:

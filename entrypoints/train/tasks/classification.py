@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy
 import torch
 
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import LabelledTexts
+from entrypoints.train.data.language_rows import TaggedWords
+from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.tables import parse_text_columns
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.model.pretrained import Loaded, label_names_of
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 
+Labelled = Union[LabelledTexts, TaggedWords]
+
 METRIC = "accuracy"
-DEFAULT_LENGTH = 128
 
 
 class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
@@ -74,9 +80,45 @@ class Accuracy:
         }
 
 
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    names = parse_text_columns(arguments.text_column_names)
+    label = arguments.label_column_name
+    train = classification_rows.labelled_texts(splits.train, label, names) if splits.train else None
+    if train is not None:
+        # Validation data may have more columns: use those of the training data.
+        names = train.text_columns
+    validation = classification_rows.labelled_texts(splits.validation, label, names) if splits.validation else None
+    labels = choose_labels(arguments, train, validation, splits.any.classes.get(label, []))
+    used = (train or validation).text_columns  # type: ignore[union-attr]  # Splits.any refused a run without data
+    note = f"text-classification: {len(labels)} labels from '{label}', text from '{', '.join(used)}'"
+    return Rows("text-classification", train, validation, labels, (note,))
+
+
+def choose_labels(
+    arguments: TaskArguments, train: Labelled | None, validation: Labelled | None, classes: Sequence[str] = ()
+) -> list[str]:
+    """The labels of the training data; for evaluation alone, of the model. `classes`: those of the data set.
+
+    Raises UsageError for validation data with other labels.
+    """
+    if train is not None:
+        names = classification_rows.label_names(train.labels)
+        if isinstance(train, LabelledTexts):
+            classification_rows.check_label_names(names, train)
+        names = classification_rows.in_order(names, classes)
+    elif validation is not None:
+        names = label_names_of(arguments) or classification_rows.label_names(validation.labels)
+    else:
+        raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+    if validation is not None:
+        classification_rows.check_known_labels(names, validation)
+    return names
+
+
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Raises UsageError if max_seq_length does not fit the model."""
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     labels = rows.labels or []
 
     def tokens(split: LabelledTexts | None) -> Any:

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.tables import parse_text_columns
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import sharding
@@ -18,9 +21,27 @@ from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequen
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
-DEFAULT_LENGTH = 1024
 # Two rows of this many tokens show whether a model separates packed rows.
 _PROBE = 8
+
+
+def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-generation") -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    names = parse_text_columns(arguments.text_column_names)
+    if names is not None and len(names) != 1:
+        raise UsageError(
+            f"--text_column_names '{arguments.text_column_names}' names {len(names)} columns, expected one: "
+            f"{task} uses one column of text"
+        )
+    column = names[0] if names else None
+    train, validation = (
+        language_rows.documents(table, column) if table else None for table in (splits.train, splits.validation)
+    )
+    kinds = {split.kind for split in (train, validation) if split is not None}
+    if len(kinds) > 1:
+        found = " and ".join(sorted(kind.value for kind in kinds))
+        raise UsageError(f"found {found}: training and validation data must have rows of the same kind")
+    return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}",))
 
 
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
@@ -28,7 +49,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
 
     Raises UsageError for a model that is not a decoder, and for data with nothing to learn.
     """
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     check_release(rows.task)
     splits = [split for split in (rows.train, rows.validation) if split is not None]
     if any(_has_conversations(split) for split in splits):

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.language_rows import Documents
+from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.tasks import generation
 from entrypoints.train.tasks.sequences import Padder, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
-DEFAULT_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,15 @@ class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped
         return self._mask_tokens(self._rows[index], torch.Generator().manual_seed(index) if self._fixed else None)
 
 
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The texts for training and evaluation. Raises UsageError for other kinds of rows."""
+    rows = generation.read_rows(arguments, splits, "fill-mask")
+    kind = (rows.train or rows.validation).kind
+    if kind is not Kind.TEXT:
+        raise UsageError(f"found {kind.value}, expected texts for fill-mask: write --text_column_names")
+    return rows
+
+
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
     check_release(rows.task)
@@ -74,7 +84,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
             "the tokenizer has no mask token, expected the tokenizer of an encoder: use --task text-generation "
             "for decoders"
         )
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     special = frozenset(tokenizer.all_special_ids)
     mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
     train, validation = (

@@ -11,14 +11,16 @@ import torch
 from transformers import DataCollatorWithPadding
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.flags.arguments import TASKS, TaskArguments
 from entrypoints.train.tasks.tokens import IGNORED
 
 # Widths in steps of eight: oneDNN generates kernels for fewer shapes.
 _STEP = 8
 
 
-def sequence_length(asked: int | None, default: int, limit: int | None) -> int:
-    """The longest input in tokens. Raises UsageError if `asked` is more than the model's `limit`."""
+def sequence_length(arguments: TaskArguments, task: str, limit: int | None) -> int:
+    """The longest input in tokens. Raises UsageError if --max_seq_length is more than the model's `limit`."""
+    asked, default = arguments.max_seq_length, TASKS[task].length
     if asked is None:
         return default if limit is None else min(default, limit)
     if limit is not None and asked > limit:

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
+from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import TaggedWords
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import entities
+from entrypoints.train.tasks.classification import choose_labels
 from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_release
-
-DEFAULT_LENGTH = 128
 
 
 class Tags:
@@ -56,10 +57,20 @@ class EntityScores:
         return [self._names[int(tag)] for tag, label in zip(row, labels) if label != IGNORED]
 
 
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    column = arguments.label_column_name
+    train, validation = (
+        language_rows.tagged_words(table, column) if table else None for table in (splits.train, splits.validation)
+    )
+    labels = choose_labels(arguments, train, validation)
+    return Rows("token-classification", train, validation, labels, (f"token-classification: {len(labels)} tags",))
+
+
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
     check_release(rows.task)
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
     train, validation = (

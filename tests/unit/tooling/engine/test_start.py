@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tooling.engine import start
-from tooling.engine.start import is_stale, lacking_controllers, last_cause, make_room
+from tooling.engine.start import give_controllers, is_stale, lacking_controllers, last_cause
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def nested(tmp_path: Path, *, given: str = "") -> Path:
 def test_processes_are_moved_and_the_children_get_every_controller(tmp_path: Path) -> None:
     said: list[str] = []
     cgroup = nested(tmp_path)
-    make_room(said.append, cgroup)
+    give_controllers(said.append, cgroup)
     assert (cgroup / "init" / "cgroup.procs").read_text() == "117"  # two writes, which the kernel takes one by one
     assert (cgroup / "cgroup.subtree_control").read_text() == "+cpuset +cpu +memory +pids"
     assert len(said) == 1
@@ -112,7 +112,7 @@ def test_outside_of_such_a_container_nothing_is_changed(tmp_path: Path, kind: st
     elif kind == "cgroup v1":
         for path in cgroup.iterdir():
             path.unlink()
-    make_room(lambda line: pytest.fail(line), cgroup)
+    give_controllers(lambda line: pytest.fail(line), cgroup)
     assert not (cgroup / "init").exists()
 
 
@@ -120,4 +120,4 @@ def test_a_cgroup_that_cannot_be_changed_is_an_error(tmp_path: Path) -> None:
     cgroup = nested(tmp_path)
     (cgroup / "init").write_text("a file where the child should be")
     with pytest.raises(OSError, match="init"):
-        make_room(lambda _line: None, cgroup)
+        give_controllers(lambda _line: None, cgroup)

@@ -1,4 +1,4 @@
-"""Which columns hold texts, labels, questions and answers, and what is refused in them."""
+"""Columns with texts, labels, questions and answers, and the errors for bad columns and rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import classification_rows
-from entrypoints.train.data.tables import Table
+from entrypoints.train.data.splits import infer_task
+from entrypoints.train.data.tables import Table, parse_text_columns
 
 
 def table(**content: list[Any]) -> Table:
@@ -31,13 +32,13 @@ def test_text_columns_follow_run_glue(content: dict[str, list[Any]], expected: t
     assert classification_rows.labelled_texts(table(**content), "label", None).text_columns == expected
 
 
-def test_labels_may_be_text_or_integers_and_come_out_as_names() -> None:
+def test_labels_may_be_texts_or_integers_and_become_names() -> None:
     data = classification_rows.labelled_texts(table(text=["a", "b", "c"], label=[1, "x", 2.0]), "label", None)
     assert data.labels == ["1", "x", "2"]
 
 
 @pytest.mark.parametrize("labels", [["0", "0.5", "1.5"], ["1", "nan"], ["0.25"]])
-def test_a_csvs_numbers_with_fractions_are_no_classes(labels: list[str]) -> None:
+def test_fractions_in_a_csv_file_are_not_classes(labels: list[str]) -> None:
     found = next(label for label in labels if not label.isdigit())
     with pytest.raises(
         UsageError, match=f"holds the number {found}, expected classes .*: regression is not supported"
@@ -57,7 +58,7 @@ def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
     assert classification_rows.label_names(["b", "10", "a"]) == ["10", "a", "b"]
 
 
-def test_a_data_sets_own_order_of_labels_is_kept_so_that_f1_is_that_of_its_second_one() -> None:
+def test_the_order_of_a_data_sets_classes_is_kept() -> None:
     mrpc = ["not_equivalent", "equivalent"]
     assert classification_rows.in_order(["equivalent", "not_equivalent"], mrpc) == mrpc
     assert (
@@ -87,7 +88,7 @@ def test_a_bad_row_is_refused_with_its_number(content: dict[str, list[Any]], exp
     assert expected in str(raised.value)
 
 
-def test_validation_labels_must_be_among_those_of_training() -> None:
+def test_validation_labels_must_occur_in_the_training_data() -> None:
     data = classification_rows.labelled_texts(table(text=["a"], label=["maybe"]), "label", None)
     with pytest.raises(UsageError, match="'maybe'"):
         classification_rows.check_known_labels(["no", "yes"], data)
@@ -106,29 +107,26 @@ def test_training_labels_must_be_classes() -> None:
 
 
 def test_the_task_is_inferred_from_the_columns() -> None:
-    assert (
-        classification_rows.infer_task(table(question=["q"], context=["c"], answers=[{}]), "label")
-        == "question-answering"
-    )
-    assert classification_rows.infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
-    assert classification_rows.infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
+    assert infer_task(table(question=["q"], context=["c"], answers=[{}]), "label") == "question-answering"
+    assert infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
+    assert infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
     with pytest.raises(UsageError, match="has the columns 'text', 'topic'"):
-        classification_rows.infer_task(table(text=["q"], topic=["c"]), "label")
+        infer_task(table(text=["q"], topic=["c"]), "label")
 
 
 def test_text_column_names_are_one_or_two() -> None:
-    assert classification_rows.parse_text_columns("a, b") == ("a", "b")
-    assert classification_rows.parse_text_columns(None) is None
+    assert parse_text_columns("a, b") == ("a", "b")
+    assert parse_text_columns(None) is None
     for value in ("", "a,b,c"):
         with pytest.raises(UsageError, match="expected one or two"):
-            classification_rows.parse_text_columns(value)
+            parse_text_columns(value)
 
 
 def question(answers: Any, **more: list[Any]) -> Table:
     return table(question=["where?"], context=["tom lives in paris"], answers=[answers], **more)
 
 
-def test_answers_are_read_in_both_forms() -> None:
+def test_answers_are_read_in_both_formats() -> None:
     for answers in (
         {"text": ["paris"], "answer_start": [13]},
         [{"text": "paris", "answer_start": 13}],
@@ -148,7 +146,7 @@ def test_answers_are_read_in_both_forms() -> None:
     ],
     ids=str,
 )
-def test_answers_of_another_form_are_refused(answers: Any) -> None:
+def test_answers_in_another_format_are_refused(answers: Any) -> None:
     with pytest.raises(UsageError, match="row 1: column 'answers' holds"):
         classification_rows.questions(question(answers), with_negative=True)
 
@@ -173,7 +171,7 @@ def test_a_training_answer_that_is_not_at_its_offset_is_left_out() -> None:
         classification_rows.trainable(wrong)
 
 
-def test_the_digest_tells_rows_apart() -> None:
+def test_different_rows_have_different_digests() -> None:
     def digest(*texts: str) -> str:
         return classification_rows.labelled_texts(
             table(text=list(texts), label=["1"] * len(texts)), "label", None

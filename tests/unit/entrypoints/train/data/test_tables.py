@@ -1,4 +1,4 @@
-"""Data files of every format, whole and broken."""
+"""Data files of every format, valid and broken."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content:
     assert read(write(tmp_path, name, content)).columns == ROWS
 
 
-def test_squads_release_format_becomes_a_row_for_each_question(tmp_path: Path) -> None:
+def test_squads_format_becomes_one_row_per_question(tmp_path: Path) -> None:
     table = read(write(tmp_path, "train-v2.0.json", json.dumps(SQUAD)))
     assert table.rows == 2
     assert table.columns["context"] == ["tom lives in paris"] * 2
@@ -63,7 +63,7 @@ def test_squads_release_format_becomes_a_row_for_each_question(tmp_path: Path) -
     assert table.columns["id"] == ["1", "2"]
 
 
-def test_a_key_that_only_some_json_rows_have_is_missing_in_the_others(tmp_path: Path) -> None:
+def test_a_key_that_only_some_json_rows_have_is_none_in_other_rows(tmp_path: Path) -> None:
     table = read(write(tmp_path, "x.jsonl", '{"a": 1}\n{"a": 2, "b": 3}\n'))
     assert table.columns == {"a": [1, 2], "b": [None, 3]}
 
@@ -107,7 +107,7 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(
     assert "\n" not in str(raised.value)
 
 
-def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
     with pytest.raises(UsageError, match="byte 14 is not UTF-8"):

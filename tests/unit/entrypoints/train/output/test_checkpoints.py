@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint_is_skipped_for_an_older_one(tmp_path: Path, damage
     assert notes[0].startswith("checkpoint-4 is skipped:")
 
 
-def test_sharded_weights_are_whole_if_every_shard_is(tmp_path: Path) -> None:
+def test_sharded_weights_are_complete_if_every_shard_is(tmp_path: Path) -> None:
     path = complete(tmp_path, 2)
     (path / "model.safetensors").unlink()
     for name in ("a.safetensors", "b.safetensors"):

@@ -37,7 +37,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed_or_overwritte
         output.choose_start(tmp_path / "finished", None, overwrite=False)
 
 
-def test_resuming_without_a_checkpoint_starts_over_with_a_note(tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_starts_at_the_pretrained_model_with_a_note(tmp_path: Path) -> None:
     start = output.choose_start(tmp_path, "true", overwrite=False)
     assert start.checkpoint is None
     assert "starting from the pretrained model" in start.notes[0]
@@ -94,7 +94,7 @@ AGENT = "/tmp/torchelastic_a1/none_b2"
 MINE = {contract.JOB: "team/bert/1"}
 
 
-def test_a_job_has_one_name_at_every_start_by_its_launcher_and_none_without_one() -> None:
+def test_a_job_has_the_same_name_after_a_restart_and_no_name_without_a_launcher() -> None:
     flags = {"learning_rate": 0.1}
     first, again, another = (
         output.job_name({"TORCHELASTIC_ERROR_FILE": f"{folder}/attempt_{attempt}/0/error.json"}, flags)
