@@ -49,10 +49,11 @@ def run(
     command = ["docker", "run", "--rm", "--name", name, *variables, *docker_args, image, *argv]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-    finally:
+    except BaseException:  # the client was killed, the container still runs
         subprocess.run(
             ["docker", "rm", "--force", "--volumes", name], capture_output=True, check=False, timeout=60
         )
+        raise
 
 
 def left_behind() -> list[str]:

@@ -1,12 +1,17 @@
-"""Debian's docker-registry in a container on loopback, for tests of ./inv push."""
+"""Debian's docker-registry in a container on loopback, and relays that slow or break a push to it."""
 
 from __future__ import annotations
 
+import select
+import socket
+import socketserver
+import struct
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests import containers
@@ -82,3 +87,49 @@ def _wait(address: str) -> None:
             time.sleep(0.2)
         else:
             return
+
+
+@contextmanager
+def relayed(address: str, carry: Callable[[int], None]) -> Iterator[str]:
+    """HOST:PORT of a relay to `address`, which calls `carry` with the size of each piece.
+
+    A ConnectionError of `carry` resets the connection.
+    """
+    host, _, port = address.partition(":")
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((host, int(port))) as there:
+                ends = {self.request: there, there: self.request}
+                try:
+                    while True:
+                        for end in select.select(list(ends), [], [])[0]:
+                            data = end.recv(1 << 16)
+                            if not data:
+                                return
+                            carry(len(data))
+                            ends[end].sendall(data)
+                except ConnectionError:
+                    self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@contextmanager
+def broken_after(size: int, address: str) -> Iterator[str]:
+    """HOST:PORT of a relay to `address` that resets every connection after `size` bytes."""
+    left = size
+
+    def carry(count: int) -> None:
+        nonlocal left
+        left -= count
+        if left <= 0:
+            raise ConnectionResetError
+
+    with relayed(address, carry) as broken:
+        yield broken
+        assert left <= 0, "the relay did not break: the push ended before"

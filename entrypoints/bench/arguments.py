@@ -31,18 +31,28 @@ def prepare(argv: Sequence[str]) -> Collectives | Scaling:
 def _collectives(argv: Sequence[str]) -> Collectives:
     parser = Parser(
         "bench",
-        "Measure, as one rank. collectives: time and bandwidth of each backend of this image, in turn in the\n"
-        "same processes, and the hardware's limits: memory copy, and TCP between nodes.",
+        "Measure the collectives of each backend of this image, in turn in the same processes, as one rank.\n"
+        "Compare them with the hardware's limits: memory copy, and TCP between nodes.",
         "bench collectives [options]",
     )
     add = parser.add_argument
     add("what", choices=("collectives", "scaling"), metavar="collectives",
-        help="what to measure; or: bench scaling --help")  # fmt: skip
+        help="to measure training steps instead, see bench scaling --help")  # fmt: skip
     add("--backend", metavar="NAME", help="measure only this backend (default: all of this image)")
     add("--sizes", type=_list(cases.parse_size), metavar="A,B",
         help="sizes of the complete tensor, such as 4K,25M (default: 4K to 100M)")  # fmt: skip
-    add("--dtypes", type=_list(_one_of(tuple(cases.DTYPES))), metavar="A,B", help=", ".join(cases.DTYPES))
-    add("--collectives", type=_list(_one_of(cases.COLLECTIVES)), metavar="A,B", help=", ".join(cases.COLLECTIVES))
+    add(
+        "--dtypes",
+        type=_list(_one_of(tuple(cases.DTYPES))),
+        metavar="A,B",
+        help="any of " + ", ".join(cases.DTYPES),
+    )
+    add(
+        "--collectives",
+        type=_list(_one_of(cases.COLLECTIVES)),
+        metavar="A,B",
+        help="any of " + ", ".join(cases.COLLECTIVES),
+    )
     add("--seconds", type=positive_seconds, default=ROW_SECONDS, metavar="S",
         help="approximate time for each size (default: %(default)g)")  # fmt: skip
     add("--json", action="store_true", help="print one JSON document instead of a table")
@@ -63,14 +73,19 @@ def _collectives(argv: Sequence[str]) -> Collectives:
 def _scaling(argv: Sequence[str]) -> Scaling:
     parser = Parser(
         "bench scaling",
-        "Measure, as one rank: a training step of a small encoder in fp32 on 1, 2, 4, ... of the job's nodes in\n"
-        "turn, with each backend and without communication. Prints one JSON document.",
+        "Measure a training step of a small encoder in fp32 on 1, 2, 4, ... of the job's nodes in turn, as one\n"
+        "rank, with each backend and without communication. Prints one JSON document.",
         "bench scaling [options]",
     )
     add = parser.add_argument
     add("--nodes", type=_list(positive_integer), default=[], metavar="A,B",
         help="numbers of nodes (default: 1, 2, 4, ... up to the job's)")  # fmt: skip
-    add("--backends", type=_list(check_backend), metavar="A,B", help="(default: all of this image)")
+    add(
+        "--backends",
+        type=_list(check_backend),
+        metavar="A,B",
+        help="default: all of this image",
+    )
     add("--ratio", type=positive_seconds, default=RATIO, metavar="R",
         help="batch for which all_reduce takes R of the computing time (default: %(default)g)")  # fmt: skip
     add("--length", type=positive_integer, default=32, metavar="N", help="tokens per sample (default: 32)")

@@ -81,7 +81,7 @@ def chosen(
     return [Case(*case) for case in product(collectives or ("all_reduce",), dtypes or DTYPES, sizes or SIZES)]
 
 
-def whole_elements(case: Case, ranks: int) -> int:
+def complete_elements(case: Case, ranks: int) -> int:
     """Elements of the complete tensor: a multiple of `ranks`, at least one per rank."""
     return max(1, case.bytes // DTYPES[case.dtype] // ranks) * ranks
 

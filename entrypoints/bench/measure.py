@@ -11,7 +11,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from entrypoints.bench.cases import Case, Repetitions, longest, quartiles, repetitions, whole_elements
+from entrypoints.bench.cases import Case, Repetitions, complete_elements, longest, quartiles, repetitions
 from entrypoints.cli.errors import UsageError
 
 _FIRST_CALLS = 3
@@ -75,17 +75,17 @@ class Timing:
 def make_call(case: Case, ranks: int) -> Call:
     """The call for each of `ranks` ranks. Allocates about twice the case's bytes at most."""
     dtype = getattr(torch, case.dtype)
-    whole = torch.empty(whole_elements(case, ranks), dtype=dtype).fill_(0)
-    part = torch.empty(whole.numel() // ranks, dtype=dtype).fill_(0)
+    complete = torch.empty(complete_elements(case, ranks), dtype=dtype).fill_(0)
+    part = torch.empty(complete.numel() // ranks, dtype=dtype).fill_(0)
     numbers = torch.arange(1, ranks + 1, dtype=dtype)
     if case.collective == "all_reduce":
-        return Call(case, lambda group: dist.all_reduce(whole, group=group), whole, whole, numbers.sum())
+        return Call(case, lambda group: dist.all_reduce(complete, group=group), complete, complete, numbers.sum())
     if case.collective == "broadcast":
-        return Call(case, lambda group: dist.broadcast(whole, 0, group=group), whole, whole, numbers[0])
+        return Call(case, lambda group: dist.broadcast(complete, 0, group=group), complete, complete, numbers[0])
     if case.collective == "all_gather":
         gathered = numbers.repeat_interleave(part.numel())
-        return Call(case, lambda group: _all_gather(whole, part, group=group), part, whole, gathered)
-    return Call(case, lambda group: _reduce_scatter(part, whole, group=group), whole, part, numbers.sum())
+        return Call(case, lambda group: _all_gather(complete, part, group=group), part, complete, gathered)
+    return Call(case, lambda group: _reduce_scatter(part, complete, group=group), complete, part, numbers.sum())
 
 
 def measure(call: Call, groups: Mapping[str, dist.ProcessGroup], row_seconds: float) -> dict[str, Timing]:

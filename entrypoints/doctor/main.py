@@ -34,10 +34,10 @@ Exit code 1 if a line is an error."""
 def parse(argv: list[str]) -> Namespace:
     parser = Parser("doctor", DESCRIPTION)
     add = parser.add_argument
-    add("--json", action="store_true", help="one JSON document instead of a table")
+    add("--json", action="store_true", help="print one JSON document instead of a table")
     add("--quick", action="store_true", help="start no ranks: skip preloads, bf16 and collectives")
     add("--local-world-size", type=positive_integer, metavar="R",
-        help="number of ranks in this container (default: the launcher's, or else launch's)")  # fmt: skip
+        help="number of ranks in this container (default: the launcher's, or launch's default)")  # fmt: skip
     add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
     add("--master-port", type=port_number, metavar="PORT",
         help=f"port where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})")  # fmt: skip

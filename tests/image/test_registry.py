@@ -7,18 +7,14 @@ import http.server
 import io
 import json
 import os
-import select
 import socket
-import socketserver
-import struct
 import subprocess
 import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -226,39 +222,11 @@ def test_a_push_during_the_checks_is_not_overwritten(
     assert list(tmp_path.iterdir()) == []
 
 
-@contextmanager
-def way(address: str, carry: Callable[[int], None]) -> Iterator[str]:
-    """HOST:PORT of a way to `address`. `carry` is told the size of each piece; its ConnectionError resets the
-    connection."""
-    host, _, port = address.partition(":")
-
-    class Way(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection((host, int(port))) as there:
-                ends = {self.request: there, there: self.request}
-                try:
-                    while True:
-                        for end in select.select(list(ends), [], [])[0]:
-                            data = end.recv(1 << 16)
-                            if not data:
-                                return
-                            carry(len(data))
-                            ends[end].sendall(data)
-                except ConnectionError:
-                    self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Way) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
 def test_a_push_while_layers_are_sent_is_not_overwritten(
     docker: Engine, server: str, small: str, large: str
 ) -> None:
     sending = threading.Event()
-    with way(server, lambda _size: time.sleep(0.05)) as slow, ThreadPoolExecutor() as both:
+    with registry.relayed(server, lambda _size: time.sleep(0.05)) as slow, ThreadPoolExecutor() as both:
         pushing = both.submit(opened(docker, slow).push, large, "during", lambda _line: sending.set())
         assert sending.wait(60), "nothing was sent"
         other = opened(docker, server).push(small, "during", say)
@@ -278,22 +246,6 @@ def test_of_two_that_push_one_tag_at_once_one_at_most_has_pushed_it(
     assert pushed in ([], [opened(docker, server).digest("at-once")])
 
 
-@contextmanager
-def broken_after(size: int, address: str) -> Iterator[str]:
-    """HOST:PORT of a way to `address` that carries `size` bytes and then nothing: every connection is reset."""
-    left = size
-
-    def carry(count: int) -> None:
-        nonlocal left
-        left -= count
-        if left <= 0:
-            raise ConnectionResetError
-
-    with way(address, carry) as broken:
-        yield broken
-        assert left <= 0, "the way was not broken: the push ended before"
-
-
 @pytest.mark.timeout(300)
 def test_a_full_disk_and_a_network_that_breaks_are_one_line_after_the_engines_five_tries(
     docker: Engine, large: str
@@ -302,7 +254,7 @@ def test_a_full_disk_and_a_network_that_breaks_are_one_line_after_the_engines_fi
     with (
         registry.running(megabytes=3) as (full, _),
         registry.running() as (sound, _),  # that has none of the layers
-        broken_after(2 * MEGABYTE, sound) as broken,
+        registry.broken_after(2 * MEGABYTE, sound) as broken,
         ThreadPoolExecutor() as both,
     ):
         disk = both.submit(fails, docker, full, large)

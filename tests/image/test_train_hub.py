@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.train_runs import line, mounts, result, reviews
+from tests.image.train_runs import ONE_THREAD, line, mounts, result, reviews
 
 LINES = {
     "pushed": line(
@@ -41,7 +41,7 @@ def pushes(
     (data / "eval.csv").write_text(reviews(13))
     (data / "lines").write_text(json.dumps(list(LINES.values())))
     shutil.copytree(tiny_model, data / "tiny")
-    environment, folders = {"HF_TOKEN": "hf_secret"}, mounts(data, output, read_only=False)
+    environment, folders = {"HF_TOKEN": "hf_secret", **ONE_THREAD}, mounts(data, output, read_only=False)
     done = containers.run(
         image, "python", "/tests/small_hub.py", "/data/lines", env=environment, docker_args=folders
     )

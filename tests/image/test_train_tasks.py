@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests import containers
+from tests.image.train_runs import ONE_THREAD
 
 HERE = Path(__file__).parent
 HOMES = {"tom": "paris", "mary": "rome", "anna": "oslo", "peter": "london"}
@@ -93,7 +94,7 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(image: str, folder: Path, *command: str) -> Any:
     mounts = ["--volume", f"{folder}:/work", "--volume", f"{HERE}:/tests:ro"]
-    return containers.run(image, *command, docker_args=mounts, timeout=600)
+    return containers.run(image, *command, env=ONE_THREAD, docker_args=mounts, timeout=600)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,9 @@ from tests import containers
 # What each run printed and returned, by its name.
 Runs = dict[str, dict[str, Any]]
 
+# For tiny models: threads that share cores with other tests wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
 HERE = Path(__file__).parent
 WORDS = {"pos": ("good", "great", "fine", "superb"), "neg": ("bad", "awful", "poor", "dull")}
 CONTEXT = "tom lives in paris and mary lives in rome " * 4
@@ -71,7 +74,10 @@ def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]])
     output.chmod(0o777)
     (output / "lines.json").write_text(json.dumps(list(lines.values())))
     done = containers.run(
-        image, "python", "/tests/many_runs.py", "/output/lines.json", docker_args=mounts(data, output)
+        image,
+        *("python", "/tests/many_runs.py", "/output/lines.json"),
+        env=ONE_THREAD,
+        docker_args=mounts(data, output),
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(lines, json.loads(done.stdout), strict=True))

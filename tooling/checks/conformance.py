@@ -75,7 +75,7 @@ class Comparison:
         """The differences that are not in DIFFERENCES."""
         return [row for row in self.rows if row.differs and not row.known]
 
-    def gone(self) -> list[str]:
+    def resolved(self) -> list[str]:
         """The tests in DIFFERENCES that no longer differ."""
         return [row.test for row in self.rows if row.known and not row.differs]
 

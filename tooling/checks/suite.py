@@ -27,10 +27,10 @@ CHECKS = (
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
 PARTS = ("unit", "image", "cluster")
 TESTS = ROOT / "tests"
-# Processes for the unit tests, at most: with more, starting them takes longer than the tests.
+# At most: with more processes, starting them takes longer than the unit tests.
 _MAX_PROCESSES = 4
-# What two tests in containers at the same time need: each trains with two to four ranks.
-_WORKER_MEMORY_BYTES = 4 << 30
+# Of each process that runs tests in containers: a test trains with two to four ranks.
+_MEMORY_BYTES = 4 << 30
 
 
 def run(part: str | None = None) -> None:
@@ -50,16 +50,16 @@ def run(part: str | None = None) -> None:
     if file:
         _pytest(file)
         return
-    cores = os.cpu_count() or 1
+    # One process more than cores, because some tests wait.
+    processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
     if part in (None, "unit"):
-        # One process more than cores, because some unit tests wait.
-        _pytest("tests/unit", f"--numprocesses={min(cores + 1, _MAX_PROCESSES)}", "--dist=loadfile")
+        _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
     # The tests of clusters first: their files take longest, and a long file at the end would run alone.
     slow = [f"tests/{name}" for name in ("cluster", "image") if part in (None, name)]
     if slow:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        workers = max(1, min(_MAX_PROCESSES, cores, memory // _WORKER_MEMORY_BYTES))
-        _pytest(*slow, f"--numprocesses={workers}", "--dist=loadfile", "--no-loadscope-reorder")
+        processes = max(1, min(processes, memory // _MEMORY_BYTES))
+        _pytest(*slow, f"--numprocesses={processes}", "--dist=loadfile", "--no-loadscope-reorder")
 
 
 def _test_file(part: str) -> str:

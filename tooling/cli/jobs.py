@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.cluster import run, up
 from tooling.hosts import control, record
@@ -26,10 +26,7 @@ def status(name: str | None) -> None:
     table = Table("host" if job else "cluster", "container" if job else "node", "state")
     for row in control.status(job) if job else up.status(name):
         table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # do not wrap lines in a file
-    console.print(table)
+    console(200).print(table)
 
 
 def stop(name: str | None) -> None:

@@ -7,15 +7,14 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from invoke.exceptions import Exit
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
@@ -94,7 +93,7 @@ def run(only: str, launcher: str, say: Say) -> None:
                 say(f"  {describe(rows[-1])}")
     document = {"rows": [{**row.__dict__} for row in rows], "timeout_seconds": TIMEOUT_SECONDS}
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table(rows))
+    console(TABLE_WIDTH).print(table(rows))
     if any(row.problems for row in rows):
         raise Exit("some faults did not end as expected: see their verdicts", code=1)
 

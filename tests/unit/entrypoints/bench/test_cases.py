@@ -48,7 +48,7 @@ def test_an_invalid_size_is_rejected_with_examples(text: str) -> None:
 
 @pytest.mark.parametrize(("ranks", "elements"), [(1, 1024), (2, 1024), (3, 1023), (2000, 2000)])
 def test_every_rank_has_an_equal_part_of_at_least_one_element(ranks: int, elements: int) -> None:
-    assert cases.whole_elements(Case("all_gather", "float32", 4096), ranks) == elements
+    assert cases.complete_elements(Case("all_gather", "float32", 4096), ranks) == elements
 
 
 def test_a_block_takes_its_time_and_the_blocks_fill_the_row() -> None:
