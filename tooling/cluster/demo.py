@@ -15,8 +15,7 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
-from tooling.cluster import demo_data, pretrained
-from tooling.cluster import run as cluster
+from tooling.cluster import demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
 from tooling.image import inspect
@@ -41,7 +40,7 @@ HYPERPARAMETERS = {
 }
 
 
-def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
+def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
     """Build the image, train on a cluster, print a summary, and write .cache/demo/result.json.
 
     Raises Exit with the cluster's exit code if a rank failed, or with 1 if the result is not as expected.
@@ -68,7 +67,7 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
         mounts=(
             Mount(model, "/model"),
             Mount(FOLDER / "data", "/data"),
-            Mount(cluster.writable_folder(output), "/output", read_only=False),
+            Mount(run.writable_folder(output), "/output", read_only=False),
         ),
         environment={contract.IMAGE: image.id},
         offline=True,
@@ -76,11 +75,11 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
     )
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
-    outcome = cluster.run(spec, docker, say)
+    outcome = run.run(spec, docker, say)
     if outcome.exit_code != 0:
         raise Exit(
             f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "
-            f"{_relative(cluster.folder_of(spec.name) / 'log.txt')}",
+            f"{_relative(run.folder_of(spec.name) / 'log.txt')}",
             code=outcome.exit_code,
         )
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
