@@ -16,7 +16,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.cluster import demo_data, pretrained, run
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec, Mount, check_launcher_and_memory
 from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice
@@ -47,9 +47,9 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     """
     row = choice.row
     world_size = node_count * ranks_per_node
-    batch, rest = divmod(BATCH_SIZE, world_size)
-    if rest or not batch:
+    if world_size < 1 or BATCH_SIZE % world_size:
         raise UsageError(f"{world_size} ranks cannot share a batch of {BATCH_SIZE}: use 1, 2, 4 or 8 ranks")
+    check_launcher_and_memory(launcher, memory=None)  # before the image is built
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
     docker = api.ensure(say)
@@ -63,7 +63,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         image=image.tag,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
-        command=train_command(batch, backend, train.name, test.name),
+        command=train_command(BATCH_SIZE // world_size, backend, train.name, test.name),
         mounts=(
             Mount(model, "/model"),
             Mount(FOLDER / "data", "/data"),
@@ -83,12 +83,11 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
             code=outcome.exit_code,
         )
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
-    train_seconds = result["seconds"]["train"]
     result["seconds"] = {
         **result["seconds"],
         "build": round(image.seconds, 1),
         "start": round(result["train_started_at"] - started, 1),
-        "train": round(train_seconds, 1),
+        "train": round(result["seconds"]["train"], 1),
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     failures = check(result, world_size, backend)

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from tooling.basis.errors import UsageError
 from tooling.cluster import demo, demo_data
+from tooling.engine import api
+from tooling.image.choice import Choice
 
 RESULT: dict[str, Any] = {
     "world_size": 2,
@@ -41,6 +44,23 @@ def test_a_model_that_learned_passes() -> None:
 def test_a_result_that_is_not_as_expected_fails(changes: dict[str, Any], problem: str) -> None:
     failures = demo.check({**RESULT, **changes}, world_size=2, backend="gloo")
     assert any(text.startswith(problem) for text in failures), failures
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks_per_node", "launcher", "message"),
+    [
+        (3, 1, "torchrun", "3 ranks cannot share a batch of 32"),
+        (0, 1, "torchrun", "0 ranks cannot share a batch of 32"),
+        (2, 1, "mpi", "--launcher is 'mpi', expected torchrun or mpirun"),
+    ],
+    ids=["3 ranks", "no node", "no such launcher"],
+)
+def test_bad_options_are_refused_before_an_engine_is_needed(
+    nodes: int, ranks_per_node: int, launcher: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    with pytest.raises(UsageError, match=message):
+        demo.demo(Choice(), nodes, ranks_per_node, "ccl", launcher, print)
 
 
 def rows(path: Path) -> list[tuple[str, str]]:
