@@ -83,7 +83,7 @@ def test_the_data_is_enough_to_learn_from(data: tuple[list[tuple[str, str]], lis
     assert all(len(text) >= demo_data.MIN_CHARACTERS for text, _ in train)
 
 
-def test_no_example_is_trained_and_tested_on(data: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> None:
+def test_no_example_is_in_both_files(data: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> None:
     train, test = data
     assert not set(train) & set(test)
 
@@ -102,7 +102,7 @@ def test_the_data_is_the_same_each_time(tmp_path: Path) -> None:
     assert len(rows(first[0])) + len(rows(first[1])) == 9 * demo_data.LABELS
 
 
-def test_broken_sources_and_tests_of_the_library_are_passed_over(tmp_path: Path) -> None:
+def test_broken_sources_and_the_librarys_tests_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def (:")
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "x.py").write_text("'''A docstring that is long enough to be taken otherwise.'''")
