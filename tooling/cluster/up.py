@@ -48,7 +48,7 @@ class Request:
 
 def up(request: Request) -> None:
     """Run the command on a cluster. Raises Exit with the job's exit code; with `detach`, return at once."""
-    name = run.check_name(request.cluster.name)
+    name = request.cluster.name
     environment = variables(request.env)
     check_set([key for key, value in environment.items() if value is None], os.environ)
     folder = Path(request.output) if request.output else run.folder_of(name) / "output"
@@ -92,7 +92,7 @@ def down(name: str | None) -> None:
 
 def status(name: str | None) -> list[tuple[str, str, str]]:
     """Cluster, name and state of each node of a cluster, or of every cluster."""
-    seen = nodes.of_checkout(run.check_name(name) if name else None)
+    seen = nodes.of_checkout(compose.check_name(name) if name else None)
     if not seen:
         raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")
     return [
