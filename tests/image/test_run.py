@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import containers
 from tests.image.rank_scripts import Run, seen, usage_line
 
-
-def test_a_script_runs_as_main_with_its_own_arguments_and_folder(run: Run) -> None:
-    (rank,) = seen(run("run", "/scripts/see.py", "--backend", "x", "-m"))
-    assert rank["argv"] == ["/scripts/see.py", "--backend", "x", "-m"]
-    assert rank["name"] == "__main__"
-    assert rank["main"]
-    assert rank["path"] == "/scripts"
-
-
-def test_a_single_rank_has_a_group_of_one_without_any_network(run: Run) -> None:
-    (rank,) = seen(run("run", "/scripts/see.py", docker_args=["--network", "none"]))
-    assert rank["had"]
-    assert (rank["world_size"], rank["backend"], rank["total"]) == (1, "ccl", [1.0, 1.0, 1.0])
-    assert rank["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-
-
-def test_a_single_rank_needs_no_free_port(run: Run) -> None:
-    code = """
+# Runs a rank while another process has torch's default port.
+PORT_TAKEN = """
 import socket, subprocess, sys
 taken = socket.create_server(("", 29500))
-sys.exit(subprocess.call(["entrypoint", "run", "/scripts/see.py"]))
+sys.exit(subprocess.call(["entrypoint", "run", *sys.argv[1:]]))
 """
-    assert len(seen(run("python", "-c", code))) == 1
+
+
+@pytest.fixture(scope="module")
+def alone(image: str, rank_scripts: Path) -> dict[str, Any]:
+    """What a single rank saw, without a network and beside a process that has port 29500."""
+    options = ("--network", "none", "--volume", f"{rank_scripts}:/scripts:ro")
+    argv = ("python", "-c", PORT_TAKEN, "/scripts/see.py", "--backend", "x", "-m")
+    (rank,) = seen(containers.run(image, *argv, docker_args=options))
+    return rank
+
+
+def test_a_script_runs_as_main_with_its_own_arguments_and_folder(alone: dict[str, Any]) -> None:
+    assert alone["argv"] == ["/scripts/see.py", "--backend", "x", "-m"]
+    assert alone["name"] == "__main__"
+    assert alone["main"]
+    assert alone["path"] == "/scripts"
+
+
+def test_a_single_rank_has_a_group_of_one_without_a_network_or_a_free_port(alone: dict[str, Any]) -> None:
+    assert alone["had"]
+    assert (alone["world_size"], alone["backend"], alone["total"]) == (1, "ccl", [1.0, 1.0, 1.0])
+    assert alone["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run) -> None:
