@@ -1,4 +1,4 @@
-"""What `./inv bench train` runs in containers: mounted, no part of the image, so that every image runs the same.
+"""The scripts that `./inv bench train` runs in containers. Mounted, so that all images run the same scripts.
 
-Python 3.9, for images of older pins. `jobs`, `pace` and `split` are pure: without torch and transformers.
+They run on Python 3.9, for images of older pins. `jobs`, `pace` and `split` are pure: no torch, no transformers.
 """

@@ -1,8 +1,8 @@
-"""How fast this machine makes the products of a job's step, and how many operations a batch is: one line of JSON.
+"""Measures the matrix products of a job's step, and counts the operations of its batches. Prints one line of JSON.
 
     run ceiling.py JOB 8x384 32x87 ...
 
-The products of the first shape are timed one by one, in bf16 and in fp32, in blocks; the best block counts.
+The products of the first shape are timed one by one, in bf16 and in fp32, in blocks. The best block counts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from benchmarks.products import Product
 
 BLOCK_SECONDS = 0.15
 BLOCKS = 3
-# Of the step's operations: less than that decides nothing.
+# Products with a smaller share of the step's operations are not timed.
 LEAST_SHARE = 0.01
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def gflops(product: Product, dtype: Any) -> float:
-    """The best block's rate."""
+    """The rate of the best block."""
     left = torch.randn(product.count, product.m, product.k).to(dtype)
     right = torch.randn(product.count, product.k, product.n).to(dtype)
     if product.count == 1:
@@ -40,14 +40,14 @@ def gflops(product: Product, dtype: Any) -> float:
         for _ in range(calls):
             multiply(left, right)
         seconds = (time.perf_counter() - started) / calls
-        if block:  # the first one says how many calls a block is
+        if block:  # the first block only determines the number of calls in a block
             best = min(best, seconds)
         calls = max(1, min(1000, round(BLOCK_SECONDS / seconds)))
     return product.flops / best / 1e9
 
 
 def processor(cpuinfo: str) -> dict[str, Any]:
-    """Its name and its bf16 instructions, None where there are none, from the text of /proc/cpuinfo."""
+    """The CPU's name and its bf16 instructions, or None without them, from the text of /proc/cpuinfo."""
     fields = dict(re.findall(r"^(model name|flags)\s*:\s*(.*)$", cpuinfo, re.MULTILINE))
     flags = fields.get("flags", "").split()
     return {
@@ -62,13 +62,13 @@ def main(job_name: str, *shapes: str) -> None:
     for shape in shapes:
         samples, length = map(int, shape.split("x"))
         counted[shape] = products.of_step(job, samples, length)
-    whole = products.flops(counted[shapes[0]])
+    step_flops = products.flops(counted[shapes[0]])
     rows = []
     for product, times in counted[shapes[0]].most_common():
         flops = product.flops * times
-        if flops >= LEAST_SHARE * whole:
+        if flops >= LEAST_SHARE * step_flops:
             rates = {name: gflops(product, dtype) for name, dtype in DTYPES.items()}
-            rows.append({**vars(product), "times": times, "share": flops / whole, "gflops": rates})
+            rows.append({**vars(product), "times": times, "share": flops / step_flops, "gflops": rates})
     print(
         json.dumps(
             {

@@ -1,4 +1,4 @@
-"""Fine-tunes a model as Hugging Face's example scripts do, with Trainer, and says how fast: one line of JSON.
+"""Fine-tunes a model with Trainer, as Hugging Face's example scripts do, and prints its speed as one line of JSON.
 
 torchrun --nproc-per-node 2 finetune.py --job distilbert-qa --use_cpu --bf16 --output_dir /tmp/out
 """
@@ -19,14 +19,14 @@ from benchmarks.stopwatch import Stopwatch
 @dataclass
 class BenchArguments:
     job: str = field(metadata={"help": ", ".join(jobs.BY_NAME)})
-    seconds: float = field(default=15.0, metadata={"help": "Of the steps that count, about."})
-    steps: int = field(default=0, metadata={"help": "That count; 0: as many as fit in --seconds."})
-    profile: bool = field(default=False, metadata={"help": "Look at some more steps with torch's profiler."})
+    seconds: float = field(default=15.0, metadata={"help": "Approximate time of the measured steps."})
+    steps: int = field(default=0, metadata={"help": "Measured steps; 0: as many as fit in --seconds."})
+    profile: bool = field(default=False, metadata={"help": "Profile some more steps with torch's profiler."})
     ipex: bool = field(default=False, metadata={"help": "Optimize model and optimizer with IPEX."})
 
 
 def optimized(model: Any, arguments: TrainingArguments) -> tuple[Any, Any]:
-    """What IPEX makes of the model and of Trainer's own choice of an optimizer, as IPEX's examples do."""
+    """The model and Trainer's default optimizer, optimized by IPEX as in IPEX's examples."""
     import intel_extension_for_pytorch as ipex
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
@@ -40,7 +40,7 @@ def main() -> None:
     arguments = dataclasses.replace(
         arguments,
         per_device_train_batch_size=job.batch,
-        max_steps=1_000_000,  # the stopwatch ends it
+        max_steps=1_000_000,  # the stopwatch ends the training
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -48,7 +48,7 @@ def main() -> None:
     )
     set_seed(arguments.seed)
     samples, collator = models.data(job)
-    model, optimizer = models.made(job), None
+    model, optimizer = models.create(job), None
     if own.ipex:
         model, optimizer = optimized(model, arguments)
     stopwatch = Stopwatch(own.seconds, own.steps, own.profile)
@@ -56,7 +56,7 @@ def main() -> None:
         model=model,
         args=arguments,
         train_dataset=samples,
-        data_collator=stopwatch.watched(collator),
+        data_collator=stopwatch.recording(collator),
         callbacks=[stopwatch],
         optimizers=(optimizer, None),
     )

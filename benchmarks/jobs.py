@@ -1,4 +1,4 @@
-"""The jobs of `./inv bench train`. Pure: `./inv` reads it too."""
+"""The jobs of `./inv bench train`. Pure: `./inv` imports it, too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ CLASSIFICATION = "classification"
 
 @dataclass(frozen=True)
 class Job:
-    """A model, a task and a batch of one rank. `model_type` is transformers' name, its default sizes are the base
-    model's, `sizes` are others. Weights are random and every sample has `length` tokens; where `length` is 0, the
-    weights are the pretrained encoder's, samples are pairs of sentences, and a batch is as long as its longest."""
+    """A model, a task and the batch of one rank.
+
+    `model_type`: transformers' name. `sizes` override its default sizes, which are those of the base model.
+    Weights are random, and every sample has `length` tokens. If `length` is 0, the weights are those of the
+    pretrained encoder, samples are pairs of sentences, and a batch is padded to its longest sample.
+    """
 
     name: str
     title: str
@@ -35,9 +38,9 @@ ALL = (
         "distilbert", 384, 8),
     Job("bert-classification", "BERT-base, classification, 128 tokens, batch 32", CLASSIFICATION, "bert", 128, 32),
     Job("minilm-mrpc", "MiniLM-L6, pairs of sentences as MRPC's, batch 32", CLASSIFICATION, "bert", 0, 32),
-    Job("tiny", "a BERT of two small layers, 32 tokens, batch 8: to try the measurement", CLASSIFICATION, "bert",
+    Job("tiny", "a BERT with two small layers, 32 tokens, batch 8: for tests of bench", CLASSIFICATION, "bert",
         32, 8, {**_TINY, "intermediate_size": 128}),
 )  # fmt: skip
 BY_NAME = {job.name: job for job in ALL}
-# What is measured without --job.
+# The jobs without --job.
 DEFAULT = ("distilbert-qa", "bert-classification", "minilm-mrpc")

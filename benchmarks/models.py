@@ -1,4 +1,4 @@
-"""The models and the data of the jobs, by transformers' own classes, as its example scripts make them."""
+"""The models and the data of the jobs, created with transformers' classes as in its example scripts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from transformers import (
 
 from benchmarks.jobs import QUESTION_ANSWERING, Job
 
-# Where ./inv mounts the pretrained encoder and the pairs of sentences.
+# The mount points of the pretrained encoder and the pairs of sentences.
 PRETRAINED = "/bench/model"
 PAIRS = "/bench/data/pairs.csv"
-# Enough that no step of a measurement sees a sample twice.
+# Enough samples that no step of a measurement sees one twice.
 SAMPLES = 1024
 
 
@@ -28,15 +28,15 @@ def _class(job: Job) -> Any:
     return AutoModelForQuestionAnswering if job.task == QUESTION_ANSWERING else AutoModelForSequenceClassification
 
 
-def made(job: Job) -> Any:
-    """The model that is trained."""
+def create(job: Job) -> Any:
+    """The model to train."""
     if job.is_pretrained:
         return _class(job).from_pretrained(PRETRAINED)
     return untrained(job)
 
 
 def untrained(job: Job, attention: str = "sdpa") -> Any:
-    """The same with random weights. `attention`: "eager" takes it apart into products."""
+    """The model with random weights. With `attention` "eager", attention consists of separate matrix products."""
     if job.is_pretrained:
         config = AutoConfig.from_pretrained(PRETRAINED)
     else:
@@ -45,7 +45,10 @@ def untrained(job: Job, attention: str = "sdpa") -> Any:
 
 
 def random_batch(job: Job, vocabulary: int, samples: int, length: int) -> dict[str, Any]:
-    """Inputs of so many samples, full of tokens."""
+    """A batch of random tokens: int64 tensors input_ids and attention_mask of shape (samples, length), and labels.
+
+    The labels are start_positions and end_positions for question answering, otherwise labels, of shape (samples,).
+    """
     batch = {"input_ids": torch.randint(0, vocabulary, (samples, length))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     if job.task == QUESTION_ANSWERING:
@@ -57,13 +60,12 @@ def random_batch(job: Job, vocabulary: int, samples: int, length: int) -> dict[s
 
 
 def data(job: Job) -> tuple[list[dict[str, Any]], Any]:
-    """The samples of the set, and what makes a batch of them."""
+    """The samples of the data set, and the collator that makes batches of them."""
     if not job.is_pretrained:
         vocabulary = AutoConfig.for_model(job.model_type, **job.sizes).vocab_size
-        whole = random_batch(job, vocabulary, SAMPLES, job.length)
-        return [{name: values[row] for name, values in whole.items()} for row in range(SAMPLES)], (
-            default_data_collator
-        )
+        batch = random_batch(job, vocabulary, SAMPLES, job.length)
+        samples = [{name: values[row] for name, values in batch.items()} for row in range(SAMPLES)]
+        return samples, default_data_collator
     tokenizer = AutoTokenizer.from_pretrained(PRETRAINED)
     with open(PAIRS, encoding="utf-8", newline="") as stream:  # noqa: PTH123 - as the examples do
         rows = list(csv.DictReader(stream))

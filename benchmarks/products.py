@@ -1,4 +1,4 @@
-"""The products of matrices in a training step, as torch dispatches them, and their floating-point operations."""
+"""The matrix products in a training step, as torch dispatches them, and their floating-point operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.jobs import Job
 
 @dataclass(frozen=True)
 class Product:
-    """`count` products of m x k with k x n matrices at once."""
+    """A call with `count` products of m x k and k x n matrices."""
 
     count: int
     m: int
@@ -24,7 +24,7 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """A multiplication and an addition for each of k."""
+        """One multiplication and one addition for each element of k."""
         return 2 * self.count * self.m * self.k * self.n
 
 
@@ -43,14 +43,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not on the
 
 
 def of_step(job: Job, samples: int, length: int) -> Counter[Product]:
-    """The products of forward and backward of one batch, with how often each is made. Nothing is computed.
+    """The products in forward and backward of one batch, and the number of calls of each. Nothing is computed.
 
-    Attention is taken apart into its products: what a fused kernel computes twice does not count.
+    Attention is "eager": operations that a fused kernel repeats are counted once.
     """
     with torch.device("meta"):
         model = models.untrained(job, attention="eager").eval()
         batch = models.random_batch(job, model.config.vocab_size, samples, length)
-        del batch["attention_mask"]  # transformers looks into it, and there is nothing in it
+        del batch["attention_mask"]  # transformers reads its values, and meta tensors have none
         recorder = _Recorder()
         with recorder:
             model(**batch).loss.backward()

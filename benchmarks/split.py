@@ -1,13 +1,13 @@
-"""Where the time of a step goes, from the profiler's events of one rank. Pure.
+"""The distribution of a step's time over classes of operators, from the profiler's events of one rank. Pure.
 
-Each moment of the thread that computes belongs to the innermost operator that runs then, and so to one class:
+At each moment, the innermost operator on the computing thread determines the class:
 
-    products        products of matrices, attention kernels among them
+    products        matrix products, including attention kernels
     memory          elementwise operators, copies, sums, normalization, look-ups: bound by memory
-    random          dropout, with the numbers that it draws
-    optimizer       the optimizer's step, clipping of gradients
-    communication   collectives on this thread, and its idle time while one is under way elsewhere
-    other           the rest: Python, loading of data, waiting
+    random          dropout, including its random numbers
+    optimizer       the optimizer's step, gradient clipping
+    communication   collectives on this thread, and idle time during a collective on another thread
+    other           the rest: Python, data loading, waiting
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 CLASSES = ("products", "memory", "random", "optimizer", "communication", "other")
 
-# The first that matches an operator's name.
+# The first pattern that matches the name of an operator determines its class.
 _NAMES = (
     ("communication", re.compile(r"^(c10d::|gloo:|ccl:|mpi:|nccl:|record_param_comms)")),
     ("optimizer", re.compile(r"^Optimizer\.|_fused_(adam|sgd|adagrad)|::_foreach_|vector_norm|clip_grad")),
@@ -27,14 +27,14 @@ _NAMES = (
         r"(::|_)(mm|addmm|bmm|baddbmm|matmul|linear|gemm|mv|addmv|dot|einsum|convolution)(_|\.|$)|scaled_dot_product"
         r"|IPEXLinear|flash_attention|^FusedAttention(Backward)?$"
     )),
-    # Attention is this project's in float32: its products are operators of their own.
+    # Attention: this project's operator in float32, whose matrix products are separate operators.
     ("memory", re.compile(r"^(aten|torch_ipex|prims)::|^Attention(Backward)?$")),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operator's time, in microseconds. `is_async`: it began on one thread and ended on another."""
+    """The time of an operator, in microseconds. `is_async`: it started on one thread and ended on another."""
 
     name: str
     start: float
@@ -44,18 +44,18 @@ class Event:
 
 
 def class_of(name: str) -> str:
-    """The class of an operator by its name, "other" for wrappers that compute nothing themselves."""
-    return next((found for found, pattern in _NAMES if pattern.search(name)), "other")
+    """The class of an operator. "other" for wrappers that only call other operators."""
+    return next((kind for kind, pattern in _NAMES if pattern.search(name)), "other")
 
 
 def split(events: Sequence[Event], start: float, end: float) -> dict[str, float]:
-    """The share of each class in the time from `start` to `end`; the sum is 1."""
+    """The share of each class in the time from `start` to `end`. The sum of all shares is 1."""
     own = [event for event in events if not event.is_async and event.end > start and event.start < end]
     collectives = [
         (event.start, event.end) for event in events if event.is_async and class_of(event.name) == "communication"
     ]
     totals = dict.fromkeys(CLASSES, 0.0)
-    covered: list[tuple[float, float]] = []  # by something that computes
+    covered: list[tuple[float, float]] = []  # times with an operator
     for name, begin, finish in _innermost(_of_busiest_thread(own)):
         begin, finish = max(begin, start), min(finish, end)
         if begin < finish and name != "other":
@@ -63,13 +63,13 @@ def split(events: Sequence[Event], start: float, end: float) -> dict[str, float]
             covered.append((begin, finish))
     waiting = _without(_united(collectives, start, end), _united(covered, start, end))
     totals["communication"] += sum(finish - begin for begin, finish in waiting)
-    whole = end - start
-    totals["other"] = max(0.0, whole - sum(totals.values()))
-    return {name: value / whole for name, value in totals.items()}
+    duration = end - start
+    totals["other"] = max(0.0, duration - sum(totals.values()))
+    return {name: value / duration for name, value in totals.items()}
 
 
 def _of_busiest_thread(events: Sequence[Event]) -> list[Event]:
-    """Its events, parents before their children."""
+    """The events of the busiest thread, parents before their children."""
     times: dict[int, float] = {}
     for event in events:
         times[event.thread] = times.get(event.thread, 0.0) + event.end - event.start
@@ -80,7 +80,10 @@ def _of_busiest_thread(events: Sequence[Event]) -> list[Event]:
 
 
 def _innermost(events: Iterable[Event]) -> list[tuple[str, float, float]]:
-    """The class and the times during which no child ran, of nested events in the order of their start."""
+    """The class, start and end of the times without a running child.
+
+    `events` are nested, in the order of their start.
+    """
     pieces: list[tuple[str, float, float]] = []
     stack: list[tuple[str, float]] = []  # class and end of the open events
     now = 0.0
@@ -105,12 +108,12 @@ def _innermost(events: Iterable[Event]) -> list[tuple[str, float, float]]:
 
 
 def _within(outer: str | None, name: str) -> str:
-    """All that an optimizer calls is the optimizer's, and all that draws random numbers is random."""
+    """The class of an operator inside another. Operators inside "optimizer" and "random" have the outer class."""
     return outer if outer in ("optimizer", "random") else class_of(name)
 
 
 def _united(spans: Iterable[tuple[float, float]], start: float, end: float) -> list[tuple[float, float]]:
-    """The spans within `start` and `end` without overlaps, by start."""
+    """The union of the spans between `start` and `end`, sorted, without overlaps."""
     result: list[tuple[float, float]] = []
     for begin, finish in sorted(spans):
         begin, finish = max(begin, start), min(finish, end)
@@ -124,12 +127,12 @@ def _united(spans: Iterable[tuple[float, float]], start: float, end: float) -> l
 
 
 def _without(
-    spans: Sequence[tuple[float, float]], taken: Sequence[tuple[float, float]]
+    spans: Sequence[tuple[float, float]], excluded: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """What of united `spans` lies in no span of united `taken`."""
+    """The parts of `spans` outside of `excluded`. Both are results of _united()."""
     result = []
     for begin, finish in spans:
-        for low, high in taken:
+        for low, high in excluded:
             if high <= begin or low >= finish:
                 continue
             if low > begin:

@@ -1,4 +1,4 @@
-"""Times Trainer's steps, agrees with the other ranks on how many there are, and has some of them profiled."""
+"""Times Trainer's steps, agrees with the other ranks on their number, and profiles some of them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from benchmarks.split import Event, split
 
 
 class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not on the host, where mypy runs
-    """Steps that do not count, steps that count, steps under the profiler on rank 0; then the training ends.
+    """Runs warm-up steps, measured steps, and steps under the profiler on rank 0, then ends the training.
 
-    A step's time is from the end of the step before it: loading of data is part of it.
+    The time of a step starts at the end of the previous step, so that it includes data loading.
     """
 
     def __init__(self, seconds: float, steps: int, profile: bool) -> None:
-        self._budget, self._asked, self._profile = seconds, steps, profile
+        self._budget, self._steps, self._profile = seconds, steps, profile
         self._times: list[float] = []
-        self._processor: list[float] = []  # as _times, of this process
+        self._processor: list[float] = []  # CPU time of this process in each step
         self._mark = self._processor_mark = 0.0
-        self._first = self._last = self._end = 0  # of the steps that count; all steps
+        self._first = self._last = self._end = 0  # of the measured steps; of all steps
         self._shapes: list[tuple[int, int]] = []
         self._profiler: Any = None
         self._split: dict[str, float] | None = None
 
-    def watched(self, collator: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The collator, but the shape of every batch is kept."""
+    def recording(self, collator: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The collator, which also records the shape (samples, tokens) of every batch."""
 
         def collate(samples: Any) -> Any:
             batch = collator(samples)
@@ -55,20 +55,20 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
         if done == 1:
             self._first = pace.warm_up(agreed(self._times[0]), self._budget)
         if done == self._first:
-            self._last = done + pace.measured(agreed(self._times[-1]), self._budget, self._asked)
+            self._last = done + pace.measured(agreed(self._times[-1]), self._budget, self._steps)
         elif done == self._last:
-            self._go_on_or_profile(done)
+            self._extend_or_profile(done)
         if done == self._end:
             if self._profiler is not None:
                 self._profiler.stop()
-                self._split = self._of_profile(sum(self._times[self._last :]) * 1e6)
+                self._split = self._split_profile(sum(self._times[self._last :]) * 1e6)
             control.should_training_stop = True
         self._mark, self._processor_mark = time.perf_counter(), time.process_time()
 
-    def _go_on_or_profile(self, done: int) -> None:
+    def _extend_or_profile(self, done: int) -> None:
         steps = done - self._first
         spent = agreed(sum(self._times[self._first :]))
-        more = pace.more(spent, steps, self._budget, self._asked)
+        more = pace.more(spent, steps, self._budget, fixed=self._steps > 0)
         if more:
             self._last = done + more
             return
@@ -78,7 +78,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
             self._profiler.start()
 
     def report(self, batch: int) -> str:
-        """A collective. JSON, of all ranks together."""
+        """The report of all ranks, as JSON. A collective operation: every rank must call it."""
         times = self._times[self._first : self._last]
         seconds = agreed(sum(times))
         shapes = Counter(self._shapes[self._first : self._last])
@@ -106,7 +106,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not o
             }
         )
 
-    def _of_profile(self, microseconds: float) -> dict[str, float]:
+    def _split_profile(self, microseconds: float) -> dict[str, float]:
         events = [
             Event(event.name, event.time_range.start, event.time_range.end, event.thread, bool(event.is_async))
             for event in self._profiler.events()
@@ -120,12 +120,12 @@ def rank() -> int:
 
 
 def agreed(value: float) -> float:
-    """The largest of all ranks' values: they have to run the same number of steps."""
+    """The largest value of all ranks, which all have to run the same number of steps."""
     return _reduced(value, "MAX")
 
 
 def total(value: float) -> float:
-    """The sum over all ranks."""
+    """The sum of the values of all ranks."""
     return _reduced(value, "SUM")
 
 
@@ -138,14 +138,14 @@ def _reduced(value: float, how: str) -> float:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process had in memory, libraries among them."""
+    """The peak resident memory of this process in bytes, including libraries."""
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 
 def preloads() -> list[str]:
-    """Which allocators and OpenMP libraries this process really has."""
+    """The allocators and OpenMP libraries that are mapped in this process."""
     mapped = Path("/proc/self/maps").read_text()
     names = ("libtcmalloc", "libjemalloc", "libiomp5", "libgomp")
     return [name for name in names if re.search(rf"/{name}[^/\n]*\n", mapped)]

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 # Variables that the stack sets.
 PIN = "CPU_TRAIN_STACK_PIN"  # the row of images/versions.toml, set by the image
-IMAGE = "CPU_TRAIN_STACK_IMAGE"  # the image's name or ID, set by whatever starts the container
+IMAGE = "CPU_TRAIN_STACK_IMAGE"  # the image's name or ID, set by the command that starts the container
 JOB = "CPU_TRAIN_STACK_JOB"  # the name of the job or cluster, the same on every node
-LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"  # what started the ranks, from a rank's first process to its worker
-PRELOADED = "CPU_TRAIN_STACK_PRELOADED"  # the libraries in LD_PRELOAD, from a rank's first process to its worker
+LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"  # the launcher's name; a rank's first process sets it for its worker
+PRELOADED = "CPU_TRAIN_STACK_PRELOADED"  # the preloaded libraries; a rank's first process sets it for its worker
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
 # Variables that a user may set.
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
-UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be silent
-NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` leaves out
+UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be unreachable
+NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` skips
 KERNELS = "CPU_TRAIN_STACK_KERNELS"  # "torch" turns off all operators of kernels/
 KERNELS_ALIAS = "CPU_TRAIN_STACK_DROPOUT"  # the older name of KERNELS
 DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"  # "torch" turns off the dropout

@@ -1,4 +1,4 @@
-"""`python -m tooling`, started by ./inv: runs the tasks of tasks.py where the user stands."""
+"""`python -m tooling`, which ./inv starts: runs the tasks in the user's current folder."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tooling.cli.parser import TaskProgram
 
 
 def _terminate(signum: int, _frame: object) -> None:
-    """An exception, not an abrupt end, so that what a task has started is torn down by its `finally`."""
+    """Exit through an exception, so that a task's `finally` blocks remove what the task has started."""
     sys.exit(128 + signum)
 
 
 def main() -> None:
-    """Exits with 0, 2 after bad usage, 128 + N after signal N, otherwise the task's own code."""
+    """Exit with 0, with 2 after bad usage, with 128 + N after signal N, otherwise with the task's exit code."""
     os.chdir(os.environ.pop("INV_CWD", "."))
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks for it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _terminate)
     try:
         try:
             TaskProgram(tasks.SECTIONS).run()
-        finally:  # here and not at the interpreter's end, where a closed pipe can no longer be caught
+        finally:  # flush here, because a closed pipe cannot be caught when the interpreter exits
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(contract.INTERRUPTED_EXIT_CODE)

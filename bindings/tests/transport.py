@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from entrypoints.group import backends
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.plan import ccl
 
 
 def variables(rank: int, ranks: int) -> dict[str, str]:
@@ -18,4 +18,4 @@ def variables(rank: int, ranks: int) -> dict[str, str]:
         master_port=29500,
         launcher="torchrun",
     )
-    return backends.variables(place, "lo", shared_memory=True)
+    return ccl.group_variables(place, "lo", shared_memory=True)

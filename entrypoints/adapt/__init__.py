@@ -1,4 +1,5 @@
-"""What upstream broke for scripts that ran before, mended from outside of them: one small adaptation each.
+"""Adapt older scripts to today's libraries, without a change in the script: one small adaptation per break.
 
-They hook modules as the script imports them, so that a script without transformers never waits for it.
+An adaptation hooks a module when the script imports it, so that scripts do not wait for libraries that they do not
+use. Start with `catalogue`.
 """

@@ -1,46 +1,52 @@
-"""What an adaptation is, and what it may know of the run before the script begins."""
+"""An adaptation, and the situation of the script on which it depends."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Callable
 
 from entrypoints.cli import packages
+from entrypoints.cli.import_hooks import after_import
 
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A script's command line and what runs it. `backend`: of the group; `versions`: of PACKAGES, where there."""
+    """A script's command line and its environment. `backend`: of the process group.
+
+    `versions`: of the installed PACKAGES. `printed`: the lines that `report` has printed.
+    """
 
     arguments: Sequence[str]
     versions: Mapping[str, str]
     backend: str
     rank: int = 0
     world_size: int = 1
-    said: set[str] = field(default_factory=set)
+    printed: set[str] = field(default_factory=set)
 
     def since(self, package: str, version: str) -> bool:
-        """Whether the package is installed in that version or a later one."""
+        """Whether this version of the package, or a later one, is installed."""
         return packages.release(self.versions.get(package)) >= packages.release(version)
 
     def before(self, package: str, version: str) -> bool:
-        """Whether the package is installed in an older version."""
+        """Whether an older version of the package is installed."""
         return package in self.versions and not self.since(package, version)
 
-    def say(self, name: str, line: str) -> None:
-        """What an adaptation did: once, by rank 0."""
-        if self.rank == 0 and line not in self.said:
+    def report(self, name: str, line: str) -> None:
+        """Print what an adaptation did, once and on rank 0 only. `name`: of the adaptation."""
+        if self.rank == 0 and line not in self.printed:
             print(f"adapted ({name}): {line}", file=sys.stderr, flush=True)
-        self.said.add(line)
+        self.printed.add(line)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an adaptation would do anything in this situation, and why."""
+    """Whether an adaptation applies in a situation, and why."""
 
     applies: bool
     why: str
@@ -48,9 +54,28 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """`summary`: what it does, in one line. `install` hooks what it needs; it acts when the script gets there."""
+    """`summary`: its effect in one line.
+
+    `check`: whether it applies. `install`: hook the modules that it changes.
+    """
 
     name: str
     summary: str
-    look: Callable[[Situation], Verdict]
+    check: Callable[[Situation], Verdict]
     install: Callable[[Situation], None]
+
+
+def on_import(module: str, hook: Callable[[Situation, ModuleType], None]) -> Callable[[Situation], None]:
+    """An `install` that calls `hook` when the script imports `module`."""
+    return lambda situation: after_import(module, functools.partial(hook, situation))
+
+
+def removed_in(package: str, version: str) -> Callable[[Situation], Verdict]:
+    """A `check` for a name that the package removed in `version`."""
+
+    def check(situation: Situation) -> Verdict:
+        if situation.since(package, version):
+            return Verdict(True, "if the script uses it")
+        return Verdict(False, f"{package} before {version.rpartition('.')[0]} has it")
+
+    return check

@@ -1,82 +1,71 @@
-"""All adaptations, in the order in which they are listed; those that are switched off; the list for people."""
+"""The list of all adaptations, how users turn them off, and the output of `run --explain`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from entrypoints import contract
 from entrypoints.adapt import (
     cpu,
-    cpu_device,
     loss_scale,
     offline_metrics,
-    old_data,
-    old_names,
+    old_apis,
     process_group,
-    removed_names,
+    training_arguments,
 )
-from entrypoints.adapt import flags as arguments
 from entrypoints.adapt.adaptation import PACKAGES, Adaptation, Situation
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 
-# Names separated by commas, for those who cannot change the command line.
 EVERYTHING = "all"
 
 ALL: tuple[Adaptation, ...] = (
     *process_group.ADAPTATIONS,
     *cpu.ADAPTATIONS,
-    *cpu_device.ADAPTATIONS,
     *loss_scale.ADAPTATIONS,
     *offline_metrics.ADAPTATIONS,
-    *removed_names.ADAPTATIONS,
-    *old_data.ADAPTATIONS,
-    *old_names.ADAPTATIONS,
-    *arguments.ADAPTATIONS,
+    *old_apis.ADAPTATIONS,
+    *training_arguments.ADAPTATIONS,
 )
 
 
 def switched_off(flags: Iterable[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The names of --no-adapt and of the variable. Raises UsageError for one that no adaptation has."""
-    known = [one.name for one in ALL]
+    """The adaptations that --no-adapt and the variable name, separated by commas. Raises UsageError for others."""
+    known = [adaptation.name for adaptation in ALL]
     asked = [name.strip() for given in (*flags, environ.get(contract.NO_ADAPT, "")) for name in given.split(",")]
     off = {name for name in asked if name}
     for name in sorted(off - {EVERYTHING, *known}):
         raise UsageError(
-            f"run: no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): run --explain lists them"
+            f"run: no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): see run --explain for the "
+            "names"
         )
     return frozenset(known) if EVERYTHING in off else frozenset(off)
 
 
 def install(situation: Situation, off: frozenset[str]) -> None:
-    """Hooks all that are not switched off."""
-    for one in ALL:
-        if one.name not in off:
-            one.install(situation)
+    """Hook the modules of all adaptations that are not turned off."""
+    for adaptation in ALL:
+        if adaptation.name not in off:
+            adaptation.install(situation)
 
 
 def versions() -> dict[str, str]:
-    """What is installed of the packages that adaptations are about."""
+    """The installed versions of the packages that adaptations check."""
     return packages.versions(PACKAGES)
 
 
 def explain(situation: Situation, off: frozenset[str]) -> str:
-    """Each adaptation with what it does and whether it would apply."""
-    return "\n".join(_lines(situation, off))
-
-
-def _lines(situation: Situation, off: frozenset[str]) -> Sequence[str]:
+    """The text of `run --explain`: each adaptation, its effect, and whether it applies."""
     lines = [
-        "What `run` adapts for unmodified scripts. Turn off one with --no-adapt NAME, or all with --no-adapt all.",
+        "Adaptations that `run` makes for unmodified scripts. Turn off one with --no-adapt NAME, or all with "
+        "--no-adapt all.",
         "",
     ]
-    for one in ALL:
-        verdict = one.look(situation)
-        state = "off" if one.name in off else "on " if verdict.applies else "-  "
-        lines += [f"{state:3} {one.name:28} {one.summary}", f"    {'':28} {_why(one, off, verdict.why)}"]
-    return lines
-
-
-def _why(one: Adaptation, off: frozenset[str], why: str) -> str:
-    return "switched off" if one.name in off else why
+    for adaptation in ALL:
+        verdict = adaptation.check(situation)
+        is_off = adaptation.name in off
+        state = "off" if is_off else "on " if verdict.applies else "-  "
+        why = "turned off" if is_off else verdict.why
+        lines += [f"{state:3} {adaptation.name:28} {adaptation.summary}", f"    {'':28} {why}"]
+    return "\n".join(lines)

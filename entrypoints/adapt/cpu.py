@@ -1,8 +1,13 @@
-"""A job on CPUs runs on CPUs without being told.
+"""Use the CPU in scripts that do not ask for it, and keep accelerate's device compatible with IPEX.
 
-From accelerate 1.13 on, a rank without CUDA and without `use_cpu` is a job of its own: every rank trains on all
-rows, with no word about it, and `bf16` is refused ("You need to assign use_cpu"). transformers before 4.32 calls
-the field no_cuda. `_no_trainer` scripts make accelerate's Accelerator themselves, which has the same question.
+Since accelerate 1.13, a rank without CUDA and without `use_cpu` is a separate job: every rank silently trains on
+all rows, and `bf16` is refused ("You need to assign use_cpu"). transformers before 4.32 calls the field no_cuda.
+`_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same setting.
+
+Since accelerate 0.29, the device of a rank in a group is `cpu:N`, which torch treats as another device than `cpu`:
+the `model.to(device)` of Trainer and of `Accelerator.prepare` copies every weight. IPEX's layers continue to use
+the memory into which IPEX packed their weights, while the optimizer changes the copies: the model silently learns
+nothing. On torch before 2.7, accelerate packs the weights even if the script does not ask for IPEX.
 """
 
 from __future__ import annotations
@@ -10,74 +15,110 @@ from __future__ import annotations
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.cli.import_hooks import after_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.cli import packages
 
-_TRAINER, _ACCELERATOR = "use-cpu", "accelerate-cpu"
+_TRAINER, _ACCELERATOR, _DEVICE = "use-cpu", "accelerate-cpu", "cpu-device"
+STATE_MODULE = "accelerate.state"
 
 
-def _on_gpu() -> bool:
+def _has_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
 
 
-def _hook_training_arguments(situation: Situation, module: ModuleType) -> None:
-    made = module.TrainingArguments
-    names = {item.name for item in dataclasses.fields(made)}
+def _imply_use_cpu(situation: Situation, module: ModuleType) -> None:
+    arguments = module.TrainingArguments
+    names = {item.name for item in dataclasses.fields(arguments)}
     field = "use_cpu" if "use_cpu" in names else "no_cuda"
-    post_init = made.__post_init__
+    post_init = arguments.__post_init__
 
     @functools.wraps(post_init)
-    def __post_init__(self: Any) -> None:  # noqa: N807 - it is one
-        if not getattr(self, field) and not _on_gpu():
+    def __post_init__(self: Any) -> None:  # noqa: N807 - replaces it
+        if not getattr(self, field) and not _has_gpu():
             setattr(self, field, True)
-            situation.say(_TRAINER, f"--{field} is implied")
+            situation.report(_TRAINER, f"--{field} is implied")
         post_init(self)
 
-    made.__post_init__ = __post_init__
+    arguments.__post_init__ = __post_init__
 
 
-def _hook_accelerate(situation: Situation, module: ModuleType) -> None:
+def _imply_accelerator_cpu(situation: Situation, module: ModuleType) -> None:
     state = getattr(module, "PartialState", None)
     if state is None:  # accelerate of 2022
         return
     init = state.__init__
 
     @functools.wraps(init)
-    def __init__(self: Any, cpu: bool = False, **options: Any) -> None:  # noqa: N807 - it is one
-        # Its later objects share the first one's state.
-        if not cpu and not state._shared_state and not _on_gpu():
+    def __init__(self: Any, cpu: bool = False, **options: Any) -> None:  # noqa: N807 - replaces it
+        # Later objects share the state of the first one.
+        if not cpu and not state._shared_state and not _has_gpu():
             cpu = True
-            situation.say(_ACCELERATOR, "Accelerator(cpu=True) is implied")
+            situation.report(_ACCELERATOR, "Accelerator(cpu=True) is implied")
         init(self, cpu, **options)
 
     state.__init__ = __init__
 
 
-def _look(package: str, situation: Situation) -> Verdict:
+def remove_device_index(module: ModuleType, report: Callable[[str], None] | None = None) -> None:
+    """Make accelerate's PartialState use `cpu` instead of `cpu:N`. `module`: accelerate.state."""
+    state = module.PartialState
+    init = state.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
+        init(self, *args, **options)
+        device = self.device
+        if device is not None and device.type == "cpu" and device.index is not None:
+            self.device = type(device)("cpu")
+            if report is not None:
+                report(f"the ranks' device is cpu, not {device}: IPEX's layers keep the weights that are trained")
+
+    state.__init__ = __init__
+
+
+def _check_use_cpu(package: str, situation: Situation) -> Verdict:
     if package not in situation.versions:
         return Verdict(False, f"{package} is not installed")
     if "--use_cpu" in situation.arguments or "--no_cuda" in situation.arguments:
-        return Verdict(False, "the command line says it")
-    return Verdict(True, "where the script does not say it, and torch finds no GPU")
+        return Verdict(False, "the command line sets it")
+    return Verdict(True, "if the script does not set it, and torch finds no GPU")
+
+
+def _check_device(situation: Situation) -> Verdict:
+    if packages.IPEX not in situation.versions:
+        return Verdict(False, "IPEX is not installed")
+    if situation.before("accelerate", "0.29.0"):
+        return Verdict(False, "accelerate before 0.29 uses cpu")
+    return Verdict(True, "if accelerate uses cpu:N as a rank's device")
+
+
+def _install_device(situation: Situation) -> None:
+    if _check_device(situation).applies:
+        report = functools.partial(situation.report, _DEVICE)
+        on_import(STATE_MODULE, lambda _, module: remove_device_index(module, report))(situation)
 
 
 ADAPTATIONS = (
     Adaptation(
         _TRAINER,
-        "TrainingArguments are given use_cpu: without it the ranks would not be one job",
-        functools.partial(_look, "transformers"),
-        lambda situation: after_import(
-            "transformers.training_args", functools.partial(_hook_training_arguments, situation)
-        ),
+        "TrainingArguments get use_cpu: without it, each rank would be a separate job",
+        functools.partial(_check_use_cpu, "transformers"),
+        on_import("transformers.training_args", _imply_use_cpu),
     ),
     Adaptation(
         _ACCELERATOR,
-        "accelerate's Accelerator is given cpu=True: without it the ranks would not be one job",
-        functools.partial(_look, "accelerate"),
-        lambda situation: after_import("accelerate.state", functools.partial(_hook_accelerate, situation)),
+        "accelerate's Accelerator gets cpu=True: without it, each rank would be a separate job",
+        functools.partial(_check_use_cpu, "accelerate"),
+        on_import(STATE_MODULE, _imply_accelerator_cpu),
+    ),
+    Adaptation(
+        _DEVICE,
+        "accelerate's device of a rank is cpu instead of cpu:N: layers that IPEX packed would learn nothing",
+        _check_device,
+        _install_device,
     ),
 )

@@ -1,166 +1,165 @@
-"""Old words of Hugging Face's TrainingArguments, on the command line, in a configuration file, in a call.
+"""Old flags: fields that Hugging Face's TrainingArguments had in older releases, and their replacements.
 
-transformers 5 refuses what its deprecations had announced: no_cuda, evaluation_strategy, overwrite_output_dir and
-others (huggingface/transformers#41017, #41323, #41404); 5.1 took `ccl` from the choices of --ddp_backend, and
-accelerate 1.13 refuses the name wherever it comes from. Only a parser that holds TrainingArguments is touched, and
-only for words that it does not know: a script may have a --no_cuda of its own.
+This is the only list; `run` and `train` share it. `run` replaces a flag only if the installed transformers does
+not support it. `train` also replaces or drops flags that have no effect on CPUs.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.adapt.words import DDP_BACKEND, WORDS, Found, Word, name_of, rewrite, rewrite_fields
-from entrypoints.cli.import_hooks import after_import
+from entrypoints.cli.errors import UsageError
 
-_BASE = "TrainingArguments"
-# The words to look for; each adaptation that is on adds its own.
-_ACTIVE: dict[str, Word] = {}
-_MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
+_FALSE = frozenset({"false", "0", "no", "n", "f"})
 
 
-def _look(word: Word, situation: Situation) -> Verdict:
-    if "transformers" not in situation.versions:
-        return Verdict(False, "transformers is not installed")
-    gone = word.gone or ""
-    if word is DDP_BACKEND:
-        refused = situation.since("transformers", gone) or situation.since("accelerate", "1.13.0")
-        given = any(
-            f"{name_of(one)}={one.partition('=')[2] or following}" == "ddp_backend=ccl"
-            for one, following in zip(situation.arguments, [*situation.arguments[1:], ""])
+@dataclass(frozen=True)
+class OldFlag:
+    """A field that TrainingArguments had. `now`: its replacement, None if the flag is dropped.
+
+    `gone`: the version of transformers that removed the field. None if scripts can still use it, or never could:
+    only `train` replaces such flags. `value`: converts the value. `variable`: the environment variable that
+    replaces the flag. `in_train`: the replacement in `train`, if not `now`. `train_keeps`: `train` leaves the flag
+    to releases that support it, because there the replacement does not exist or has another meaning.
+    """
+
+    name: str
+    gone: str | None
+    now: str | None
+    why: str
+    value: Callable[[str], str] | None = None
+    variable: str | None = None
+    in_train: str | None = None
+    train_keeps: bool = False
+
+    @property
+    def adaptation(self) -> str:
+        """The name for --no-adapt."""
+        return self.name.replace("_", "-")
+
+    @property
+    def line(self) -> str:
+        """The note for the user."""
+        now = f"has become --{self.now}" if self.now else "is dropped"
+        if self.variable:
+            now = f"has become the variable {self.variable}"
+        return f"--{self.name} {now}: {self.why}"
+
+    @property
+    def of_train(self) -> OldFlag:
+        """The flag with its replacement in `train`."""
+        return replace(self, now=self.in_train, why=_RENAMED) if self.in_train else self
+
+
+# The subsets of GLUE on the hub, by run_glue's names of the tasks.
+_GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
+GLUE = "nyu-mll/glue"
+
+
+def _glue(given: str) -> str:
+    if given.lower() not in _GLUE:
+        raise UsageError(
+            f"--task_name {given}: expected a GLUE task ({', '.join(_GLUE)}): for other data, use --dataset_name"
         )
-    else:
-        refused = situation.since("transformers", gone)
-        given = word.name in map(name_of, situation.arguments)
-    version = situation.versions["transformers"]
-    if not refused:
-        return Verdict(False, f"transformers {version} knows it")
-    if not given:
-        return Verdict(False, "the command line does not have it")
-    return Verdict(True, f"transformers {version} does not know it")
+    return given.lower()
 
 
-def _install(word: Word, situation: Situation) -> None:
-    if not _ACTIVE:
-        after_import("transformers.hf_argparser", functools.partial(_hook_parser, situation))
-        for module in _MODULES:
-            after_import(module, functools.partial(_hook_fields, situation))
-    _ACTIVE[word.name] = word
+_RENAMED = "it was renamed"
+_RUN_BACKEND = "`run --backend` selects the backend"
+_NO_FP16 = "CPUs have no fast fp16"
+
+# `run` drops it only if its value is ccl (see training_arguments).
+DDP_BACKEND = OldFlag("ddp_backend", "5.1.0", None, _RUN_BACKEND, in_train="backend")
+FLAGS = (
+    DDP_BACKEND,
+    OldFlag("no_cuda", "5.0.0", "use_cpu", "it is implied on CPUs"),
+    OldFlag("xpu_backend", "4.32.0", None, _RUN_BACKEND, in_train="backend"),
+    OldFlag("use_ipex", "4.57.0", None, "torch now includes IPEX's optimizations"),
+    OldFlag("evaluation_strategy", "4.52.0", "eval_strategy", _RENAMED),
+    OldFlag("per_gpu_train_batch_size", "5.0.0", "per_device_train_batch_size", _RENAMED),
+    OldFlag("per_gpu_eval_batch_size", "5.0.0", "per_device_eval_batch_size", _RENAMED),
+    OldFlag(
+        "warmup_ratio", "5.15.0", "warmup_steps", "a number below 1 is the share of all steps", train_keeps=True
+    ),
+    OldFlag(
+        "group_by_length", "5.0.0", "train_sampling_strategy", "its value is group_by_length",
+        value=lambda given: "random" if given.lower() in _FALSE else "group_by_length", train_keeps=True,
+    ),
+    OldFlag("fp16", None, "bf16", _NO_FP16),
+    OldFlag("fp16_full_eval", None, "bf16_full_eval", _NO_FP16),
+    OldFlag("half_precision_backend", "5.0.0", None, "--bf16 is enough"),
+    OldFlag("fp16_backend", "5.0.0", None, "--bf16 is enough"),
+    OldFlag("fp16_opt_level", "5.0.0", None, "it was for NVIDIA's Apex"),
+    OldFlag("jit_mode_eval", "5.0.0", None, "evaluation is no longer traced"),
+    OldFlag("save_safetensors", "5.0.0", None, "weights are always written as safetensors"),
+    OldFlag(
+        "logging_dir", "5.15.0", None, "it names tensorboard's folder",
+        variable="TENSORBOARD_LOGGING_DIR", train_keeps=True,
+    ),
+    OldFlag("auto_find_batch_size", None, None, "a rank that runs out of memory is killed and cannot retry"),
+    OldFlag("local_rank", None, None, "the launcher's variables define the rank"),
+    OldFlag("max_length", None, "max_seq_length", _RENAMED),
+    OldFlag("task_name", None, "dataset_config_name", f"with --dataset_name {GLUE}", value=_glue),
+    OldFlag("overwrite_output_dir", "5.0.0", None, "scripts can still read its value", train_keeps=True),
+)  # fmt: skip
+# The flags of `train` that select the process group's backend.
+BACKENDS = frozenset({"backend", *(flag.name for flag in FLAGS if flag.in_train == "backend")})
 
 
-def _unknown_to(known: Iterable[str]) -> dict[str, Word]:
-    """The active words that are none of these names."""
-    names = set(known)
-    return {name: word for name, word in _ACTIVE.items() if name not in names}
+@dataclass(frozen=True)
+class Found:
+    """An old flag on the command line, and its value: `true` for a flag without a value."""
+
+    flag: OldFlag
+    value: str
+
+    @property
+    def is_true(self) -> bool:
+        return self.value.lower() not in _FALSE
+
+    def export(self, environ: MutableMapping[str, str]) -> None:
+        """Set the environment variable that replaces the flag, unless the user has set it."""
+        if self.flag.variable:
+            environ.setdefault(self.flag.variable, self.value)
 
 
-def _hook_parser(situation: Situation, module: ModuleType) -> None:
-    parser = module.HfArgumentParser
-    parse, parse_dict = parser.parse_known_args, parser.parse_dict
-
-    @functools.wraps(parse)
-    def parse_known_args(self: Any, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        given = list(sys.argv[1:] if args is None else args)
-        if _holds_training_arguments(self):
-            active = _unknown_to(action.dest for action in self._actions)
-            given, found = rewrite(given, active)
-            given, refused = _without_ccl(given)
-            _done(situation, [*found, *refused])
-        return parse(self, given, *rest, **options)
-
-    @functools.wraps(parse_dict)
-    def parse_dict_known(self: Any, args: Mapping[str, Any], *rest: Any, **options: Any) -> Any:
-        if _holds_training_arguments(self):
-            args, found = rewrite_fields(args, _unknown_to(action.dest for action in self._actions))
-            _done(situation, found)
-        return parse_dict(self, args, *rest, **options)
-
-    parser.parse_known_args, parser.parse_dict = parse_known_args, parse_dict_known
+def name_of(argument: str) -> str:
+    """`--Use-ipex=true` -> `Use_ipex`; empty if not a long flag."""
+    return argument[2:].partition("=")[0].replace("-", "_") if argument.startswith("--") else ""
 
 
-def _holds_training_arguments(parser: Any) -> bool:
-    return any(base.__name__ == _BASE for one in parser.dataclass_types for base in one.__mro__)
-
-
-def _without_ccl(arguments: Sequence[str]) -> tuple[list[str], list[Found]]:
-    if DDP_BACKEND.name not in _ACTIVE:
-        return list(arguments), []
+def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[list[str], list[Found]]:
+    """The arguments with the flags in `active` replaced or dropped, and the flags found."""
     kept: list[str] = []
     found: list[Found] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
-        if name_of(argument) != DDP_BACKEND.name:
+        flag = active.get(name_of(argument))
+        if flag is None:
             kept.append(argument)
-        elif argument.partition("=")[2] == "ccl" or ("=" not in argument and rest[:1] == ["ccl"]):
-            del rest[: "=" not in argument]
-            found.append(Found(DDP_BACKEND, "ccl"))
-        else:
-            kept.append(argument)
+            continue
+        _, equals, given = argument.partition("=")
+        if not equals and rest and not rest[0].startswith("--"):
+            equals, given = "=", rest.pop(0)
+        item = Found(flag, given if equals else "true")
+        found.append(item)
+        if flag.now is not None:
+            kept.append(f"--{flag.now}={flag.value(item.value) if flag.value else item.value}")
     return kept, found
 
 
-def _hook_fields(situation: Situation, module: ModuleType) -> None:
-    """Calls of the class by the script itself: no parser sees their words."""
-    for name in (_BASE, f"Seq2Seq{_BASE}"):
-        made = vars(module).get(name)
-        if made is None or made.__module__ != module.__name__:
+def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> tuple[dict[str, Any], list[Found]]:
+    """`rewrite` for the fields of a configuration file or a call. Fields already present keep their values."""
+    kept: dict[str, Any] = {name: value for name, value in values.items() if name not in active}
+    found: list[Found] = []
+    for name in (name for name in values if name in active):
+        flag, value = active[name], values[name]
+        if value is None:
             continue
-        _hook_call(situation, made)
-        if name != _BASE:
-            continue
-        if "overwrite_output_dir" in _unknown_to(item.name for item in dataclasses.fields(made)):
-            made.overwrite_output_dir = False  # not a field: a default for the scripts that read it
-        _hook_post_init(situation, made)
-
-
-def _hook_call(situation: Situation, made: Any) -> None:
-    init, names = made.__init__, {item.name for item in dataclasses.fields(made)}
-
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807 - it is one
-        kept, found = rewrite_fields(values, _unknown_to(names))
-        _done(situation, found)
-        init(self, *args, **kept)
-
-    made.__init__ = __init__
-
-
-def _hook_post_init(situation: Situation, made: Any) -> None:
-    post_init = made.__post_init__
-
-    @functools.wraps(post_init)
-    def __post_init__(self: Any) -> None:  # noqa: N807 - it is one
-        if DDP_BACKEND.name in _ACTIVE and getattr(self, "ddp_backend", None) == "ccl":
-            self.ddp_backend = None
-            _done(situation, [Found(DDP_BACKEND, "ccl")])
-        post_init(self)
-
-    made.__post_init__ = __post_init__
-
-
-def _done(situation: Situation, found: Iterable[Found]) -> None:
-    for item in found:
-        situation.say(item.word.adaptation, item.word.line)
-        item.export(os.environ)
-        if item.word.name == "overwrite_output_dir" and "transformers.training_args" in sys.modules:
-            sys.modules["transformers.training_args"].TrainingArguments.overwrite_output_dir = item.is_true
-
-
-def _adaptation(word: Word) -> Adaptation:
-    return Adaptation(
-        name=word.adaptation,
-        summary=word.line,
-        look=functools.partial(_look, word),
-        install=functools.partial(_install, word),
-    )
-
-
-ADAPTATIONS = tuple(_adaptation(word) for word in WORDS if word.gone)
+        found.append(Found(flag, str(value)))
+        if flag.now is not None:
+            kept.setdefault(flag.now, flag.value(str(value)) if flag.value else value)
+    return kept, found

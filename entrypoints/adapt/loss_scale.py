@@ -1,9 +1,10 @@
-"""Losses and gradients of models that do not divide by the number of items themselves are not multiplied.
+"""Keep Trainer from scaling the loss of models that average their own loss.
 
-Trainer takes a model whose forward has **kwargs for one that divides its loss by `num_items_in_batch`; it then
-multiplies by the number of ranks and leaves out the division by the accumulation steps. In transformers 5.0 to
-5.23 BERT's classifier and others have **kwargs only to pass them on: loss and gradients are too large by ranks x
-accumulation steps (huggingface/transformers#47688). What a forward does is read from its source.
+Trainer assumes that a model whose forward has **kwargs divides its loss by `num_items_in_batch`. It then
+multiplies the loss by the number of ranks, and does not divide it by the accumulation steps. In transformers 5.0
+to 5.23, BERT's classifier and other models have **kwargs only to pass them on: loss and gradients are too large
+by ranks x accumulation steps (huggingface/transformers#47688). The source of a forward shows how it uses
+**kwargs.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ import textwrap
 from types import ModuleType
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.cli.import_hooks import after_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
 
 _NAME = "loss-scale"
 _ITEMS = "num_items_in_batch"
 
 
 def divides_by_items(forward: Any) -> bool | None:
-    """Whether a forward hands its **kwargs, or the number of items, to what computes the loss. None: unreadable.
+    """Whether a forward passes its **kwargs, or the number of items, to the computation of the loss.
 
-    That is a call of something with "loss" in its name, or one that is handed the labels as well.
+    That is a call with "loss" in the function's name, or with the labels as an argument. None without source.
     """
     try:
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(forward)))
@@ -36,10 +36,10 @@ def divides_by_items(forward: Any) -> bool | None:
     if function is None:
         return None
     rest = function.args.kwarg.arg if function.args.kwarg else None
-    return any(_is_handed_items(node, rest) for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(_gets_items(node, rest) for node in ast.walk(function) if isinstance(node, ast.Call))
 
 
-def _is_handed_items(call: ast.Call, rest: str | None) -> bool:
+def _gets_items(call: ast.Call, rest: str | None) -> bool:
     named = {keyword.arg for keyword in call.keywords}
     spread = {ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg is None}
     if _ITEMS not in named and rest not in spread:
@@ -51,7 +51,7 @@ def _hook(situation: Situation, module: ModuleType) -> None:
     init = module.Trainer.__init__
 
     @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it is one
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
         init(self, *args, **options)
         if (
             not getattr(self, "model_accepts_loss_kwargs", False)
@@ -62,22 +62,22 @@ def _hook(situation: Situation, module: ModuleType) -> None:
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
         if not hasattr(model, "accepts_loss_kwargs") and divides_by_items(type(model).forward) is False:
             self.model_accepts_loss_kwargs = False
-            situation.say(_NAME, f"{type(model).__name__} averages its own loss: Trainer leaves it as it is")
+            situation.report(_NAME, f"{type(model).__name__} averages its own loss: Trainer does not scale it")
 
     module.Trainer.__init__ = __init__
 
 
-def _look(situation: Situation) -> Verdict:
+def _check(situation: Situation) -> Verdict:
     if situation.since("transformers", "4.46.0"):
-        return Verdict(True, "where Trainer's model has such a forward")
-    return Verdict(False, "Trainer does not multiply before transformers 4.46")
+        return Verdict(True, "if Trainer's model averages its own loss")
+    return Verdict(False, "Trainer before transformers 4.46 does not scale the loss")
 
 
 ADAPTATIONS = (
     Adaptation(
         _NAME,
-        "Trainer does not multiply the loss of models that average it themselves by ranks and accumulation",
-        _look,
-        lambda situation: after_import("transformers.trainer", functools.partial(_hook, situation)),
+        "Trainer does not multiply the loss of models that average it by ranks and accumulation steps",
+        _check,
+        on_import("transformers.trainer", _hook),
     ),
 )

@@ -1,7 +1,4 @@
-"""The scores as evaluate's own Metric objects: with add, add_batch and compute, as scripts use them.
-
-Imports evaluate and datasets.
-"""
+"""Metrics as evaluate's Metric objects, with add, add_batch and compute. Imports evaluate and datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 import evaluate
 from datasets import Features, Sequence, Value
 
-from entrypoints.train.scores import adapted
+from entrypoints.train.scores import glue, squad
 
 
 def _info(description: str, features: Any) -> Any:
@@ -20,7 +17,7 @@ def _info(description: str, features: Any) -> Any:
 
 
 class _Labels(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
-    """One label each, or a list of them where the configuration is "multilabel"."""
+    """One label per row, or a list of labels if the configuration is "multilabel"."""
 
     description = ""
 
@@ -33,29 +30,29 @@ class Accuracy(_Labels):
     description = "The share of predictions that equal the reference."
 
     def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-        return {"accuracy": adapted.accuracy(predictions, references, **options)}
+        return {"accuracy": glue.accuracy(predictions, references, **options)}
 
 
 class F1(_Labels):
     description = "The harmonic mean of precision and recall."
 
     def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        return {"f1": adapted.f1(predictions, references, **options)}
+        return {"f1": glue.f1(predictions, references, **options)}
 
 
 class Glue(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
-    """The configuration is the task's name."""
+    """The configuration is the name of the task."""
 
     def _info(self) -> Any:
-        if self.config_name not in adapted.GLUE:
+        if self.config_name not in glue.TASKS:
             raise KeyError(
-                f"evaluate.load('glue', {self.config_name!r}), expected one of: {', '.join(adapted.GLUE)}"
+                f"evaluate.load('glue', {self.config_name!r}), expected one of: {', '.join(glue.TASKS)}"
             )
         kind = Value("float32") if self.config_name == "stsb" else Value("int64")
         return _info("The scores of a task of GLUE.", Features({"predictions": kind, "references": kind}))
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return adapted.glue(self.config_name, predictions, references)
+        return glue.scores(self.config_name, predictions, references)
 
 
 class Squad(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
@@ -76,7 +73,7 @@ class Squad(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on th
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
         texts = {one["id"]: one["prediction_text"] for one in predictions}
         found = [texts.get(one["id"], "") for one in references]
-        return adapted.squad(found, [list(one["answers"]["text"]) for one in references])
+        return squad.scores(found, [list(one["answers"]["text"]) for one in references], both_empty=0.0)
 
 
 METRICS = {"accuracy": Accuracy, "f1": F1, "glue": Glue, "squad": Squad}

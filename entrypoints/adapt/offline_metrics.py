@@ -1,8 +1,8 @@
-"""evaluate.load of four metrics needs no network: they are in the image.
+"""Load four metrics of evaluate.load from the image instead of from the network.
 
 evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
-accuracy, f1, glue and squad are computed here instead, by the same definitions. A folder of that name in the
-working directory is loaded as evaluate does.
+The image computes accuracy, f1, glue and squad by the same definitions. A folder of such a name in the working
+directory takes precedence, as in evaluate.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
-from entrypoints.cli.import_hooks import after_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
 
 _NAME = "offline-metrics"
 NAMES = ("accuracy", "f1", "glue", "squad")
@@ -28,27 +27,27 @@ def _hook(situation: Situation, module: ModuleType) -> None:
             return original(path, config_name, *args, **options)
         from entrypoints.adapt.metrics import METRICS
 
-        situation.say(_NAME, f"evaluate.load({path!r}) is the image's own: nothing is downloaded")
+        situation.report(_NAME, f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")
         for unused in ("module_type", "download_config", "download_mode", "revision"):
             options.pop(unused, None)
-        # Files would be for processes that compute one metric together.
+        # Files are only necessary if several processes compute one metric together.
         options.setdefault("keep_in_memory", options.get("num_process", 1) == 1)
         return METRICS[path](config_name=config_name, **options)
 
     module.load = module.loading.load = load  # type: ignore[attr-defined]
 
 
-def _look(situation: Situation) -> Verdict:
+def _check(situation: Situation) -> Verdict:
     if "evaluate" not in situation.versions:
         return Verdict(False, "evaluate is not installed")
-    return Verdict(True, f"where the script loads {', '.join(NAMES)}")
+    return Verdict(True, f"if the script loads {', '.join(NAMES)}")
 
 
 ADAPTATIONS = (
     Adaptation(
         _NAME,
         "evaluate.load of accuracy, f1, glue and squad needs no network",
-        _look,
-        lambda situation: after_import("evaluate", functools.partial(_hook, situation)),
+        _check,
+        on_import("evaluate", _hook),
     ),
 )

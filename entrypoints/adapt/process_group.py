@@ -1,7 +1,7 @@
-"""A script's own init_process_group returns the group that exists, once.
+"""Make the first init_process_group of a script return without creating a group.
 
-torch refuses to make the default group twice, and a script for torchrun makes it itself. On CPUs there is one
-group that it can mean; what it asks for beyond the names of backends has to be what this rank is.
+The default process group exists already, and torch refuses to create it twice. Scripts for torchrun create it. The
+rank and the world size that the script passes must be those of this process.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.import_hooks import after_import
 
 _NAME = "process-group"
 
@@ -33,32 +32,33 @@ def _hook(situation: Situation, module: ModuleType) -> None:
             if asked not in (-1, None, ours):
                 raise UsageError(
                     f"the script calls init_process_group({name}={asked}), but the launcher gave this process "
-                    f"{name} {ours}: let the script read it from the environment (RANK, WORLD_SIZE)"
+                    f"{name} {ours}: read it from the environment (RANK, WORLD_SIZE) in the script"
                 )
         running = module.get_backend()
         if backend is not None and running not in str(backend).lower().replace(",", ":").split(":"):
-            situation.say(
+            situation.report(
                 _NAME,
-                f"the script asked for backend {backend!s}, the group that runs is {running} (run --backend)",
+                f"the script requests backend {backend!s}, the existing process group uses {running} (run "
+                "--backend)",
             )
         if options.get("timeout") is not None:
-            situation.say(_NAME, "the timeout of init_process_group is that of run --timeout")
+            situation.report(_NAME, "the timeout of init_process_group is ignored: run --timeout sets it")
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
     module.distributed_c10d.init_process_group = init_process_group
 
 
-def _look(situation: Situation) -> Verdict:
+def _check(situation: Situation) -> Verdict:
     if "torch" not in situation.versions:
         return Verdict(False, "torch is not installed")
-    return Verdict(True, "where the script calls it")
+    return Verdict(True, "if the script calls it")
 
 
 ADAPTATIONS = (
     Adaptation(
         _NAME,
-        "the script's own init_process_group returns the group that exists",
-        _look,
-        lambda situation: after_import("torch.distributed", functools.partial(_hook, situation)),
+        "the script's init_process_group uses the existing process group",
+        _check,
+        on_import("torch.distributed", _hook),
     ),
 )

@@ -1,1 +1,4 @@
-"""`bench ...`: measures what a job's speed depends on, as one rank."""
+"""`bench ...`: measure what limits a job's speed, as one rank.
+
+Start with `arguments`, then `collectives` or `scaling`.
+"""

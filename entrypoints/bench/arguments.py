@@ -1,4 +1,4 @@
-"""The command line of `bench`."""
+"""The command lines of `bench collectives` and `bench scaling`."""
 
 from __future__ import annotations
 
@@ -7,52 +7,58 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from entrypoints.bench import cases, scaling_arguments
+from entrypoints.bench import cases
 from entrypoints.bench.collectives import Collectives
 from entrypoints.bench.output import check_output
 from entrypoints.bench.scaling import Scaling
-from entrypoints.cli import packages
-from entrypoints.cli.options import Parser, positive_seconds
-from entrypoints.group.backends import BACKENDS, check_backend
+from entrypoints.cli.options import Parser, positive_integer, positive_seconds
+from entrypoints.group.backends import check_backend, installed_backends
 
-MEASUREMENTS = ("collectives", "scaling")
 ROW_SECONDS = 2.0
-# A collective that takes longer has stopped; the default of training, half an hour, is for stragglers.
+# A longer collective has failed. The default of training, half an hour, is for stragglers.
 TIMEOUT_SECONDS = 120.0
+# The Ice Lake guide's job on two nodes, by ./inv bench scaling: 0.16 s for 433 MB at 25 Gbit/s, 1.37 s a step.
+RATIO = 0.12
+SCALING_SECONDS = 60.0
 _Item = TypeVar("_Item")
 
 
 def prepare(argv: Sequence[str]) -> Collectives | Scaling:
     """Parse `bench`'s arguments. Raises UsageError."""
-    if argv and argv[0] == "scaling":
-        return scaling_arguments.prepare(argv[1:], backends(), TIMEOUT_SECONDS)
+    return _scaling(argv[1:]) if argv and argv[0] == "scaling" else _collectives(argv)
+
+
+def _collectives(argv: Sequence[str]) -> Collectives:
     parser = Parser(
         "bench",
-        "Measure, as one rank. collectives: time and bandwidth of every backend of this image, in turn in the\n"
-        "same processes, with the limits of the place: memory copy, and TCP where there are several nodes.",
+        "Measure the collectives of each backend of this image, in turn in the same processes, as one rank.\n"
+        "Compare them with the hardware's limits: memory copy, and TCP between nodes.",
         "bench collectives [options]",
     )
     add = parser.add_argument
-    add("what", choices=MEASUREMENTS, metavar="collectives", help="what to measure; or: bench scaling --help")
-    add("--backend", metavar="NAME", help="measure this one only (default: ccl and gloo, what the image has)")
+    add("what", choices=("collectives", "scaling"), metavar="collectives",
+        help="to measure training steps instead, see bench scaling --help")  # fmt: skip
+    add("--backend", metavar="NAME", help="measure only this backend (default: all of this image)")
+    add("--sizes", type=_list(cases.parse_size), metavar="A,B",
+        help="sizes of the complete tensor, such as 4K,25M (default: 4K to 100M)")  # fmt: skip
     add(
-        "--sizes",
-        type=_list(cases.parse_size),
+        "--dtypes",
+        type=_list(_one_of(tuple(cases.DTYPES))),
         metavar="A,B",
-        help="of the whole tensor: 4K,25M (default: 4K to 100M)",
+        help="any of " + ", ".join(cases.DTYPES),
     )
-    add("--dtypes", type=_list(_one_of(tuple(cases.DTYPES))), metavar="A,B", help=", ".join(cases.DTYPES))
-    add("--collectives", type=_list(_one_of(cases.COLLECTIVES)), metavar="A,B", help=", ".join(cases.COLLECTIVES))
+    add(
+        "--collectives",
+        type=_list(_one_of(cases.COLLECTIVES)),
+        metavar="A,B",
+        help="any of " + ", ".join(cases.COLLECTIVES),
+    )
     add("--seconds", type=positive_seconds, default=ROW_SECONDS, metavar="S",
-        help="to measure each size, about (default: %(default)g)")  # fmt: skip
-    add("--timeout", type=positive_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS",
-        help="for each collective (default: %(default)g)")  # fmt: skip
-    add("--json", action="store_true", help="one JSON document on standard output instead of a table")
-    add("--output", type=Path, metavar="FILE", help="write the document to this file, print nothing")
-    options = parser.parse_args(argv)
-    if options.output is not None:
-        check_output(options.output)
-    backend, *others = [check_backend(options.backend)] if options.backend else backends()
+        help="approximate time for each size (default: %(default)g)")  # fmt: skip
+    add("--json", action="store_true", help="print one JSON document instead of a table")
+    _add_common(parser)
+    options = _parse(parser, argv)
+    backend, *others = [check_backend(options.backend)] if options.backend else installed_backends()
     return Collectives(
         cases=tuple(cases.chosen(options.collectives, options.dtypes, options.sizes)),
         backend=backend,
@@ -64,13 +70,56 @@ def prepare(argv: Sequence[str]) -> Collectives | Scaling:
     )
 
 
-def backends() -> list[str]:
-    """What this image has."""
-    return [name for name in BACKENDS if name != "ccl" or packages.installed(packages.CCL)]
+def _scaling(argv: Sequence[str]) -> Scaling:
+    parser = Parser(
+        "bench scaling",
+        "Measure a training step of a small encoder in fp32 on 1, 2, 4, ... of the job's nodes in turn, as one\n"
+        "rank, with each backend and without communication. Prints one JSON document.",
+        "bench scaling [options]",
+    )
+    add = parser.add_argument
+    add("--nodes", type=_list(positive_integer), default=[], metavar="A,B",
+        help="numbers of nodes (default: 1, 2, 4, ... up to the job's)")  # fmt: skip
+    add(
+        "--backends",
+        type=_list(check_backend),
+        metavar="A,B",
+        help="default: all of this image",
+    )
+    add("--ratio", type=positive_seconds, default=RATIO, metavar="R",
+        help="batch for which all_reduce takes R of the computing time (default: %(default)g)")  # fmt: skip
+    add("--length", type=positive_integer, default=32, metavar="N", help="tokens per sample (default: 32)")
+    add("--seconds", type=positive_seconds, default=SCALING_SECONDS, metavar="S",
+        help="approximate time to measure (default: %(default)g)")  # fmt: skip
+    _add_common(parser)
+    options = _parse(parser, argv)
+    return Scaling(
+        nodes=tuple(sorted(set(options.nodes))),
+        backends=tuple(options.backends or installed_backends()),
+        ratio=options.ratio,
+        length=options.length,
+        seconds=options.seconds,
+        timeout_seconds=options.timeout,
+        output=options.output,
+    )
+
+
+def _add_common(parser: Parser) -> None:
+    parser.add_argument("--timeout", type=positive_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS",
+        help="time limit of each collective (default: %(default)g)")  # fmt: skip
+    parser.add_argument("--output", type=Path, metavar="FILE",
+        help="write the document to this file, and print nothing")  # fmt: skip
+
+
+def _parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    options = parser.parse_args(argv)
+    if options.output is not None:
+        check_output(options.output)
+    return options
 
 
 def _list(item: Callable[[str], _Item]) -> Callable[[str], list[_Item]]:
-    """An argparse type: `item`s with commas between them."""
+    """An argparse type: comma-separated `item`s."""
     return lambda text: [item(part) for part in text.split(",")]
 
 

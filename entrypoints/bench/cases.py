@@ -1,4 +1,4 @@
-"""What is measured, and how often: cases, blocks of calls, repetitions. Pure and torch-free."""
+"""What `bench` measures, and how often: cases, sizes, repetitions; nodes and batches. Pure and torch-free."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from itertools import product
 from statistics import median
 
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-# By torch's own names. Bytes of an element.
+# torch's names, and bytes per element.
 DTYPES = {"float32": 4, "bfloat16": 2}
-# 25 MiB is the size of DDP's buckets: what a training job calls most.
+# 25 MiB is the size of DDP's buckets, the most frequent size in a training job.
 SIZES = (4 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20)
-# The other collectives are measured where all_reduce's targets are: a small message and DDP's bucket.
+# The other collectives are measured at two sizes: a small message and DDP's bucket.
 SIZES_OF_OTHERS = (4 << 10, 25 << 20)
 LARGEST = 1 << 30
 
-# A block is timed as a whole, so that a call of microseconds is not timed by itself.
+# Calls are timed in blocks: a call of microseconds is too short to time.
 BLOCK_SECONDS = 0.02
 MOST_CALLS = 500
-# An odd number has a middle, and fewer say nothing about the spread.
+# An odd number has a median value; a smaller number does not show the spread.
 FEWEST_REPETITIONS = 7
 MOST_REPETITIONS = 41
 
@@ -30,8 +30,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,9})([KMG]?)")
 
 @dataclass(frozen=True)
 class Case:
-    """One row for each backend. `bytes`: of the whole tensor, that is of all_gather's output and of
-    reduce_scatter's input."""
+    """A row for each backend. `bytes`: the complete tensor (all_gather's output, reduce_scatter's input)."""
 
     collective: str
     dtype: str
@@ -43,14 +42,32 @@ class Case:
 
 @dataclass(frozen=True)
 class Repetitions:
-    """`calls` in a block, by backend; `blocks` of each backend, in turn."""
+    """`calls`: in a block, by backend. `blocks`: of each backend, in turn."""
 
     calls: dict[str, int]
     blocks: int
 
 
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a training step: `offset`, plus `a_sample` for each sample."""
+
+    offset: float
+    a_sample: float
+
+    @classmethod
+    def fit(cls, small: tuple[int, float], large: tuple[int, float]) -> StepTime:
+        """From two batches and their seconds. `a_sample` is positive even if the larger batch is faster."""
+        a_sample = max(1e-6, (large[1] - small[1]) / (large[0] - small[0]))
+        return cls(max(0.0, small[1] - a_sample * small[0]), a_sample)
+
+    def batch(self, ratio: float, communication: float) -> int:
+        """The number of samples that take `communication` / `ratio` seconds; at least one."""
+        return max(1, round((communication / ratio - self.offset) / self.a_sample))
+
+
 def default() -> list[Case]:
-    """all_reduce at every size and type, the others where it is cheap."""
+    """all_reduce in every size and dtype; the other collectives in SIZES_OF_OTHERS and float32."""
     others = [Case(name, "float32", size) for name in COLLECTIVES[1:] for size in SIZES_OF_OTHERS]
     return [*(Case("all_reduce", dtype, size) for dtype in DTYPES for size in SIZES), *others]
 
@@ -58,19 +75,19 @@ def default() -> list[Case]:
 def chosen(
     collectives: Sequence[str] | None, dtypes: Sequence[str] | None, sizes: Sequence[int] | None
 ) -> list[Case]:
-    """All combinations of what is given; `default` where nothing is."""
+    """All combinations of the given values; `default()` if all are None."""
     if not (collectives or dtypes or sizes):
         return default()
     return [Case(*case) for case in product(collectives or ("all_reduce",), dtypes or DTYPES, sizes or SIZES)]
 
 
-def whole_elements(case: Case, ranks: int) -> int:
-    """Elements of the whole tensor, so many that each rank has the same part of it, and one at least."""
+def complete_elements(case: Case, ranks: int) -> int:
+    """Elements of the complete tensor: a multiple of `ranks`, at least one per rank."""
     return max(1, case.bytes // DTYPES[case.dtype] // ranks) * ranks
 
 
 def repetitions(call_seconds: dict[str, float], row_seconds: float) -> Repetitions:
-    """How often to measure a case whose calls take about `call_seconds`, by backend, in about `row_seconds`."""
+    """How often to measure a case within about `row_seconds`. `call_seconds`: of one call, by backend."""
     calls = {
         backend: max(1, min(MOST_CALLS, round(BLOCK_SECONDS / max(seconds, 1e-9))))
         for backend, seconds in call_seconds.items()
@@ -81,12 +98,12 @@ def repetitions(call_seconds: dict[str, float], row_seconds: float) -> Repetitio
 
 
 def longest(times_of_ranks: Sequence[Sequence[float]]) -> list[float]:
-    """A collective is over when its last rank is: the longest time of each repetition."""
+    """The longest time of each repetition: a collective ends with its last rank."""
     return [max(times) for times in zip(*times_of_ranks)]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """First quartile, median and third quartile; each is one of the values or between two of them."""
+    """First quartile, median and third quartile. Each is one of the values, or the mean of two."""
     ordered = sorted(values)
     half = len(ordered) // 2
     if not half:
@@ -95,7 +112,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def parse_size(text: str) -> int:
-    """`4096`, `4K`, `25M`: bytes, with K, M and G for powers of 1024."""
+    """`4096`, `4K` or `25M` in bytes. K, M and G are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else 0
     if not 1 <= size <= LARGEST:
@@ -104,8 +121,13 @@ def parse_size(text: str) -> int:
 
 
 def readable(size: int) -> str:
-    """`4 KiB`, `25 MiB`; bytes where it is no whole number of those."""
+    """`4 KiB` or `25 MiB`; bytes if the size is not a multiple of 1 KiB."""
     for unit, shift in (("MiB", 20), ("KiB", 10)):
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
     return f"{size} B"
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `most`."""
+    return tuple(1 << power for power in range(most.bit_length()))

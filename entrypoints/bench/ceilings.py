@@ -1,15 +1,15 @@
-"""Measures what limits a collective, in blocks between the rows, so that they see the machine as the rows do."""
+"""Measures the hardware's limits for collectives, in blocks between the rows, under the same conditions."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable
 
 import torch.distributed as dist
 
-from entrypoints.bench import stream
-from entrypoints.bench.bounds import MEMORY_COPY, SMALLEST_SHARE, TCP_BOTH_WAYS, TCP_ONE_WAY
+from entrypoints.bench import transfers
 from entrypoints.bench.cases import BLOCK_SECONDS
-from entrypoints.bench.copying import Copier
+from entrypoints.bench.measure import gather, slowest
+from entrypoints.bench.report import MEMORY_COPY, SMALLEST_SHARE, TCP_BOTH_WAYS, TCP_ONE_WAY
 from entrypoints.machine import network
 from entrypoints.placement.detect import DistributedEnvironment
 
@@ -20,26 +20,26 @@ _LARGEST_BYTES = 1 << 30
 
 
 class Ceilings:
-    """`samples`: the blocks of each ceiling so far, in GB/s, the same on every rank, by name and a copy's bytes.
+    """`samples`: the blocks of each ceiling so far, in GB/s, by name and size of a copy; equal on every rank.
 
-    Every method is a collective. Rank 0 and the first rank of another node, where there is one, hold a TCP stream.
+    Every method is a collective. With several nodes, rank 0 and the first rank of another node hold a TCP stream.
     """
 
     def __init__(self, environment: DistributedEnvironment, nodes_of_ranks: list[int]) -> None:
         others = [rank for rank, node in enumerate(nodes_of_ranks) if node != nodes_of_ranks[0]]
         self._rank = environment.rank
         self._several_nodes = bool(others)
-        self._stream = _open(environment, others[0]) if others else None
+        self._stream = _open_stream(environment, others[0]) if others else None
         self._bytes = _FIRST_BYTES
-        if others:  # how much to move in a block, learnt once
+        if others:  # measured once: the bytes that a block transfers
             self._bytes = max(_FIRST_BYTES, min(_LARGEST_BYTES, int(BLOCK_SECONDS * self._both_ways() * 1e9)))
         self.samples: dict[tuple[str, int | None], list[float]] = {}
 
     def sample(self, size: int) -> None:
-        """BLOCKS more blocks of each, of a copy within a buffer of `size` bytes where shares are told."""
+        """Measure BLOCKS more blocks of each ceiling; copies only if rows of `size` bytes have a share."""
         blocks: dict[tuple[str, int | None], Callable[[], float]] = {}
         if size >= SMALLEST_SHARE:
-            blocks[MEMORY_COPY, size] = _copying(size)
+            blocks[MEMORY_COPY, size] = _copy_block(size)
         if self._several_nodes:
             blocks[TCP_ONE_WAY, None] = self._one_way
             blocks[TCP_BOTH_WAYS, None] = self._both_ways
@@ -56,7 +56,7 @@ class Ceilings:
         return self._transfer(sends=self._rank == 0, receives=self._rank != 0)
 
     def _both_ways(self) -> float:
-        """GB/s each way, both at once."""
+        """GB/s in each direction, at the same time."""
         return self._transfer(sends=True, receives=True)
 
     def _transfer(self, sends: bool, receives: bool) -> float:
@@ -67,9 +67,9 @@ class Ceilings:
         return self._bytes / slowest(seconds) / 1e9
 
 
-def _copying(size: int) -> Callable[[], float]:
-    """A block of copies: GB/s of the slowest rank, all copying at once."""
-    copier = Copier(size)
+def _copy_block(size: int) -> Callable[[], float]:
+    """A function that copies on all ranks at once, and returns the GB/s of the slowest rank."""
+    copier = transfers.Copier(size)
     dist.barrier()
     times = max(1, min(_MOST_COPIES, round(BLOCK_SECONDS / slowest(copier.copy(1)))))
 
@@ -80,24 +80,12 @@ def _copying(size: int) -> Callable[[], float]:
     return block
 
 
-def everyone(value: Any) -> list[Any]:
-    """Every rank's value, by rank."""
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def slowest(seconds: float) -> float:
-    """The longest of all ranks."""
-    return float(max(everyone(seconds)))
-
-
-def _open(environment: DistributedEnvironment, peer: int) -> stream.Stream | None:
+def _open_stream(environment: DistributedEnvironment, peer: int) -> transfers.Stream | None:
     """The stream between rank 0 and `peer`; None on the other ranks. A collective."""
     listener = None
     if environment.rank == 0:
-        listener = stream.listen(network.source_address(network.resolve(environment.master_addr)))
-    address = everyone(listener.getsockname() if listener else None)[0]
+        listener = transfers.listen(network.source_address(network.resolve(environment.master_addr)))
+    address = gather(listener.getsockname() if listener else None)[0]
     if listener:
-        return stream.accept(listener)
-    return stream.connect(address[0], address[1]) if environment.rank == peer else None
+        return transfers.accept(listener)
+    return transfers.connect(address[0], address[1]) if environment.rank == peer else None

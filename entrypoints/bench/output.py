@@ -1,25 +1,50 @@
-"""Where a measurement's document goes."""
+"""The document of a measurement: its common keys, and where it goes."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.machine import cpus
 
 
 def check_output(file: Path) -> None:
-    """Before the measurement rather than after it. Raises UsageError where the file cannot be written."""
+    """Fail before the measurement, not after it. Raises UsageError if the file cannot be written."""
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"bench: --output {file}, expected a file in a folder that exists and may be written to")
+        raise UsageError(f"bench: --output {file}, expected a file in a folder that exists and is writable")
 
 
-def write(document: Mapping[str, Any], file: Path) -> None:
-    """As a whole or not at all."""
+def print_progress(line: str) -> None:
+    """Print to standard error: standard output is for the document."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def publish(document: Mapping[str, Any], file: Path | None, table: str | None = None) -> None:
+    """Write the document to `file`, atomically. Without a file, print `table`, or the document."""
+    text = json.dumps(document, indent=2)
+    if file is None:
+        print(table or text, flush=True)
+        return
     unfinished = file.with_name(file.name + ".part")
-    unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    unfinished.write_text(text + "\n", encoding="utf-8")
     unfinished.replace(file)
+
+
+def facts() -> dict[str, Any]:
+    """The conditions of a measurement: processor, versions and the variables of the transports."""
+    prefixes = ("CCL_", "FI_", "GLOO_")
+    return {
+        "pin": os.environ.get(contract.PIN, "unknown"),
+        "torch": str(torch.__version__),
+        "cpu": cpus.read_model().model,
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},
+    }

@@ -1,4 +1,4 @@
-"""`bench scaling`'s parts: which nodes train together through which group, and how a block of steps is timed."""
+"""`bench scaling`'s parts: the phases, the small model that each rank trains, and the timing of blocks."""
 
 from __future__ import annotations
 
@@ -12,27 +12,39 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from entrypoints.bench.ceilings import everyone
-from entrypoints.bench.small_encoder import LABELS, WORDS, SmallEncoder
+from entrypoints.bench.measure import gather
 from entrypoints.machine.cgroups import throttled_seconds
 
-# As many buckets as DDP's 25 MiB make of BERT-base: then they overlap with backward as there.
+LAYERS = 6
+WIDTH = 384
+HEADS = 12
+INNER = 4 * WIDTH
+# A fifth of the 13 million parameters are word embeddings, as in BERT-base. Their gradient is last, in one bucket.
+WORDS = 7000
+LABELS = 2
+# The number of DDP's 25 MiB buckets in BERT-base: communication overlaps with backward in the same way.
 BUCKETS = 17
-# Of the all_reduce that shows latency.
+# The size of the all_reduce that shows latency.
 SMALL_BYTES = 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Phase:
-    """`nodes` nodes train at once. `backend`: of their group; None: each for itself, without any exchange."""
+    """`nodes` nodes train, and the other nodes sleep. `takes_part`: whether this rank trains.
+
+    `backend`: of the training ranks' group; None: every rank trains alone. `group`: None without a backend, and on
+    sleeping ranks.
+    """
 
     nodes: int
     backend: str | None
+    takes_part: bool
+    group: dist.ProcessGroup | None
 
 
 @dataclass
 class Block:
-    """One timed block of a phase. Seconds are those of a step or a call, of the slowest rank."""
+    """One timed block of a phase. `seconds`: of a step or a call, of the slowest rank."""
 
     seconds: float
     cpu_share: float
@@ -40,15 +52,35 @@ class Block:
 
 
 @dataclass
-class Found:
-    """Of one phase: blocks of steps, and seconds of an all_reduce alone by bytes."""
+class Measurements:
+    """The measurements of one phase: blocks of steps, and seconds of a separate all_reduce by bytes."""
 
     blocks: list[Block] = field(default_factory=list)
     all_reduce: dict[int, list[float]] = field(default_factory=dict)
 
 
+class SmallEncoder(nn.Module):  # type: ignore[misc]  # torch is untyped on the host
+    """Classifies sequences by the last state of their first token. BERT's layers with MiniLM's width.
+
+    `forward` takes int64 tensors `tokens` (batch, length) and `labels` (batch,), and returns the loss, an fp32
+    scalar.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.positions = nn.Parameter(torch.zeros(length, WIDTH))
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, INNER, activation="gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, LABELS)
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        states = self.layers(self.words(tokens) + self.positions)
+        return nn.functional.cross_entropy(self.head(states[:, 0]), labels)
+
+
 class Trainer:
-    """A rank's model with a DistributedDataParallel for each group that it is in. The model is one for all."""
+    """A rank's model, with a DistributedDataParallel around the same model for each of its groups."""
 
     def __init__(self, length: int) -> None:
         torch.manual_seed(0)
@@ -56,26 +88,28 @@ class Trainer:
         self.model = SmallEncoder(length).train()
         self.bytes = sum(parameter.numel() * 4 for parameter in self.model.parameters())
         self.embedding_bytes = self.model.words.weight.numel() * 4
-        self._buffer = torch.zeros(self.bytes // 4).fill_(0)  # touched, so that its pages are there
+        self._buffer = torch.zeros(self.bytes // 4).fill_(0)  # written, so that its pages exist
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self._modules: dict[Phase, nn.Module] = {}
-        torch.manual_seed(1 + dist.get_rank())  # data and dropout are each rank's own
+        torch.manual_seed(1 + dist.get_rank())  # data and dropout differ between ranks
         self.use(1)
 
     def use(self, batch: int) -> None:
-        """Train on so many samples from now on."""
+        """Train on batches of `batch` samples from now on."""
         self.batch = batch
         self.tokens = torch.randint(0, WORDS, (batch, self.length))
         self.labels = torch.randint(0, LABELS, (batch,))
 
     def buffer(self, size: int) -> Tensor:
-        """So many bytes to exchange, at most those of the gradients."""
+        """An fp32 tensor (size / 4,) to exchange; at most as large as the gradients."""
         return self._buffer[: size // 4]
 
-    def join(self, phase: Phase, group: dist.ProcessGroup) -> None:
-        """A collective of the group."""
+    def join(self, phase: Phase) -> None:
+        """Train through the phase's group. A collective of the group."""
         megabytes = self.bytes / BUCKETS / (1 << 20)
-        self._modules[phase] = DistributedDataParallel(self.model, process_group=group, bucket_cap_mb=megabytes)
+        self._modules[phase] = DistributedDataParallel(
+            self.model, process_group=phase.group, bucket_cap_mb=megabytes
+        )
 
     def steps(self, phase: Phase, count: int) -> None:
         module = self._modules.get(phase, self.model)
@@ -85,28 +119,28 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
 
     def gradient(self, phase: Phase) -> float:
-        """One step's, as a number that differs from rank to rank unless their gradients were averaged."""
+        """The sum of one step's absolute gradients: equal on two ranks only if their gradients were averaged."""
         self._modules.get(phase, self.model)(self.tokens, self.labels).backward()
-        found = sum(float(parameter.grad.double().abs().sum()) for parameter in self.model.parameters())
+        total = sum(float(parameter.grad.double().abs().sum()) for parameter in self.model.parameters())
         self.optimizer.zero_grad(set_to_none=True)
-        return found
+        return total
 
 
 def timed(work: Callable[[], None], count: int, takes_part: bool) -> Block:
-    """A collective of all ranks: `work`, which is `count` steps or calls, where it takes part; others sleep."""
+    """Time `work`, which is `count` steps or calls, on the ranks that take part. A collective of all ranks."""
     dist.barrier()
     began, cpu, throttled = time.perf_counter(), time.process_time(), throttled_seconds()
     if takes_part:
         work()
     elapsed = time.perf_counter() - began
     shares = ((time.process_time() - cpu) / elapsed, (throttled_seconds() - throttled) / elapsed)
-    parts = [part for part in everyone((elapsed, *shares) if takes_part else None) if part]
+    parts = [part for part in gather((elapsed, *shares) if takes_part else None) if part]
     seconds, cpu_share, throttled_share = (max(values) for values in zip(*parts))
     return Block(seconds / count, cpu_share, throttled_share)
 
 
 def all_reduces(buffer: Tensor, group: dist.ProcessGroup | None, calls: int) -> Callable[[], None]:
-    """`calls` calls for all of `buffer`."""
+    """Work that is `calls` calls of all_reduce. `buffer`: an fp32 tensor (elements,)."""
 
     def work() -> None:
         for _ in range(calls):
@@ -115,16 +149,16 @@ def all_reduces(buffer: Tensor, group: dist.ProcessGroup | None, calls: int) -> 
     return work
 
 
-def documents(found: dict[Phase, Found]) -> Sequence[dict[str, Any]]:
-    """For JSON."""
+def documents(measured: dict[Phase, Measurements]) -> Sequence[dict[str, Any]]:
+    """The phases of the JSON document."""
     return [
         {
             "nodes": phase.nodes,
             "backend": phase.backend,
-            "seconds": [block.seconds for block in of.blocks],
-            "cpu_share": [round(block.cpu_share, 4) for block in of.blocks],
-            "throttled_share": [round(block.throttled_share, 4) for block in of.blocks],
-            "all_reduce": [{"bytes": size, "seconds": times} for size, times in of.all_reduce.items()],
+            "seconds": [block.seconds for block in found.blocks],
+            "cpu_share": [round(block.cpu_share, 4) for block in found.blocks],
+            "throttled_share": [round(block.throttled_share, 4) for block in found.blocks],
+            "all_reduce": [{"bytes": size, "seconds": times} for size, times in found.all_reduce.items()],
         }
-        for phase, of in found.items()
+        for phase, found in measured.items()
     ]

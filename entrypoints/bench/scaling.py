@@ -1,13 +1,12 @@
 """`bench scaling`: one training step on 1, 2, 4, ... nodes, in turn in the same processes.
 
-The nodes that have no part in a phase sleep. Every rank has the same batch in every phase: of a job's samples
-twice the nodes do twice as many in a step, as in strong scaling with a fixed batch per device.
+The nodes that take no part in a phase sleep. Every rank has the same batch in every phase, as in weak scaling:
+twice the nodes process twice the samples in a step.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from entrypoints.bench import collectives
-from entrypoints.bench.ceilings import everyone
-from entrypoints.bench.matching import StepTime, powers_of_two
-from entrypoints.bench.output import write
+from entrypoints.bench.cases import StepTime, powers_of_two
+from entrypoints.bench.measure import gather
+from entrypoints.bench.output import facts, print_progress, publish
 from entrypoints.bench.phases import (
     BUCKETS,
     SMALL_BYTES,
-    Found,
+    Measurements,
     Phase,
     Trainer,
     all_reduces,
@@ -36,19 +34,19 @@ from entrypoints.group.banner import Announce
 from entrypoints.group.create import JOIN_SECONDS
 from entrypoints.placement.detect import DistributedEnvironment
 
-# Of a block, at most: long against a period of a CPU quota.
+# The longest block: long compared with a period of a CPU quota.
 BLOCK_SECONDS = 1.0
 FEWEST_ROUNDS = 3
-# Two batches, from which a step's constant part and that of a sample are told apart.
+# Two batches show a step's constant time and its time per sample.
 _TRIAL_BATCHES = (4, 12)
 _UNMATCHED_BATCH = 8
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What was asked for. `nodes`: none for powers of two.
+    """The command line. `nodes`: empty for powers of two.
 
-    `backend`: of the default group, over which nothing is measured: those who wait in it sleep.
+    `backend`: of the default group, which measures nothing: ranks that wait in gloo sleep.
     """
 
     nodes: tuple[int, ...]
@@ -61,138 +59,114 @@ class Scaling:
     backend: str = "gloo"
 
     def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
-        """Measure; rank 0 prints the document or writes the file. A collective."""
-        nodes_of_ranks = everyone(environment.node_rank)
-        there = len(set(nodes_of_ranks))
+        """Measure. Rank 0 prints the document or writes the file. A collective."""
+        nodes_of_ranks = gather(environment.node_rank)
+        available = len(set(nodes_of_ranks))
         if not self.nodes:
-            return replace(self, nodes=powers_of_two(there)).run(environment, _announce)
-        if max(self.nodes) > there:
-            raise UsageError(f"bench scaling: --nodes has {max(self.nodes)}, but the job has only {there}")
-        trainer = Trainer(self.length)
-        groups = self._groups(environment, nodes_of_ranks, trainer)
-        phases = {
-            phase: environment.node_rank < phase.nodes for phase in self._phases(environment.local_world_size)
-        }
-        pilot = self._match(trainer, groups, phases)
-        found = self._measure(trainer, groups, phases)
-        if environment.rank == 0:
-            self._tell(
-                {
-                    **collectives.facts(),
-                    "ranks_per_node": environment.local_world_size,
-                    "batch": trainer.batch,
-                    "length": self.length,
-                    "gradient_bytes": trainer.bytes,
-                    "embedding_bytes": trainer.embedding_bytes,
-                    "buckets": BUCKETS,
-                    "ratio": self.ratio,
-                    "pilot": pilot,
-                    "phases": documents(found),
-                }
+            return replace(self, nodes=powers_of_two(available)).run(environment, _announce)
+        if max(self.nodes) > available:
+            raise UsageError(
+                f"bench scaling: --nodes has {max(self.nodes)}, but the job has only {available}: start more nodes"
             )
-        for group in groups.values():
-            if group is not None:
-                dist.destroy_process_group(group)
+        trainer = Trainer(self.length)
+        phases = self._phases(environment, nodes_of_ranks, trainer)
+        pilot = self._choose_batch(trainer, phases)
+        measured = self._measure(trainer, phases)
+        if environment.rank == 0:
+            document = {
+                **facts(),
+                "ranks_per_node": environment.local_world_size,
+                "batch": trainer.batch,
+                "length": self.length,
+                "gradient_bytes": trainer.bytes,
+                "embedding_bytes": trainer.embedding_bytes,
+                "buckets": BUCKETS,
+                "ratio": self.ratio,
+                "pilot": pilot,
+                "phases": documents(measured),
+            }
+            publish(document, self.output)
+        for phase in phases:
+            if phase.group is not None:
+                dist.destroy_process_group(phase.group)
         return 0
 
-    def _phases(self, ranks_per_node: int) -> list[Phase]:
-        """Each number of nodes alone, then with each backend where there are several ranks."""
-        return [
-            Phase(nodes, backend)
-            for nodes in self.nodes
-            for backend in (None, *(self.backends if nodes * ranks_per_node > 1 else ()))
-        ]
-
-    def _groups(
+    def _phases(
         self, environment: DistributedEnvironment, nodes_of_ranks: list[int], trainer: Trainer
-    ) -> dict[Phase, dist.ProcessGroup | None]:
-        """The group of each phase that has one; None on ranks outside of it."""
-        groups: dict[Phase, dist.ProcessGroup | None] = {}
-        for phase in self._phases(environment.local_world_size):
-            if phase.backend is None:
-                continue
-            BACKENDS[phase.backend](environment, JOIN_SECONDS)
-            ranks = [rank for rank, node in enumerate(nodes_of_ranks) if node < phase.nodes]
-            group = dist.new_group(ranks, backend=phase.backend, timeout=timedelta(seconds=self.timeout_seconds))
-            inside = environment.rank in ranks
-            groups[phase] = group if inside else None
-            if inside:
-                trainer.join(phase, group)
-        return groups
+    ) -> list[Phase]:
+        """Each number of nodes: every rank alone, then several ranks with each backend. A collective."""
+        phases = []
+        for nodes in self.nodes:
+            ranks = [rank for rank, node in enumerate(nodes_of_ranks) if node < nodes]
+            takes_part = environment.rank in ranks
+            phases.append(Phase(nodes, None, takes_part, None))
+            for backend in self.backends if nodes * environment.local_world_size > 1 else ():
+                BACKENDS[backend](environment, JOIN_SECONDS)
+                group = dist.new_group(ranks, backend=backend, timeout=timedelta(seconds=self.timeout_seconds))
+                phases.append(Phase(nodes, backend, takes_part, group if takes_part else None))
+                if takes_part:
+                    trainer.join(phases[-1])
+        return phases
 
-    def _match(
-        self,
-        trainer: Trainer,
-        groups: Mapping[Phase, dist.ProcessGroup | None],
-        phases: Mapping[Phase, bool],
-    ) -> dict[str, Any]:
-        """Chooses the batch: the gradients' all_reduce by the fewest nodes takes `ratio` of computing's time."""
+    def _choose_batch(self, trainer: Trainer, phases: Sequence[Phase]) -> dict[str, Any]:
+        """Choose the batch: all_reduce of the gradients on the fewest nodes takes `ratio` of computing."""
         alone = min(phases, key=lambda phase: (phase.nodes, phase.backend is not None))
         steps = []
         for batch in _TRIAL_BATCHES:
             trainer.use(batch)
-            tries = [timed(lambda: trainer.steps(alone, 2), 2, phases[alone]).seconds for _ in range(4)]
+            tries = [timed(lambda: trainer.steps(alone, 2), 2, alone.takes_part).seconds for _ in range(4)]
             steps.append((batch, median(tries[1:])))
-        step = StepTime.through(*steps)
-        if not groups:
+        step = StepTime.fit(*steps)
+        together = next((phase for phase in phases if phase.backend), None)
+        if together is None:
             trainer.use(_UNMATCHED_BATCH)
             return {"step": vars(step), "all_reduce": None, "backend": None, "nodes": None}
-        first = next(iter(groups))
-        work = all_reduces(trainer.buffer(trainer.bytes), groups[first], 2)
-        communication = median(timed(work, 2, phases[first]).seconds for _ in range(5))
+        work = all_reduces(trainer.buffer(trainer.bytes), together.group, 2)
+        communication = median(timed(work, 2, together.takes_part).seconds for _ in range(5))
         trainer.use(step.batch(self.ratio, communication))
         return {
             "step": vars(step),
             "all_reduce": communication,
-            "backend": first.backend,
-            "nodes": first.nodes,
+            "backend": together.backend,
+            "nodes": together.nodes,
         }
 
-    def _measure(
-        self,
-        trainer: Trainer,
-        groups: Mapping[Phase, dist.ProcessGroup | None],
-        phases: Mapping[Phase, bool],
-    ) -> dict[Phase, Found]:
-        """Rounds of all phases, there and back, within `seconds`, FEWEST_ROUNDS at least."""
-        for phase in groups:
-            self._check(trainer, phase, phases[phase])
-        found = {phase: Found() for phase in phases}
-        first = {phase: timed(lambda: trainer.steps(phase, 1), 1, phases[phase]).seconds for phase in phases}  # noqa: B023
+    def _measure(self, trainer: Trainer, phases: Sequence[Phase]) -> dict[Phase, Measurements]:
+        """Rounds of all phases, alternately forwards and backwards: for `seconds`, but at least FEWEST_ROUNDS."""
+        for phase in phases:
+            if phase.backend:
+                _check_gradients(trainer, phase)
+        measured = {phase: Measurements() for phase in phases}
+        first = {phase: timed(lambda: trainer.steps(phase, 1), 1, phase.takes_part).seconds for phase in phases}  # noqa: B023
         block_seconds = min(BLOCK_SECONDS, self.seconds / FEWEST_ROUNDS / len(phases))
         counts = {phase: max(1, round(block_seconds / seconds)) for phase, seconds in first.items()}
-        a_round = sum(first[phase] * count for phase, count in counts.items())
-        rounds = max(FEWEST_ROUNDS, round(self.seconds / a_round))
+        round_seconds = sum(first[phase] * count for phase, count in counts.items())
+        rounds = max(FEWEST_ROUNDS, round(self.seconds / round_seconds))
         order = list(phases)
         for number in range(rounds):
             for phase in order:
                 count = counts[phase]
-                block = timed(lambda: trainer.steps(phase, count), count, phases[phase])  # noqa: B023
-                found[phase].blocks.append(block)
-                for size in (SMALL_BYTES, trainer.bytes) if phase in groups else ():
-                    work = all_reduces(trainer.buffer(size), groups[phase], 1)
-                    one = timed(work, 1, phases[phase])
-                    found[phase].all_reduce.setdefault(size, []).append(one.seconds)
+                block = timed(lambda: trainer.steps(phase, count), count, phase.takes_part)  # noqa: B023
+                measured[phase].blocks.append(block)
+                for size in (SMALL_BYTES, trainer.bytes) if phase.backend else ():
+                    work = all_reduces(trainer.buffer(size), phase.group, 1)
+                    seconds = timed(work, 1, phase.takes_part).seconds
+                    measured[phase].all_reduce.setdefault(size, []).append(seconds)
             order.reverse()
             if dist.get_rank() == 0:
-                collectives.say(f"round {number + 1} of {rounds}: {_in_words(found)}")
-        return found
-
-    def _check(self, trainer: Trainer, phase: Phase, takes_part: bool) -> None:
-        """A collective: the ranks of the phase have the same gradients, which they have only by an exchange."""
-        seen = [one for one in everyone(trainer.gradient(phase) if takes_part else None) if one is not None]
-        if max(seen) - min(seen) > 1e-4 * max(seen):
-            raise RuntimeError(f"{phase.backend} on {phase.nodes} nodes: gradients differ between ranks: {seen}")
-
-    def _tell(self, document: dict[str, Any]) -> None:
-        if self.output is None:
-            print(json.dumps(document, indent=2), flush=True)
-        else:
-            write(document, self.output)
+                print_progress(f"round {number + 1} of {rounds}: {_last_blocks(measured)}")
+        return measured
 
 
-def _in_words(found: Mapping[Phase, Found]) -> str:
+def _check_gradients(trainer: Trainer, phase: Phase) -> None:
+    """A collective: fail if the gradients of the phase's ranks differ, because the ranks did not exchange them."""
+    sums = [value for value in gather(trainer.gradient(phase) if phase.takes_part else None) if value is not None]
+    if max(sums) - min(sums) > 1e-4 * max(sums):
+        raise RuntimeError(f"{phase.backend} on {phase.nodes} nodes: gradients differ between ranks: {sums}")
+
+
+def _last_blocks(measured: Mapping[Phase, Measurements]) -> str:
     return ", ".join(
-        f"{phase.nodes} {phase.backend or 'apart'} {of.blocks[-1].seconds * 1e3:.0f} ms"
-        for phase, of in found.items()
+        f"{phase.nodes} {phase.backend or 'alone'} {found.blocks[-1].seconds * 1e3:.0f} ms"
+        for phase, found in measured.items()
     )

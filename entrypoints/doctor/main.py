@@ -34,10 +34,10 @@ Exit code 1 if a line is an error."""
 def parse(argv: list[str]) -> Namespace:
     parser = Parser("doctor", DESCRIPTION)
     add = parser.add_argument
-    add("--json", action="store_true", help="one JSON document instead of a table")
+    add("--json", action="store_true", help="print one JSON document instead of a table")
     add("--quick", action="store_true", help="start no ranks: skip preloads, bf16 and collectives")
     add("--local-world-size", type=positive_integer, metavar="R",
-        help="number of ranks in this container (default: the launcher's, or else launch's)")  # fmt: skip
+        help="number of ranks in this container (default: the launcher's, or launch's default)")  # fmt: skip
     add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
     add("--master-port", type=port_number, metavar="PORT",
         help=f"port where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})")  # fmt: skip
@@ -74,7 +74,7 @@ def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every check, the quick ones first."""
     place, launcher = _launcher(environ)
     yield launcher
-    wanted = options.local_world_size or (place.local_world_size if place.launcher != "single" else auto())
+    wanted = options.local_world_size or (place.local_world_size if place.launcher != detect.SINGLE else auto())
     yield from checks.attempt("topology", lambda: container.examine_machine(topology.read(), wanted))
     yield from checks.attempt("plan", lambda: _plan(place, wanted, environ))
     yield from checks.attempt(container.SHM, lambda: container.examine_shm(wanted))
@@ -113,7 +113,7 @@ def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check
         place = detect.detect({**environ, "PET_NNODES": ""})
     except UsageError as error:
         return DistributedEnvironment(), checks.refusal("launcher", error)
-    if place.launcher == "single":
+    if place.launcher == detect.SINGLE:
         return place, Check("launcher", Status.OK, "none: a single rank")
     detail = f"{place.launcher}: rank {place.rank} of {place.world_size}, {place.local_world_size} on this node"
     return place, Check("launcher", Status.OK, detail)

@@ -15,11 +15,16 @@ from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import ccl
 
 
+def installed_backends() -> list[str]:
+    """The backends of this image."""
+    return [backend for backend in BACKENDS if backend != "ccl" or packages.installed(packages.CCL)]
+
+
 def check_backend(name: str) -> str:
     """`name`. Raises UsageError if this image has no such backend."""
-    known = [backend for backend in BACKENDS if backend != "ccl" or packages.installed(packages.CCL)]
-    if name not in known:
-        raise UsageError(f"backend {name!r} is not in this image, expected one of: {', '.join(known)}")
+    if name not in installed_backends():
+        known = ", ".join(installed_backends())
+        raise UsageError(f"backend {name!r} is not in this image, expected one of: {known}")
     return name
 
 

@@ -1,6 +1,6 @@
 """The banner: at most eight lines on rank 0's standard error about what the job really runs on.
 
-Printed once the process group exists. Rank 0 gathers what each rank has: `entrypoint plan` prints what is planned.
+Printed once the process group exists. Rank 0 gathers the reports of all ranks. The plan is `entrypoint plan`'s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
 from entrypoints.machine import processes, shared_memory
 from entrypoints.machine.cpus import EMULATED
-from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.detect import SINGLE, DistributedEnvironment
 from entrypoints.plan import preload
 
 # `show` for the process's own rank; the argument is `quiet`.
@@ -83,12 +83,12 @@ def lines(
     """The lines of the banner. `reports`: by rank. `backend`: of the group. Pure."""
     pins = sorted({rank.pin for rank in reports})
     nodes = len({rank.node_rank for rank in reports})
-    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items())
     cores, threads = _range(rank.cores for rank in reports), _range(rank.threads for rank in reports)
     rows = [
-        ("pin", f"{', '.join(pins)}: {packages}"),
+        ("pin", f"{', '.join(pins)}: {installed}"),
         ("ranks", f"{len(reports)} on {count(nodes, 'node')}, {_launcher(environment)}"),
-        ("cores", f"{cores} a rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
+        ("cores", f"{cores} per rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
         ("bf16", _shares([_instructions(rank.bf16) for rank in reports])),
         ("group", _transport(reports, backend, nodes)),
         ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in reports])),
@@ -118,7 +118,7 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
 
 
 def _launcher(environment: DistributedEnvironment) -> str:
-    return "no launcher" if environment.launcher == "single" else f"started by {environment.launcher}"
+    return "no launcher" if environment.launcher == SINGLE else f"started by {environment.launcher}"
 
 
 def _range(counts: Iterable[int]) -> str:

@@ -12,25 +12,20 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
 from entrypoints import contract
 from entrypoints.cli.errors import MeetingError, UsageError
-from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, default_backend
 from entrypoints.group.backends import BACKENDS, check_backend
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
 
-T = TypeVar("T")
-DEFAULT_BACKEND = default_backend()
 # How long ranks wait for each other at the start, even with a longer timeout for collectives.
 JOIN_SECONDS = 300.0
 _POLL_SECONDS = 0.02
 # Keys of the store: ranks take a ticket, and rank 0 answers each ticket with the name of this start.
 _TICKETS, _ANSWER = "cpu-train-stack/tickets", "cpu-train-stack/answer/{}"
-
 
 # The store of the ranks, in which failing ranks report to each other. Empty without a group.
 MEETING: list[dist.Store] = []
@@ -39,8 +34,8 @@ MEETING: list[dist.Store] = []
 @contextmanager
 def initialize(
     environment: DistributedEnvironment,
-    backend: str = DEFAULT_BACKEND,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    backend: str,
+    timeout_seconds: float,
 ) -> Iterator[None]:
     """A context in which the default process group of all `world_size` ranks exists.
 
@@ -88,16 +83,15 @@ def agree(error: str | None) -> None:
     raise SystemExit(contract.USAGE_EXIT_CODE)
 
 
-def agreed(check: Callable[[], T]) -> T:
-    """`check()` on every rank. A collective: if it raises UsageError on any rank, `agree` ends all ranks."""
-    values: list[T] = []
+@contextmanager
+def agreement() -> Iterator[None]:
+    """A block that every rank runs, and a collective at its end: a UsageError on any rank ends all ranks."""
     error: str | None = None
     try:
-        values.append(check())
+        yield
     except UsageError as found:
         error = str(found)
     agree(error)
-    return values[0]
 
 
 def _store(environment: DistributedEnvironment, join_seconds: float) -> dist.Store:

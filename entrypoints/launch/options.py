@@ -46,7 +46,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     """The options, with torchrun's own PET_* variables (Kubeflow sets them) as defaults. Raises UsageError."""
     parser = Parser(
         "launch",
-        "Start several ranks on this node. The defaults of options are torchrun's PET_* variables.",
+        "Start several ranks on this node. torchrun's PET_* variables set the defaults of the options.",
         "launch [options] -- COMMAND ARGS...",
     )
 
@@ -55,7 +55,7 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
 
     add = parser.add_argument
     add("--nnodes", default=pet("NNODES") or "1", metavar="N", help="number of nodes of the job (default: 1)")
-    add("--node-rank", default=pet("NODE_RANK"), metavar="I", help="this node's index, from 0")
+    add("--node-rank", default=pet("NODE_RANK"), metavar="I", help="this node's rank, from 0 to N-1")
     add("--nproc-per-node", default=environ.get("PET_NPROC_PER_NODE", "auto"), metavar="R|auto",
         help="ranks on this node (default: auto, one for each NUMA node, within the CPU quota)")  # fmt: skip
     add("--master-addr", default=pet("MASTER_ADDR"), metavar="HOST", help="node 0's name or address")
@@ -70,8 +70,8 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> Launch:
     add("--max-restarts", default=pet("MAX_RESTARTS") or "0", metavar="K",
         help="restart all ranks up to K times (default: 0)")  # fmt: skip
     add("--timeout", type=positive_seconds, default=DEFAULT_JOIN_SECONDS, metavar="SECONDS",
-        help="wait for all nodes (default: %(default)g)")  # fmt: skip
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+        help="time limit for all nodes to join (default: %(default)g)")  # fmt: skip
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="train ..., run SCRIPT.py ... or bench ...")
     options = parser.parse_args(argv)
     command = command_of("launch", options.command)
     low, _, high = options.nnodes.partition(":")

@@ -1,8 +1,8 @@
-"""Attention in bfloat16, with dropout or without, for CPUs with instructions for it (kernels/attention_bf16*.cpp).
+"""Attention in bfloat16, with or without dropout, for CPUs with bf16 instructions (kernels/attention_bf16*.cpp).
 
-A block of scores never leaves the cache; kept for the backward pass is one number of each query, the rest is
-computed again. Scores, softmax and sums are float32; what enters the product with the values is rounded to
-bfloat16, as in torch's own fused kernel, which knows no dropout.
+A block of scores stays in the cache. The forward pass stores one number per query, and the backward pass
+recomputes the rest. Scores, softmax and sums are float32. The weights are rounded to bfloat16 before their
+product with the values, as in torch's fused kernel, which has no dropout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from entrypoints.operators import attention_mask, library
-from entrypoints.operators.randomness import Rule
+from entrypoints.operators.dropout import Rule
 
 
 class _Tensor(ctypes.Structure):
@@ -24,7 +24,7 @@ class _Rule(ctypes.Structure):
 
 
 class _Attention(ctypes.Structure):
-    """As in the source. Sizes are batches, heads, heads that share keys, queries, keys, features."""
+    """As in kernels/attention_bf16.hpp. `sizes`: batches, heads, heads per key, queries, keys, features."""
 
     _fields_ = [
         ("sizes", ctypes.c_size_t * 6),
@@ -50,7 +50,7 @@ def supported() -> bool:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
-    """Attention by its formula. Tensors are bfloat16."""
+    """Attention of bfloat16 tensors. See attention.Kernel for shapes. Returns bfloat16."""
     return _function().apply(query, key, value, mask, causal, factor, rule)
 
 
@@ -58,7 +58,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor:
 def _function() -> Any:
     """The autograd function. Tensors are bfloat16 [batch, heads, queries or keys, features]; masks may broadcast.
 
-    Keys and values may have fewer heads: consecutive query heads share one.
+    Keys and values may have fewer heads: consecutive heads of the query share one.
     """
     import torch
 
@@ -82,7 +82,7 @@ def _function() -> Any:
             saved = ctx.saved_tensors
             query, key = saved[:2]
             outer = _contiguous_rows(gradients[0])
-            # of every head, also where keys and values are shared
+            # Gradients of every head, also of heads that share keys and values.
             each = (*query.shape[:2], *key.shape[2:])
             found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
             written = _Gradients(*map(_tensor, (outer, *found)))
@@ -110,13 +110,13 @@ def _contiguous_rows(tensor: Any) -> Any:
 
 
 def _empty(like: Any, shape: Any) -> Any:
-    """[batch, heads, rows, features] that lies in memory as a linear layer wants it: rows before heads."""
+    """[batch, heads, rows, features] with rows before heads in memory, as linear layers expect."""
     batches, heads, rows, features = shape
     return like.new_empty(batches, rows, heads, features).transpose(1, 2)
 
 
 def _summed(gradient: Any, heads: int) -> Any:
-    """That of shared keys or values from those of each head."""
+    """The gradient of shared keys or values: the sum over the heads that share them."""
     sharing = gradient.shape[1] // heads
     return gradient if sharing == 1 else gradient.unflatten(1, (heads, sharing)).sum(2)
 

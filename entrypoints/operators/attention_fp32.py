@@ -1,7 +1,7 @@
 """Attention with dropout in float32: one pass over the scores between the two products (kernels/attention.cpp).
 
-The matrix of scores is read and written once in each direction, and one tensor of its size is kept for the
-backward pass where torch keeps three. The arithmetic is that of torch's chain of operators.
+Forward and backward pass read and write the matrix of scores once. One tensor of its size is kept for the backward
+pass; torch keeps three. The arithmetic is the same as in torch's chain of operators.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from entrypoints.operators import attention_mask, library
-from entrypoints.operators.randomness import Rule
+from entrypoints.operators.dropout import Rule
 
 _Sizes = ctypes.c_size_t * 4
 
@@ -22,7 +22,7 @@ def supported() -> bool:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
-    """In float32, rounded to the tensors' type at the end."""
+    """Attention computed in float32. See attention.Kernel for shapes. Returns the dtype of `query`."""
     import torch
 
     sharing = query.shape[1] // key.shape[1]
@@ -59,7 +59,8 @@ def _function() -> Any:
         def backward(ctx: Any, *gradients: Any) -> Any:
             query, key, value, marked = ctx.saved_tensors
             outer = gradients[0].flatten(0, 1)
-            scores = torch.bmm(outer, value.transpose(1, 2))  # by the weights, then by the scores
+            # The gradient of the weights. The kernel replaces it by the gradient of the scores.
+            scores = torch.bmm(outer, value.transpose(1, 2))
             weights = torch.empty_like(scores)
             library.library().attention_backward(
                 *(marked.data_ptr(), scores.data_ptr(), weights.data_ptr()),

@@ -1,4 +1,4 @@
-"""Attention masks for the kernels (kernels/masks.hpp), in the caller's own type and layout."""
+"""Attention masks for the kernels (kernels/masks.hpp), in the caller's dtype and layout."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _TYPES = {"torch.float32": 1, "torch.bfloat16": 2, "torch.bool": 3}
 
 
 class Mask(ctypes.Structure):
-    """`steps`: strides of batch, head and query, in bytes; 0 broadcasts."""
+    """`steps`: strides of batch, head and query in bytes; 0 broadcasts. `type`: see _TYPES."""
 
     _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3), ("type", ctypes.c_uint32)]
 
 
 def known(mask: Any, dtype: Any) -> bool:
-    """Whether torch accepts this mask's dtype for attention in `dtype`. torch refuses other masks itself."""
+    """Whether torch accepts the mask's dtype for attention in `dtype`. torch refuses other masks."""
     return mask.dtype is dtype or str(mask.dtype) in ("torch.bool", "torch.float32")
 
 
 def readable(mask: Any, keys: int) -> Any:
-    """`mask`, or a copy in the same dtype if its keys are not contiguous in memory."""
+    """`mask` [batch, head, query, key], or a copy in the same dtype if its keys are not contiguous in memory."""
     if mask is None or (mask.shape[3] == keys and mask.stride(3) == 1):
         return mask
     for dimension in range(3):

@@ -1,7 +1,8 @@
-"""Products of bfloat16 matrices on a CPU without bf16 instructions: made in float32, rounded to bfloat16 once.
+"""Products of bfloat16 matrices on CPUs without bf16 instructions: computed in float32, then rounded to bfloat16.
 
-That is what the instructions do: a product of two bfloat16 numbers is exact in float32, sums are float32. oneDNN's
-emulation of them gives the same at a sixth of float32's speed; widening the operands costs a pass over them.
+The instructions do the same: the product of two bfloat16 numbers is exact in float32, and sums are float32.
+oneDNN's emulation gives the same result at a sixth of float32's speed. Widening the operands costs a pass over
+them.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from entrypoints.machine.cpus import EMULATED
 if TYPE_CHECKING:
     import torch
 
-# "emulated" leaves the products to torch.
-# What linear layers and attention without a fused kernel are made of.
+# The operators of linear layers, and of attention without a fused kernel.
 _OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
-# The registrations live as long as this.
+# The registrations last as long as this object.
 _libraries: list[Any] = []
 
 
 def needed(bf16: str) -> bool:
-    """Whether a CPU that does bf16 as `bf16` (see Topology) is better off, unless the user decided."""
+    """Whether these products are faster on a CPU with `bf16` (see Topology), and the user has not turned them
+    off."""
     return bf16 == EMULATED and os.environ.get(contract.BF16_PRODUCTS, "") != EMULATED
 
 
 def install() -> None:
-    """Takes the products of this process over. Other types, and other operators, stay torch's own."""
+    """Replace the products of bfloat16 matrices in this process. Other dtypes and operators remain torch's."""
     import torch
 
-    if _libraries or not hasattr(torch, "library"):  # torch below 1.11 takes no operators from Python
+    if _libraries or not hasattr(torch, "library"):  # torch before 1.11 has no operators in Python
         return
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its own are replaced
+        warnings.simplefilter("ignore")  # torch warns that its operators are replaced
         for name in _OPERATORS:
             library.impl(name, _widened(getattr(torch.ops.aten, name).out), "CPU")
     _libraries.append(library)
@@ -46,7 +47,10 @@ def install() -> None:
 
 
 def _widened(out: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator by its variant that writes to a given tensor, which torch registers separately."""
+    """An operator that computes bfloat16 matrices [.., rows, columns] in float32, by torch's `out` variant.
+
+    Returns the dtype of the operands.
+    """
 
     import torch
 
@@ -62,7 +66,10 @@ def _widened(out: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention whose fused kernel has products of its own."""
+    """Attention in float32 for bfloat16 tensors: the fused kernel does not call the operators replaced above.
+
+    Tensors: [batch, .., rows, features], bfloat16 or to be cast to it by autocast. Returns bfloat16.
+    """
 
     import torch
 
@@ -79,7 +86,7 @@ def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wide_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Widen masks like the operands. torch refuses masks of other dtypes."""
+    """Widen bfloat16 masks to float32, the dtype of the operands: torch refuses masks of other dtypes."""
     import torch
 
     def wide(value: Any) -> Any:
@@ -89,7 +96,7 @@ def _wide_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[An
 
 
 def autocast_dtype() -> Any:
-    """What autocast on the CPU casts to, None where it is off."""
+    """The dtype of autocast on the CPU, None if autocast is off."""
     import torch
 
     enabled = getattr(torch, "is_autocast_cpu_enabled", None)
@@ -99,7 +106,7 @@ def autocast_dtype() -> Any:
 
 
 def computed_in(*tensors: Any) -> Any:
-    """The dtype in which torch computes a product of `tensors`: autocast's or their own. None if they differ."""
+    """The dtype in which torch computes a product of `tensors`: autocast's or their own. None if dtypes differ."""
     import torch
 
     autocast = autocast_dtype()

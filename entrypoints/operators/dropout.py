@@ -1,31 +1,68 @@
-"""Dropout that generates its random numbers in the kernel (kernels/dropout.cpp), instead of drawing them singly.
+"""Dropout whose kernel generates its own random numbers (kernels/dropout.cpp).
 
-torch on a CPU draws each number in turn, writes a tensor of them and reads it twice: a seventh of the time of a
-BERT's training step. Here an element's number follows from its position and one seed, which is drawn from
-torch's generator: torch.manual_seed, checkpoints of the generator and activation checkpointing work as ever, and
-the result does not depend on the number of threads. The sequence is not torch's: masks for a seed are others.
+torch on a CPU draws the numbers one by one, writes a tensor of them and reads it twice, which takes a seventh of
+the time of BERT's training step. Here, the number of an element follows from its position and one seed, which is
+drawn from torch's generator: torch.manual_seed, checkpoints of the generator and activation checkpointing work as
+before, and the result does not depend on the number of threads. The masks for a seed differ from torch's.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from entrypoints.operators import library as kernels
-from entrypoints.operators import randomness
-from entrypoints.operators.randomness import Rule
+from entrypoints.operators import library
 
-# "torch" turns off this kernel. Attention has its own dropout.
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
-# The registration lives as long as this.
+# A random number has 16 bits.
+_NUMBERS = 65536
+# Below this rate, the error of 16 bits would be up to a hundredth of the rate: torch draws wider numbers.
+SMALLEST_RATE = 2**-10
+# The registration lasts as long as this object.
 _libraries: list[Any] = []
 
 
-def install() -> None:
-    """Takes this process's dropout over, wherever it is called. Types that no kernel is for stay torch's."""
+@dataclass(frozen=True)
+class Rule:
+    """Drop an element if its number is less than `threshold`, and multiply the other elements by `scale`."""
+
+    seed: int
+    threshold: int
+
+    @property
+    def scale(self) -> float:
+        return 1 / (1 - self.threshold / _NUMBERS)
+
+
+def draw_rule(p: float) -> Rule | None:
+    """A rule whose rate is within 2**-17 of `p`, with a seed of torch's generator.
+
+    None if 16 bits are too coarse.
+    """
     import torch
 
-    if _libraries or not hasattr(torch, "library"):  # torch below 1.11 takes no operators from Python
+    threshold = round(p * _NUMBERS)
+    if p < SMALLEST_RATE or threshold >= _NUMBERS:
+        return None
+    return Rule(int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)) & (2**64 - 1), threshold)
+
+
+def are_plain(*tensors: Any) -> bool:
+    """Whether all are tensors in this machine's memory: no subclass, and not inside a transform of torch.func."""
+    import torch
+
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return not (active and active()) and all(type(each) in kinds and each.device.type == "cpu" for each in tensors)
+
+
+def install() -> None:
+    """Replace dropout in this process. torch's own dropout still handles dtypes other than float32 and
+    bfloat16."""
+    import torch
+
+    if _libraries or not hasattr(torch, "library"):  # torch before 1.11 has no operators in Python
         return
     library = torch.library.Library("aten", "IMPL")
     library.impl("dropout", _dropout, "AutogradCPU")
@@ -33,15 +70,16 @@ def install() -> None:
 
 
 def _dropout(tensor: Any, p: float, train: bool) -> Any:
+    """aten::dropout for tensors of any shape. Returns the tensor's shape and dtype."""
     if not train or p == 0 or not tensor.numel():
         return tensor
-    ours = str(tensor.dtype) in _KERNELS and randomness.plain(tensor)
-    rule = randomness.draw(p) if ours else None
+    has_kernel = str(tensor.dtype) in _KERNELS and are_plain(tensor)
+    rule = draw_rule(p) if has_kernel else None
     return _function().apply(tensor, rule, None) if rule else tensor * _noise(tensor, p)
 
 
 def _noise(tensor: Any, p: float) -> Any:
-    """What torch multiplies with."""
+    """torch's mask: zeros and 1 / (1 - p), of the tensor's shape and dtype."""
     import torch
 
     if p == 1:
@@ -51,7 +89,7 @@ def _noise(tensor: Any, p: float) -> Any:
 
 @lru_cache(maxsize=1)
 def _function() -> Any:
-    """The autograd function. Its derivative by its input is itself, so derivatives of any order work."""
+    """The autograd function. Its derivative is the function itself, so that derivatives of any order work."""
     import torch
 
     class Dropout(torch.autograd.Function):  # type: ignore[misc]
@@ -69,15 +107,15 @@ def _function() -> Any:
 
 
 def drop(tensor: Any, rule: Rule, strides: Any = None) -> Any:
-    """A copy of `tensor` (float32 or bfloat16) with elements dropped by their position in memory.
+    """A copy of `tensor` (float32 or bfloat16, any shape) with elements dropped by their position in memory.
 
-    `strides`: the result's, without gaps or overlaps. Default: those that torch preserves of `tensor`'s.
+    `strides`: of the result, without gaps or overlaps. Default: those of torch.empty_like.
     """
     import torch
 
     result = torch.empty_like(tensor) if strides is None else tensor.new_empty_strided(tensor.shape, strides)
     if tensor.stride() != result.stride():
         tensor = result.copy_(tensor)
-    kernel = getattr(kernels.library(), _KERNELS[str(result.dtype)])
+    kernel = getattr(library.library(), _KERNELS[str(result.dtype)])
     kernel(tensor.data_ptr(), result.data_ptr(), result.numel(), rule.seed, rule.threshold, rule.scale)
     return result

@@ -1,4 +1,4 @@
-"""The library of this project's own kernels (kernels/ in the sources). Torch-free."""
+"""Load the library of kernels (built from kernels/). Torch-free."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LIBRARY = Path(__file__).resolve().parents[2] / "kernels" / "libkernels.so"
 
 
 def wanted(variable: str) -> bool:
-    """Whether the library exists, and the user has not turned off the kernels of `variable`, or all kernels."""
+    """Whether the library exists, and the user has turned off neither all kernels nor those of `variable`."""
     names = (contract.KERNELS, contract.KERNELS_ALIAS, variable)
     return LIBRARY.exists() and not any(os.environ.get(name) == "torch" for name in names)
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    """The library, which computes on the threads of the OpenMP that torch has loaded: to be called after that."""
+    """The library. Call it after torch is imported: the kernels use the threads of torch's OpenMP."""
     loaded = ctypes.CDLL(str(LIBRARY))
     pointer, size, number, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_float
     threshold = ctypes.c_uint32

@@ -22,13 +22,14 @@ from entrypoints.placement.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, L
 from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
+SINGLE = "single"  # the launcher of a process that no launcher started
 
 
 @dataclass(frozen=True)
 class DistributedEnvironment:
     """One rank's place in the job. Counts from 0; `master_addr` is a host name or address.
 
-    `launcher` is a name from launchers.LAUNCHERS or "single". Raises UsageError for impossible numbers. Nodes may
+    `launcher` is a name from launchers.LAUNCHERS or SINGLE. Raises UsageError for impossible numbers. Nodes may
     have different numbers of ranks, so `world_size` need not be a multiple of `local_world_size`.
     """
 
@@ -39,7 +40,7 @@ class DistributedEnvironment:
     node_rank: int = 0
     master_addr: str = DEFAULT_MASTER_ADDR
     master_port: int = contract.MASTER_PORT
-    launcher: str = "single"
+    launcher: str = SINGLE
 
     def __post_init__(self) -> None:
         self._expect("world_size", self.world_size, 1, None, "a job has at least one rank")
@@ -100,7 +101,7 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
         if refusal:
             raise UsageError(refusal)
         single = DistributedEnvironment(
-            master_addr=_master_addr(environ, None, 1), master_port=_master_port(environ)
+            master_addr=environ.get("MASTER_ADDR") or DEFAULT_MASTER_ADDR, master_port=_master_port(environ)
         )
         _refuse_contradictions(single, environ)
         return single
@@ -159,7 +160,7 @@ def from_variables(environ: Mapping[str, str], launcher: str) -> DistributedEnvi
 def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) -> list[str]:
     """A warning if the job was probably meant to have more ranks."""
     tasks = whole_number(environ.get("SLURM_NTASKS", ""))
-    if environment.launcher == "single" and tasks is not None and tasks > 1:
+    if environment.launcher == SINGLE and tasks is not None and tasks > 1:
         return [
             f"Slurm allotted {tasks} tasks, but this process is not one of them and runs as a single rank: "
             "start it with srun to use all tasks"
@@ -242,16 +243,15 @@ def _master_port(environ: Mapping[str, str]) -> int:
     return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else contract.MASTER_PORT
 
 
-def _master_addr(environ: Mapping[str, str], launcher: Launcher | None, nodes: int) -> str:
+def _master_addr(environ: Mapping[str, str], launcher: Launcher, nodes: int) -> str:
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]
     if nodes == 1:
         return DEFAULT_MASTER_ADDR
     if launcher is SLURM:
         return expand_nodelist(environ["SLURM_STEP_NODELIST"])[0]
-    name = launcher.name if launcher else "single"
     raise UsageError(
-        f"MASTER_ADDR is not set, but the ranks are on {nodes} nodes (launcher: {name}): "
+        f"MASTER_ADDR is not set, but the ranks are on {nodes} nodes (launcher: {launcher.name}): "
         "set MASTER_ADDR to the name or address of rank 0's node for every rank"
     )
 
@@ -288,7 +288,12 @@ def _refuse_contradictions(environment: DistributedEnvironment, environ: Mapping
     if wrong:
         found = " ".join(f"{name}={environ[name]}" for name in wrong)
         expected = " ".join(f"{name}={wanted[name]}" for name in wrong)
+        if environment.launcher == SINGLE:
+            raise UsageError(
+                f"found {found}, but no launcher's variables, expected {expected} for a single rank: "
+                f"unset {' '.join(wrong)}"
+            )
         raise UsageError(
-            f"found {found}, but {environment.launcher} reports {expected}: unset {' '.join(wrong)}, "
-            "or start without that launcher"
+            f"found {found}, but {environment.launcher} reports {expected}: unset {' '.join(wrong)}, or start "
+            f"without {environment.launcher}"
         )

@@ -28,12 +28,6 @@ _MOST_RANKS_SHOWN = 32
 _WHAT_IF = "what-if"  # the launcher of a job that does not run
 
 
-def make(environ: Mapping[str, str], backend: str | None = None) -> RankPlan:
-    """The plan for this process's environment and host. Raises UsageError."""
-    place = detect.detect(environ)
-    return planner.plan(place, topology.read(), environ, preload.find(environ), backend or default_backend())
-
-
 def main(argv: list[str]) -> int:
     parser = Parser("plan", "Print what a rank would get if it started here and now, and why.")
     add = parser.add_argument
@@ -48,30 +42,31 @@ def main(argv: list[str]) -> int:
     if options.local_world_size or options.world_size or options.local_rank:
         place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
     host, libraries = topology.read(), preload.find(os.environ)
-    ranks = 1 if options.json else min(place.local_world_size, _MOST_RANKS_SHOWN)
-    made = _with_interface(planner.plan(place, host, os.environ, libraries, options.backend), os.environ)
+
+    def plan_for(rank: DistributedEnvironment) -> RankPlan:
+        return planner.plan(rank, host, os.environ, libraries, options.backend)
+
+    plan = _with_interface(plan_for(place), os.environ)
     if options.json:
-        print(json.dumps(made.document(), indent=2))
+        print(json.dumps(plan.document(), indent=2))
         return 0
-    others = []
-    for local_rank in range(ranks if ranks > 1 else 0):
-        other = replace(place, local_rank=local_rank, rank=place.rank - place.local_rank + local_rank)
-        others.append(planner.plan(other, host, os.environ, libraries, options.backend))
-    print(table(made, host, others))
+    first = place.rank - place.local_rank
+    ranks = range(min(place.local_world_size, _MOST_RANKS_SHOWN)) if place.local_world_size > 1 else ()
+    print(table(plan, host, [plan_for(replace(place, local_rank=i, rank=first + i)) for i in ranks]))
     return 0
 
 
-def _with_interface(made: RankPlan, environ: Mapping[str, str]) -> RankPlan:
+def _with_interface(plan: RankPlan, environ: Mapping[str, str]) -> RankPlan:
     """The plan with the interface that the process group will use, or the error that it will raise."""
-    place = made.placement
+    place = plan.placement
     if place.world_size == 1 or place.launcher == _WHAT_IF:
-        return made
+        return plan
     try:
         choice = network.choose(place.master_addr, place.several_nodes, environ.get(network.USERS_CHOICE, ""))
     except UsageError as error:
-        return replace(made, warnings=(*made.warnings, str(error)))
+        return replace(plan, warnings=(*plan.warnings, str(error)))
     return replace(
-        made, reasons=(*made.reasons, f"the ranks communicate over {choice.interface}: {choice.reason}")
+        plan, reasons=(*plan.reasons, f"the ranks communicate over {choice.interface}: {choice.reason}")
     )
 
 
@@ -97,9 +92,9 @@ def what_if(
     )
 
 
-def table(made: RankPlan, host: Topology, others: list[RankPlan]) -> str:
-    """The plan for people. `others`: the plans of all ranks of the node, if there are several."""
-    place, memory = made.placement, made.memory_policy
+def table(plan: RankPlan, host: Topology, node: list[RankPlan]) -> str:
+    """The plan for people. `node`: the plans of all ranks of the node, if there are several."""
+    place, memory = plan.placement, plan.memory_policy
     limits = [f"{len(host.online)} CPUs online, {len(host.allowed)} allowed, {count(len(host.cores), 'core')}"]
     if host.quota:
         limits.append(f"quota {host.quota.cpus:g} CPUs")
@@ -110,24 +105,24 @@ def table(made: RankPlan, host: Topology, others: list[RankPlan]) -> str:
         ("local rank", f"{place.local_rank} of {place.local_world_size} on node {place.node_rank}"),
         ("launcher", place.launcher),
         ("host", f"{host.model}: {', '.join(limits)}"),
-        ("cores", f"{format_cpu_list(made.cores)} on NUMA node {format_cpu_list(made.nodes)}"),
-        ("threads", str(made.omp_num_threads)),
-        ("group", made.backend + _workers(made)),
+        ("cores", f"{format_cpu_list(plan.cores)} on NUMA node {format_cpu_list(plan.nodes)}"),
+        ("threads", str(plan.omp_num_threads)),
+        ("group", plan.backend + _workers(plan)),
         ("memory", memory.mode + (f" on NUMA node {format_cpu_list(memory.nodes)}" if memory.nodes else "")),
-        ("data", count(made.dataloader_workers, "loading process", "loading processes")),
-        *((f"rank {other.placement.rank}", _line(other)) for other in others),
-        *(("variable", f"{name}={value}") for name, value in made.environment.items()),
-        *(("preload", path) for path in made.preload),
-        *(("because", reason) for reason in made.reasons),
-        *(("warning", warning) for warning in made.warnings),
+        ("data", count(plan.dataloader_workers, "loading process", "loading processes")),
+        *((f"rank {rank.placement.rank}", _line(rank)) for rank in node),
+        *(("variable", f"{name}={value}") for name, value in plan.environment.items()),
+        *(("preload", path) for path in plan.preload),
+        *(("because", reason) for reason in plan.reasons),
+        *(("warning", warning) for warning in plan.warnings),
     ]
     return "\n".join(f"{name:<10}  {value}" for name, value in rows)
 
 
-def _workers(made: RankPlan) -> str:
-    return f", workers on {format_cpu_list(made.ccl_worker_cores)}" if made.ccl_worker_cores else ""
+def _workers(plan: RankPlan) -> str:
+    return f", workers on {format_cpu_list(plan.ccl_worker_cores)}" if plan.ccl_worker_cores else ""
 
 
-def _line(made: RankPlan) -> str:
-    where = f"cores {format_cpu_list(made.cores)} on NUMA node {format_cpu_list(made.nodes)}"
-    return f"{where}, {count(made.omp_num_threads, 'thread')}{_workers(made)}"
+def _line(plan: RankPlan) -> str:
+    where = f"cores {format_cpu_list(plan.cores)} on NUMA node {format_cpu_list(plan.nodes)}"
+    return f"{where}, {count(plan.omp_num_threads, 'thread')}{_workers(plan)}"

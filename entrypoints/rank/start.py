@@ -11,16 +11,22 @@ from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine import numa
+from entrypoints.cli.options import default_backend
+from entrypoints.machine import numa, topology
 from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement import detect
-from entrypoints.plan.command import make
-from entrypoints.plan.preload import split
+from entrypoints.plan import planner, preload
 
 
 def start(argv: list[str]) -> NoReturn:
     """Replace this process by the worker that runs `argv` ("train ...", "run ..." or "bench ...")."""
-    plan = make(os.environ, named_backend(argv))
+    plan = planner.plan(
+        detect.detect(os.environ),
+        topology.read(),
+        os.environ,
+        preload.find(os.environ),
+        named_backend(argv) or default_backend(),
+    )
     if plan.placement.local_rank == 0:
         for warning in plan.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -63,7 +69,7 @@ def named_backend(argv: list[str]) -> str | None:
 
 def _trainers_backend(argv: list[str]) -> str | None:
     """The value of --backend, or of an old guide's flag. The command line overrides the configuration file."""
-    from entrypoints.adapt.words import BACKENDS, name_of
+    from entrypoints.adapt.flags import BACKENDS, name_of
     from entrypoints.cli import config_files
 
     file, words = config_files.split(argv)
@@ -99,8 +105,8 @@ def read_exported(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironm
 
     LD_PRELOAD is reset to the user's own value: the plan's preloads are for this process, not for its children.
     """
-    ours = split(environ.pop(contract.PRELOADED, ""))
-    rest = [path for path in split(environ.get("LD_PRELOAD", "")) if path not in ours]
+    ours = preload.split(environ.pop(contract.PRELOADED, ""))
+    rest = [path for path in preload.split(environ.get("LD_PRELOAD", "")) if path not in ours]
     environ.pop("LD_PRELOAD", None)
     if rest:
         environ["LD_PRELOAD"] = ":".join(rest)

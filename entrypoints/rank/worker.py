@@ -13,10 +13,11 @@ from typing import NoReturn, Protocol
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import default_backend
 from entrypoints.group import banner
 from entrypoints.group.backends import check_backend
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import DEFAULT_BACKEND, MEETING, agree, initialize
+from entrypoints.group.create import MEETING, agree, initialize
 from entrypoints.machine import cpus
 from entrypoints.operators import attention, bf16_products, dropout, library
 from entrypoints.placement.detect import DistributedEnvironment
@@ -85,9 +86,9 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
 def _others_backend(command: str, argv: list[str]) -> str:
     """The backend of the ranks without an error: this rank joins their group to report its own error."""
     try:
-        return check_backend(start.named_backend([command, *argv]) or DEFAULT_BACKEND)
+        return check_backend(start.named_backend([command, *argv]) or default_backend())
     except UsageError:  # the other ranks have this error too
-        return DEFAULT_BACKEND
+        return default_backend()
 
 
 def main() -> NoReturn:

@@ -1,1 +1,4 @@
-"""`entrypoint train`: fine-tunes a text classifier or an extractive question answerer on CPU ranks."""
+"""`entrypoint train`: fine-tune Hugging Face transformers on CPU ranks.
+
+Start with `run`, which reads from top to bottom. `main` is the command line.
+"""

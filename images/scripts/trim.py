@@ -1,6 +1,6 @@
-"""Takes out of a virtual environment what a training job never reads, and makes copies of one file links.
+"""Removes files that a training job never reads from a virtual environment, and links copies of libraries.
 
-Usage: trim.py VENV. Prints what each rule saved. Measured on pin 2.13: see the output of a build.
+Usage: trim.py VENV. Prints the size that each rule saves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Glob in the environment -> why it is not needed. SP stands for site-packages.
+# A glob in the environment -> the reason why its files are not needed. SP: site-packages.
 UNUSED = {
     "include": "headers",
     "SP/*/include": "headers",
@@ -25,7 +25,7 @@ UNUSED = {
     "lib/pkgconfig": "build files",
     "SP/torch/test": "torch's C++ tests",
     "SP/torch/bin/test_*": "torch's C++ tests",
-    "SP/torch/bin/protoc*": "a compiler of message formats",
+    "SP/torch/bin/protoc*": "the compiler of protobuf",
     "SP/torch/lib/*_test.so": "torch's C++ tests",
     "SP/torch/lib/libbackend_with_compiler.so": "torch's C++ tests",
     "SP/torch/lib/libaoti_custom_ops.so": "torch's C++ tests",
@@ -38,16 +38,16 @@ UNUSED = {
     "lib/libarcher.so": "OpenMP race detection",
     "lib/libiompstubs5.so": "OpenMP without threads",
     "lib/libiomp5_db.so": "OpenMP debugger support",
-    "lib/libur_*": "run time of accelerators",
+    "lib/libur_*": "runtime of accelerators",
     "lib/libtcm_debug*": "debug build",
     "bin/IMB-*": "Intel MPI's benchmarks",
 }
-# Of the folders that a rule takes: a module there is imported by numpy.testing (2.0 to 2.3).
+# A folder that a rule matches and that stays: numpy.testing imports a module from it (numpy 2.0 to 2.3).
 IMPORTED = ("numpy/_core/tests",)
 
 
 def main(venv: Path) -> None:
-    """Applies the rules to the environment at `venv`."""
+    """Apply the rules to the environment at `venv`."""
     site_packages = next((venv / "lib").glob("python3.*/site-packages"))
     for pattern, reason in UNUSED.items():
         glob = pattern.replace("SP/", f"{site_packages.relative_to(venv)}/")
@@ -59,12 +59,12 @@ def main(venv: Path) -> None:
 
 
 def remove(path: Path) -> int:
-    """Removes a file or a tree and returns its size in bytes."""
+    """Remove a file or a folder. Returns its size in bytes."""
     if path.is_symlink() or path.is_file():
         size = 0 if path.is_symlink() else path.stat().st_size
         path.unlink()
         return size
-    if not path.is_dir():  # a rule before this one took it
+    if not path.is_dir():  # an earlier rule removed it
         return 0
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
     shutil.rmtree(path)
@@ -72,7 +72,10 @@ def remove(path: Path) -> int:
 
 
 def link_copies(folder: Path) -> int:
-    """Wheels cannot hold links, so a library comes once a name; keeps the longest name. Returns bytes saved."""
+    """Replace copies of a library by links to the copy with the longest name. Returns the saved size in bytes.
+
+    A wheel cannot contain links: it has a copy of a library for each of its names.
+    """
     kept: dict[str, Path] = {}
     saved = 0
     for path in sorted(folder.glob("*.so*"), key=lambda path: (-len(path.name), path.name)):

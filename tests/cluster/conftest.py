@@ -17,6 +17,7 @@ from tooling.basis.paths import ROOT
 from tooling.bench import collectives, scaling
 from tooling.checks import soak
 from tooling.cluster.compose import PROJECT_PREFIX
+from tooling.cluster.run import folder_of
 
 INV = str(ROOT / "inv")
 
@@ -139,6 +140,14 @@ def nothing_left() -> Iterator[None]:
     """Fails a test that leaves a container or a network of its clusters behind."""
     with no_cluster_left():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_logs_left() -> Iterator[None]:
+    """Deletes the logs of this session's clusters, so that ./inv logs lists only the user's clusters."""
+    yield
+    for name in _started:
+        (folder_of(name) / "log.txt").unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 from tooling.basis.paths import ROOT
 from tooling.engine.decide import may_act
-from tooling.engine.host import read_host
+from tooling.engine.find import read_host
 
 NAMESPACES = ("--mount", "--net", "--pid")
 PREPARE = """

@@ -54,7 +54,7 @@ def test_a_process_of_a_clusters_container_that_is_gone_is_found(monkeypatch: py
 def test_short_clusters_of_mpirun_come_right_and_leave_nothing(image: str) -> None:
     done = inv("dev", "soak", "--jobs=2", "--launcher=mpirun")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 failed, 0 left something behind" in done.stdout
+    assert "0 failed, 0 had leftovers" in done.stdout
     result = json.loads((soak.FOLDER / "result.json").read_text())
     assert [(job["exit_code"], job["right"], job["left"]) for job in result["jobs"]] == [(0, True, [])] * 2
     assert result["launcher"] == "mpirun"

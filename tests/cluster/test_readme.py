@@ -15,7 +15,7 @@ from tests import documents
 from tests.cluster.conftest import inv
 from tooling.basis.paths import ROOT
 from tooling.cluster import demo
-from tooling.image import build
+from tooling.engine import docker
 from tooling.pins import parse
 
 PIN = parse.load().pin()
@@ -84,11 +84,11 @@ def test_every_command_with_an_expectation_is_documented() -> None:
 @pytest.fixture
 def shared_tag() -> Iterator[None]:
     """Restores the shared tag, which ./inv build moves to this checkout's image."""
-    before = build.inspect(PIN.shared_tag)
+    before = docker.find_image(PIN.shared_tag)
     yield
-    after = build.inspect(PIN.shared_tag)
-    if before and after and before[0] != after[0]:
-        subprocess.run(["docker", "tag", before[0], PIN.shared_tag], check=True, capture_output=True, timeout=60)
+    after = docker.find_image(PIN.shared_tag)
+    if before and after and before.id != after.id:
+        subprocess.run(["docker", "tag", before.id, PIN.shared_tag], check=True, capture_output=True, timeout=60)
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != ITSELF])

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.conftest import INV, Running, containers, inv, no_cluster_left
 from tooling.basis import identity
 from tooling.basis.paths import CACHE, ROOT
-from tooling.image import build
+from tooling.engine import docker as docker_client
 from tooling.pins import parse
 
 NAME = "same"
@@ -103,18 +103,16 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     (scripts / "job.py").write_text(JOB)
     mine = start(NAME, "--nodes=2", f"--data={scripts}", "--", "run", "/data/job.py")
     mine.wait_for(lambda output: output.count("begun") == 2)
-    before = build.inspect(image)
-    assert before is not None
+    before = docker_client.read_image(image)
 
     # a cluster of the same name, of another image
     up = other.inv("up", f"--name={NAME}", "--detach", "--nodes=1", "--", "sleep", "600")
     assert up.returncode == 0, up.stderr
     theirs = json.loads(docker("inspect", other.container(NAME)))[0]
-    assert theirs["Image"] != before[0]
+    assert theirs["Image"] != before.id
     assert theirs["Config"]["Labels"][identity.LABEL] == other.identity
-    shared = build.inspect(parse.load().pin().shared_tag)
-    assert shared is not None
-    assert shared[0] != theirs["Image"], "the tag that users type was taken without ./inv build"
+    shared = docker_client.read_image(parse.load().pin().shared_tag)
+    assert shared.id != theirs["Image"], "the tag that users type was taken without ./inv build"
 
     # each checkout sees its own cluster
     for status, nodes in ((inv("status", f"--name={NAME}"), 2), (other.inv("status"), 1)):
@@ -134,7 +132,7 @@ def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     finally:
         inv("down", "--name=left")
 
-    assert build.inspect(image) == before
+    assert docker_client.read_image(image) == before
     (scripts / "end").touch()
     assert mine.wait() == 0, mine.output()
     assert mine.output().count("undisturbed") == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.split import CLASSES
+from tooling.bench import output
 from tooling.bench.train import run
 from tooling.bench.train.run import Options
 
@@ -17,7 +18,7 @@ ROW = {"job", "recipe", "ranks", "samples_per_second", "ceiling_share", "peak_me
 def test_a_tiny_job_is_measured_beside_its_ceiling(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    monkeypatch.setattr(output, "FOLDER", tmp_path)
     options = Options(job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
     run.run(options, print_nothing)
     document = json.loads(capsys.readouterr().out)

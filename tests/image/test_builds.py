@@ -15,8 +15,9 @@ from invoke.exceptions import Exit
 
 from tests import containers
 from tooling.basis.say import Say
+from tooling.engine import docker
 from tooling.image import build as images
-from tooling.image import builds
+from tooling.image import recipe
 from tooling.image.build import Image
 from tooling.pins import parse
 from tooling.pins import pin as pin_module
@@ -35,7 +36,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     made: set[str] = set()
 
     def buildx(pin: Pin, _argv: list[str], _say: Say) -> None:
-        argv = ["docker", "import", f"--change=LABEL {images.INPUTS_LABEL}={wanted}", "-", pin.image]
+        argv = ["docker", "import", f"--change=LABEL {recipe.INPUTS_LABEL}={wanted}", "-", pin.image]
         subprocess.run(argv, input=bytes(10240), capture_output=True, check=True, timeout=60)
 
     def build(checkout: str, inputs: str) -> Image:
@@ -47,7 +48,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     monkeypatch.setattr(images, "CACHE", tmp_path)
     monkeypatch.setattr(images, "_buildx", buildx)
-    monkeypatch.setattr(images, "inputs_sha256", lambda *_: wanted)
+    monkeypatch.setattr(recipe, "inputs_sha256", lambda *_: wanted)
     monkeypatch.setattr(fetch, "fetch", lambda *_: tmp_path)
     monkeypatch.setattr(locks, "path_of", lambda _pin: locks.LOCKS / "2.13.txt")
     monkeypatch.setattr(locks, "build_path_of", lambda _pin: locks.LOCKS / "2.13-build.txt")
@@ -67,7 +68,7 @@ def test_a_checkouts_build_neither_replaces_nor_removes_another_checkouts_image(
     again = build("11111111", "c")
     assert again.built
     assert _id(mine.tag) == again.id
-    assert images.inspect(mine.id) is None, "the image that this one supersedes is left"
+    assert docker.find_image(mine.id) is None, "the image that this one supersedes is left"
     assert _id(theirs.tag) == theirs.id
 
 
@@ -91,9 +92,7 @@ def test_the_shared_tag_follows_the_checkout_that_took_it(
 
 
 def _id(reference: str) -> str:
-    found = images.inspect(reference)
-    assert found is not None, reference
-    return found[0]
+    return docker.read_image(reference).id
 
 
 @pytest.mark.timeout(120)
@@ -121,7 +120,7 @@ def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
     started = time.monotonic()
     try:
         with pytest.raises(Exit) as caught:
-            builds.every("row", said.append)
+            images.build_all("row", said.append)
     finally:
         locks.path_of(dead).unlink()
         locks.build_path_of(dead).unlink()

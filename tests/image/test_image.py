@@ -12,7 +12,7 @@ import pytest
 
 from tests import containers
 from tests.containers import RunInImage, works
-from tooling.image import build
+from tooling.engine import docker
 from tooling.pins import parse
 from tooling.wheels import locks
 
@@ -94,15 +94,11 @@ def test_nothing_is_left_of_building_and_installing(run_in_image: RunInImage) ->
 
 
 def test_the_image_is_smaller_than_the_limit(image: str) -> None:
-    found = build.inspect(image)
-    assert found is not None
-    assert found[2] < SIZE_LIMIT_BYTES
+    assert docker.read_image(image).size_bytes < SIZE_LIMIT_BYTES
 
 
 def test_labels_lock_and_installed_versions_are_the_same(image: str, run_in_image: RunInImage) -> None:
-    found = build.inspect(image)
-    assert found is not None
-    labels = found[1]
+    labels = docker.read_image(image).labels
     script = """
         import json, re
         from importlib.metadata import distributions

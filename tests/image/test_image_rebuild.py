@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import subprocess
@@ -13,7 +12,8 @@ import pytest
 from tests import containers
 from tests.containers import works
 from tooling.basis.say import say
-from tooling.image import base, build
+from tooling.engine import docker
+from tooling.image import base, build, recipe
 from tooling.pins import parse
 from tooling.wheels import fetch
 
@@ -22,23 +22,20 @@ PIN = parse.load().pin()
 
 def layers(reference: str) -> list[str]:
     """The digests of an image's layers, the base first."""
-    argv = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
-    found: list[str] = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    return found
+    return list(docker.read_image(reference).layers)
 
 
 def test_a_second_build_without_changes_builds_nothing(image: str) -> None:
-    before = build.inspect(image)
-    assert before is not None
+    before = docker.read_image(image)
     built = build.build(PIN, say)
-    assert (built.built, built.tag, built.id) == (False, image, before[0])
+    assert (built.built, built.tag, built.id) == (False, image, before.id)
 
 
 @pytest.fixture(scope="module")
 def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The image with a changed entrypoints/: one more line, a strict umask's modes, and the cache of a tool."""
     copy = tmp_path_factory.mktemp("changed") / "entrypoints"
-    shutil.copytree(build.ENTRYPOINTS, copy)
+    shutil.copytree(recipe.ENTRYPOINTS, copy)
     (copy / "cli" / "errors.py").write_text((copy / "cli" / "errors.py").read_text() + "CHANGED = True\n")
     (copy / ".ruff_cache").mkdir(exist_ok=True)
     (copy / ".ruff_cache" / "leftover").write_text("")
@@ -47,10 +44,9 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     tag = f"{containers.unique_name()}:changed"
     ground = base.ensure(PIN, say)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(build, "ENTRYPOINTS", copy)
-        staged = build.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
-        argv = build.build_argv(PIN, ground, fetch.fetch(PIN, say), staged, {})
-    argv[argv.index("--tag") + 1] = tag
+        monkeypatch.setattr(recipe, "ENTRYPOINTS", copy)
+        staged = recipe.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
+        argv = recipe.build_argv(PIN, ground, fetch.fetch(PIN, say), staged, {}, tag)
     try:
         subprocess.run(argv, capture_output=True, check=True, timeout=600)
         yield tag

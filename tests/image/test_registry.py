@@ -24,9 +24,9 @@ from tests import containers, registry, second_engine
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.engine import api
+from tooling.engine import docker as docker_client
 from tooling.engine.api import Engine
-from tooling.image import base, build, inspect, push, sbom
-from tooling.image.choice import Choice
+from tooling.image import base, build, inspect, push, recipe, sbom
 from tooling.image.inspect import Inventory
 from tooling.image.registry import Registry, Target
 from tooling.pins import parse, status
@@ -207,13 +207,17 @@ def test_a_push_during_the_checks_is_not_overwritten(
         (inspect, "doctor", []),
         (inspect, "mismatch", None),
         (status, "is_tested", True),
-        (sbom, "labels_of", {build.REVISION_LABEL: revision}),
+        (
+            docker_client,
+            "read_image",
+            docker_client.LocalImage("made", 1, {recipe.REVISION_LABEL: revision}, (), {}),
+        ),
         (sbom, "document", "{}"),
     ):
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(inspect, "inventory", inventory)
-    with pytest.raises(UsageError, match=r"exists already .*: an immutable tag is never pushed twice"):
-        push.run(f"{server}/team/stack", Choice(), alias=False, output=str(tmp_path), say=say)
+    with pytest.raises(UsageError, match=r"already exists .*: an immutable tag is never pushed twice"):
+        push.run(f"{server}/team/stack", parse.load().pin(), alias=False, output=str(tmp_path), say=say)
     assert opened(docker, server).digest(tag) == others[0]
     assert list(tmp_path.iterdir()) == []
 
@@ -226,7 +230,7 @@ def test_a_push_while_layers_are_sent_is_not_overwritten(
         pushing = both.submit(opened(docker, slow).push, large, "during", lambda _line: sending.set())
         assert sending.wait(60), "nothing was sent"
         other = opened(docker, server).push(small, "during", say)
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match="already exists"):
             pushing.result()
     time.sleep(2)  # what the engine would do after all
     assert opened(docker, server).digest("during") == other

@@ -13,8 +13,8 @@ import pytest
 from tests import containers
 from tooling.basis.paths import IMAGES
 from tooling.basis.say import say
-from tooling.engine import api
-from tooling.image import base, inspect, layers
+from tooling.engine import api, docker
+from tooling.image import base, reproduce
 from tooling.pins import parse
 
 DOCKERFILE = """\
@@ -48,8 +48,8 @@ def build(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
 def test_a_settled_step_makes_the_same_layer_twice(build: Callable[[str], str]) -> None:
     first, second = (build("/run/scripts/settled") for _ in range(2))
-    assert inspect.layers(first) == inspect.layers(second), layers.difference(first, second)
-    made = {entry.path: entry for entry in layers.entries(first, inspect.layers(first)[-1])}
+    assert docker.read_image(first).layers == docker.read_image(second).layers, reproduce.difference(first, second)
+    made = {entry.path: entry for entry in reproduce.entries(first, docker.read_image(first).layers[-1])}
     changed = ("opt", "opt/made/below/a", "opt/made/below/link", "run/made", "etc/shadow")
     assert len({made[path].time for path in changed}) == 1
     assert not {path for path in made if path.startswith("run/scripts")}
@@ -58,6 +58,6 @@ def test_a_settled_step_makes_the_same_layer_twice(build: Callable[[str], str]) 
 def test_where_two_builds_differ_the_first_file_that_does_is_named(build: Callable[[str], str]) -> None:
     first = build("env")
     time.sleep(1.1)  # a layer's times are whole seconds
-    told = layers.difference(first, build("env"))
+    told = reproduce.difference(first, build("env"))
     assert told is not None
     assert "time" in told

@@ -201,7 +201,7 @@ def test_a_scripts_own_group_is_the_one_that_exists(image: str, folder: Path) ->
     assert done.stdout == "ccl 2\n"
     lines = done.stderr.splitlines()
     assert len(lines) == 2
-    assert "asked for backend nccl, the group that runs is ccl" in lines[0]
+    assert "requests backend nccl, the existing process group uses ccl" in lines[0]
     assert "timeout" in lines[1]
 
 

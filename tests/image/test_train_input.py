@@ -13,7 +13,7 @@ from tests.image.train_runs import Runs, line, mounts, run_alone
 Alone = tuple[Runs, Path]
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
-    "missing file": ({"train_file": "/data/none.csv"}, "found nothing there"),
+    "missing file": ({"train_file": "/data/none.csv"}, "does not exist: check the path and the mount"),
     "file of another user": ({"train_file": "/data/closed.csv"}, "cannot be read by user 1000"),
     "no label column": ({"train_file": "/data/no-label.csv"}, "expected 'label'"),
     "empty file": ({"train_file": "/data/empty.csv"}, "is empty"),
@@ -39,7 +39,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "unknown flag": ({"max_seq_lenght": 3}, "did you mean --max_seq_length?"),
     "bad value": ({"learning_rate": "fast"}, "invalid float value: 'fast'"),
     "flag of a GPU": ({"deepspeed": "x.json"}, "no meaning on CPU ranks"),
-    "missing checkpoint": ({"resume_from_checkpoint": "/data/none"}, "there is no such folder"),
+    "missing checkpoint": ({"resume_from_checkpoint": "/data/none"}, "the folder does not exist"),
     "no stride left": (
         {"train_file": "/data/squad.json", "validation_file": "/data/squad.json", "doc_stride": 30},
         "write a smaller --doc_stride",

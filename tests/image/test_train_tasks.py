@@ -129,7 +129,7 @@ def sharded(image: str, folder: Path) -> None:
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "an encoder as decoder": (
         {"model_name_or_path": "/work/bert", "train_file": "/work/text.txt", "task": "text-generation"},
-        "sees the tokens that it is to predict",
+        "sees the tokens that it has to predict",
     ),
     "texts without a task": ({"train_file": "/work/text.txt"}, "write --task text-generation or --task fill-mask"),
     "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
@@ -137,7 +137,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},
         "has no chat template",
     ),
-    "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "write --use_peft"),
+    "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "add --use_peft"),
     "no compiler": (
         {"train_file": "/work/chat.jsonl", "torch_compile": True},
         "needs a C++ compiler (g++) and torch's headers, not found in this image",

@@ -76,3 +76,10 @@ def test_every_message_of_troubleshooting_is_in_the_sources() -> None:
     known = sources()
     assert len(rows) > 20
     assert [part for part in quoted if part not in known] == []
+
+
+def test_the_charts_figures_are_those_of_the_benchmarks() -> None:
+    shown = re.findall(r">(\d\.\d\d)</text>", text(DOCS / "speed-up.svg"))
+    measured = set(re.findall(r"(\d\.\d\d)x", text(DOCS / "benchmarks.md")))
+    assert shown
+    assert set(shown) <= measured

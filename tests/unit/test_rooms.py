@@ -55,6 +55,7 @@ TOOLING = (
 LISTS = {"entrypoints": ENTRYPOINTS, "tooling": TOOLING}
 # What tooling/ may import of entrypoints/ besides contract.
 SHARED = {
+    "entrypoints.doctor.checks",
     "entrypoints.launch.mpi.hostfile",
     "entrypoints.launch.mpi.ssh",
     "entrypoints.machine.cpus",

@@ -1,1 +1,1 @@
-"""What every room uses: errors, messages, paths, files, locks between processes."""
+"""Used by every room: errors, progress messages, paths, files and locks, YAML, the checkout's identity."""

@@ -8,7 +8,10 @@ from entrypoints import contract
 
 
 class UsageError(Exit):
-    """One line: what was found, what was expected and what to do. ./inv prints the line and exits with 2."""
+    """The message has what was found, what was expected and what to do. ./inv prints it and exits with 2.
+
+    One line for each mistake.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message=message, code=contract.USAGE_EXIT_CODE)
@@ -18,4 +21,4 @@ class UsageError(Exit):
 
 
 class EngineLostError(UsageError):
-    """The engine does not answer. Code that watches a job catches this: for a running job, it is not bad usage."""
+    """The engine does not answer. Code that watches a running job catches this error, which is no bad usage."""

@@ -1,6 +1,6 @@
-"""The identity of this checkout, which is part of the name of every object that the checkout creates in an engine.
+"""The identity of this checkout: part of the name of every image, container and network that the checkout creates.
 
-Two checkouts that use the same engine, of the same user or of different users, never share a name.
+Two checkouts that use the same engine never use the same name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def of(root: Path, machine_id: str) -> str:
 
 
 def machine_id(path: Path = _MACHINE_ID) -> str:
-    """systemd's ID of this machine; empty if it has none, as in most containers."""
+    """systemd's ID of this machine. Empty if the machine has none, as in most containers."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where things are in a checkout. Everything that the stack writes is under .cache/, except .venv/."""
+"""The folders of a checkout. All files that the stack writes are in .cache/, except .venv/."""
 
 from __future__ import annotations
 

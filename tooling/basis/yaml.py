@@ -1,7 +1,7 @@
-"""YAML that its readers understand as it was meant: Docker Compose and Kubernetes read version 1.2.
+"""Writes YAML for Docker Compose and Kubernetes, which read version 1.2.
 
-PyYAML writes version 1.1, in which `1e-3` and `0o17` are texts that need no quotes. In 1.2 they are numbers, and a
-command line may not hold numbers.
+PyYAML writes version 1.1, in which `1e-3` and `0o17` are strings without quotes. In version 1.2 they are numbers,
+which a command must not contain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"0o[0-7]+$")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what occurs twice twice: nobody reads anchors."""
+    """Writes repeated values in full, without anchors, which are hard to read."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -27,6 +27,6 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, ["0"])
 
 
 def render(documents: Iterable[object], width: int = 1000) -> str:
-    """One document or several, keys in their order."""
-    made = list(documents)
-    return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=width, explicit_start=len(made) > 1)
+    """The text of one or several documents. Keys keep their order."""
+    listed = list(documents)
+    return yaml.dump_all(listed, Dumper=_Dumper, sort_keys=False, width=width, explicit_start=len(listed) > 1)

@@ -1,4 +1,4 @@
-"""`./inv bench`: measurements in containers of the image, as JSON, a table and a picture."""
+"""`./inv bench collectives`: measures the process group within a container and between containers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from invoke.exceptions import Exit
-from rich.console import Console
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
-from tooling.bench import plots, report
+from tooling.bench import collectives_report, output, plots
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
@@ -24,9 +22,8 @@ from tooling.engine.api import Engine
 from tooling.image import build
 from tooling.pins import parse
 
-FOLDER = CACHE / "bench"
 CLUSTER = "bench"
-# What DDP does at every step: the picture is of this one, the table of all.
+# The collective in the picture: DDP calls it in every step. The table has all collectives.
 PLOTTED = "all_reduce"
 
 
@@ -35,51 +32,47 @@ def collectives(
     nodes: int,
     ranks: int,
     options: Sequence[str],
-    output: str | None,
+    output_folder: str | None,
     as_json: bool,
     say: Say,
 ) -> None:
-    """Measures in one container with `ranks` ranks, then between `nodes` containers with one rank each.
+    """Measures `ranks` ranks in one container, then `nodes` containers with one rank each.
 
-    `options` go to the image's own `bench`. Writes collectives-TIME.json and .png into `output`,
-    prints a table or, with `as_json`, the document. Raises Exit with the cluster's code if a measurement failed.
+    `options` are arguments of the image's `bench`. Writes collectives-TIME.json and .png to the output folder, and
+    prints a table or, with `as_json`, the document. Raises Exit with the cluster's exit code if a measurement
+    fails.
     """
     if nodes < 1:
-        raise UsageError(f"bench: --nodes is {nodes}, expected 2 or more, or 1 for the one container alone")
+        raise UsageError(f"bench: --nodes is {nodes}, expected 2 or more, or 1 to measure one container only")
     if ranks < 2:
         raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: a single rank has no peer")
-    folder = output_folder(output)
+    folder = output.folder(output_folder)
     pin = parse.load().pin(pin_name)
     docker = api.ensure(say)
     image = build.build(pin, say)
     documents = []
     for node_count, ranks_per_node in ((1, ranks), *([(nodes, 1)] if nodes > 1 else [])):
-        say(f"measuring {ranks_per_node} rank(s) on each of {node_count} container(s)")
+        say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
         spec = ClusterSpec(CLUSTER, pin.image, node_count, ranks_per_node, ("bench", "collectives", *options))
         documents.append(measure(spec, docker, say))
     now = datetime.now(UTC)
     facts = {"date": now.isoformat(timespec="seconds"), "image": image.id, "cpus": docker.cpus}
-    document = report.merge(documents, facts)
-    stem = folder / f"collectives-{now:%Y%m%dT%H%M%SZ}"
-    text = json.dumps(document, indent=2) + "\n"
-    stem.with_suffix(".json").write_text(text, encoding="utf-8")
-    if any(row["collective"] == PLOTTED for row in document["rows"]):
-        plots.collectives(document, PLOTTED, stem.with_suffix(".png"))
-    if as_json:
-        sys.stdout.write(text)
-    else:
-        Console().print(report.table(document))
-    say(f"wrote {stem}.json and .png")
+    document = collectives_report.merge(documents, facts)
+    has_picture = any(row["collective"] == PLOTTED for row in document["rows"])
+    draw = partial(plots.collectives, collective=PLOTTED) if has_picture else None
+    output.publish(document, output.stem(folder, "collectives", now), collectives_report.table, draw, as_json, say)
 
 
 def options_of(sizes: str | None, seconds: float) -> list[str]:
-    """The arguments of the image's own `bench`."""
+    """The arguments of the image's `bench`."""
     return [f"--seconds={seconds:g}", *([f"--sizes={sizes}"] if sizes is not None else [])]
 
 
 def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
-    """The document that rank 0 of a cluster wrote whose command is the image's own `bench`. Raises Exit with the
-    cluster's code if that failed."""
+    """Runs a cluster whose command is the image's `bench`, and returns the document that rank 0 wrote.
+
+    Raises Exit with the cluster's exit code if it fails.
+    """
     shared = run.writable_folder(run.folder_of(spec.name) / "output")
     result = shared / "result.json"
     result.unlink(missing_ok=True)
@@ -91,17 +84,6 @@ def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
     )
     outcome = run.run(measured, docker, say, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
-        raise Exit(f"bench failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
+        raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return document
-
-
-def output_folder(output: str | None) -> Path:
-    folder = Path(output) if output else FOLDER
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"bench: --output {output}: {error.strerror}: choose a folder that you may write to"
-        ) from None
-    return folder

@@ -1,18 +1,14 @@
-"""`./inv bench scaling`: one step on 1, 2 and 4 containers of equal cores, beside what 1 and 2 predict for 4."""
+"""`./inv bench scaling`: steps on 1, 2 and 4 containers of equal cores, and the prediction for 4 from 1 and 2."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-
-from rich.console import Console
 
 from entrypoints.machine import topology
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
-from tooling.bench import collectives, plots_scaling, scaling_report
+from tooling.bench import collectives, output, plots, scaling_report
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
 from tooling.forecast import published, step
@@ -29,38 +25,40 @@ def run(
     seconds: float,
     cores: float,
     ratio: float,
-    output: str | None,
+    output_folder: str | None,
     as_json: bool,
     say: Say,
 ) -> None:
-    """Measures all numbers of `nodes` in turn in one cluster of the largest.
+    """Measures all numbers of `nodes` in turn, in one cluster with the largest number.
 
-    Its nodes have `cores` each or, with 0, equal parts of the machine. `ratio`: of communication to computing, by
-    which the batch is chosen; 0 for that of the guides.
+    Each node has `cores`, or an equal part of the machine if `cores` is 0. The batch is chosen so that
+    communication takes `ratio` of the time of computing; 0 means the ratio in the guides' jobs.
 
-    Writes scaling-TIME.json and .png into `output`, prints a table or, with `as_json`, the document. Raises Exit
-    with the cluster's code if a measurement failed.
+    Writes scaling-TIME.json and .png to the output folder, and prints a table or, with `as_json`, the document.
+    Raises Exit with the cluster's exit code if a measurement fails.
     """
     if not nodes or min(nodes) < 1 or 1 not in nodes:
-        raise UsageError(f"bench: --nodes is {','.join(map(str, nodes))}, expected 1 and others: 1,2,4")
+        raise UsageError(f"bench: --nodes is {','.join(map(str, nodes))}, expected 1 and other numbers: 1,2,4")
     if not 0 < seconds < 3600:
         raise UsageError(f"bench: --seconds is {seconds:g}, expected more than 0 and less than 3600")
-    own = len(topology.read().cores)
-    if not 0 <= cores <= cores_of_each(own, max(nodes)):
+    available = len(topology.read().cores)
+    if not 0 <= cores <= cores_of_each(available, max(nodes)):
         raise UsageError(
-            f"bench: --cores is {cores:g}, expected more than 0, at most {cores_of_each(own, max(nodes)):g}: "
-            f"this machine has {own} for {max(nodes)} nodes"
+            f"bench: --cores is {cores:g}, expected more than 0, "
+            f"at most {cores_of_each(available, max(nodes)):g}: {available} cores for {max(nodes)} nodes"
         )
     if not 0 <= ratio < 100:
         raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")
-    folder = collectives.output_folder(output)
+    folder = output.folder(output_folder)
     pin = parse.load().pin(pin_name)
     docker = api.ensure(say)
     image = build.build(pin, say)
-    each = cores or cores_of_each(own, max(nodes))
+    each = cores or cores_of_each(available, max(nodes))
     turns = ", ".join(map(str, nodes))
-    say(f"{max(nodes)} containers with {each:g} of {own} physical cores each, of which {turns} train in turn")
-    quota = each if cores or limited(own, max(nodes)) else None
+    say(
+        f"{max(nodes)} containers with {each:g} of {available} physical cores each, of which {turns} train in turn"
+    )
+    quota = each if cores or limited(available, max(nodes)) else None
     options = (
         f"--nodes={','.join(map(str, nodes))}",
         f"--ratio={ratio or guides_ratio():.4f}",
@@ -78,29 +76,22 @@ def run(
         "quota_period_us": CPU_PERIOD_US if quota else None,
     }
     document = scaling_report.document(measured, facts)
-    stem = folder / f"scaling-{now:%Y%m%dT%H%M%SZ}"
-    text = json.dumps(document, indent=2) + "\n"
-    stem.with_suffix(".json").write_text(text, encoding="utf-8")
-    plots_scaling.scaling(document, stem.with_suffix(".png"))
-    if as_json:
-        sys.stdout.write(text)
-    else:
-        Console().print(scaling_report.table(document))
-    say(f"wrote {stem}.json and .png")
+    path = output.stem(folder, "scaling", now)
+    output.publish(document, path, scaling_report.table, plots.scaling, as_json, say)
 
 
 def cores_of_each(cores: int, nodes: int) -> float:
-    """The same for each node: whole physical cores, or with too few of them what the fullest one can give."""
+    """The cores of each node, the same for all: physical cores, or with fewer cores than nodes a share of one."""
     return float(cores // nodes) if cores >= nodes else 1 / -(-nodes // cores)
 
 
 def limited(cores: int, nodes: int) -> bool:
-    """Whether equal cores need a quota: nodes share cores, or some would have one more than others."""
+    """Whether equal parts need a quota: nodes share cores, or the cores cannot be divided by the nodes."""
     return cores < nodes or cores % nodes > 0
 
 
 def guides_ratio() -> float:
-    """Communication to computing in a step of the longest published job on two nodes, as the model has it."""
-    one = next(job for job in published.JOBS if job.name.startswith("QQP"))
-    found = step.predict(one.job(), 2, one.inputs()).step
-    return found.communication / found.computing
+    """The predicted ratio of communication to computing in the longest published job, on two nodes."""
+    longest = next(job for job in published.JOBS if job.name.startswith("QQP"))
+    predicted = step.predict(longest.job(), 2, longest.inputs()).step
+    return predicted.communication / predicted.computing

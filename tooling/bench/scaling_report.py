@@ -1,4 +1,4 @@
-"""What a measurement of scaling says: rows, the prediction from 1 and 2 nodes, a table. Pure."""
+"""The report of `./inv bench scaling`: rows, the prediction from 1 and 2 nodes, and a table. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tooling.bench.output import Document
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.inputs import overlap
 from tooling.forecast.step import NINE_TENTHS, Inputs, Job, fit, predict
 
 Measured = Mapping[str, Any]
-Document = Mapping[str, Any]
 
-# Of a step with whom nobody exchanges anything.
+# The "backend" of steps without an exchange of gradients.
 APART = "none"
-# A node that computes uses all of its time, but for starts and stops.
+# A node without a part of its processor time below this share had to share it with other programs.
 BUSY = 0.85
-# DDP copies gradients into its buckets and back and divides them, and nodes that stand still keep others waiting:
-# next to what an all_reduce alone takes that is little on a whole node, a multiple on a part of a core.
+# The cost of the exchange, compared with the all_reduce alone. DDP also copies gradients into its buckets and back
+# and divides them, and nodes wait for nodes that are throttled: little on a complete node, several times the
+# all_reduce on a part of a core.
 COST = Estimate(1, 0.5, 4)
 FITTED_ON = 2
 
 
 def document(measured: Measured, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """One document from what the image measured."""
+    """The document of a measurement."""
     phases = measured["phases"]
     kept = ("pin", "torch", "cpu", "ranks_per_node", "batch", "length", "gradient_bytes", "embedding_bytes")
     return {
@@ -56,17 +57,18 @@ def document(measured: Measured, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows(measured: Measured) -> list[dict[str, Any]]:
-    """A row for each phase. `apart`: the same nodes at once, each for itself, which shows the machine's limits.
+    """A row for each phase.
 
-    An efficiency is the median of the rounds' own ratios: what slows a whole round does not count.
+    An efficiency is the median of the ratios of all rounds: a slow round has no effect. `efficiency_to_apart`
+    compares with the same nodes without an exchange of gradients, which shows the limits of the machine.
     """
     alone = _phase(measured, 1, None)["seconds"]
-    found = []
+    result = []
     for phase in measured["phases"]:
         seconds = median(phase["seconds"])
         nodes = phase["nodes"]
         apart = _phase(measured, nodes, None)["seconds"]
-        found.append(
+        result.append(
             {
                 "nodes": nodes,
                 "backend": phase["backend"] or APART,
@@ -74,17 +76,17 @@ def rows(measured: Measured) -> list[dict[str, Any]]:
                 "efficiency": round(1 / median(_relative(phase["seconds"], alone)), 4),
                 "efficiency_to_apart": round(1 / median(_relative(phase["seconds"], apart)), 4),
                 "step_seconds": seconds,
-                "step_seconds_rounds": [float(f"{one:.4g}") for one in phase["seconds"]],
+                "step_seconds_rounds": [float(f"{value:.4g}") for value in phase["seconds"]],
                 "rounds": len(phase["seconds"]),
                 "cpu_share": median(phase["cpu_share"]),
                 "throttled_share": median(phase["throttled_share"]),
             }
         )
-    return found
+    return result
 
 
 def ratios(measured: Measured) -> dict[str, float]:
-    """By backend: the all_reduce of all gradients between two nodes, to computing on one."""
+    """For each backend: the time to all_reduce the gradients between two nodes, to the time of a step on one."""
     return {
         phase["backend"]: round(
             _all_reduce(phase, measured["gradient_bytes"]) / median(_phase(measured, 1, None)["seconds"]), 4
@@ -95,33 +97,36 @@ def ratios(measured: Measured) -> dict[str, float]:
 
 
 def predictions(measured: Measured, cores: float) -> list[dict[str, Any]]:
-    """For each backend and more than two nodes, from what one and two did."""
-    found = []
+    """For each backend and each number above two nodes: the prediction from one and two nodes."""
+    result = []
     for phase in measured["phases"]:
         if phase["nodes"] != FITTED_ON or not phase["backend"]:
             continue
         job, inputs = fitted(measured, phase, cores)
-        for nodes in sorted({one["nodes"] for one in measured["phases"]} - {1, FITTED_ON}):
-            one = predict(job, nodes, inputs)
+        for nodes in sorted({phase["nodes"] for phase in measured["phases"]} - {1, FITTED_ON}):
+            prediction = predict(job, nodes, inputs)
             samples = job.samples
-            found.append(
+            result.append(
                 {
                     "nodes": nodes,
                     "backend": phase["backend"],
-                    "samples_per_second": round(samples / one.seconds.value, 3),
+                    "samples_per_second": round(samples / prediction.seconds.value, 3),
                     "samples_per_second_interval": [
-                        round(samples / one.seconds.high, 3),
-                        round(samples / one.seconds.low, 3),
+                        round(samples / prediction.seconds.high, 3),
+                        round(samples / prediction.seconds.low, 3),
                     ],
-                    "efficiency": round(one.efficiency.value, 4),
-                    "efficiency_interval": [round(one.efficiency.low, 4), round(one.efficiency.high, 4)],
+                    "efficiency": round(prediction.efficiency.value, 4),
+                    "efficiency_interval": [
+                        round(prediction.efficiency.low, 4),
+                        round(prediction.efficiency.high, 4),
+                    ],
                 }
             )
-    return found
+    return result
 
 
 def fitted(measured: Measured, phase: Mapping[str, Any], cores: float) -> tuple[Job, Inputs]:
-    """The measured step as a job, and inputs: link from two nodes' all_reduces alone, cost from their step."""
+    """A job of such steps, and its inputs: the link and the cost come from two nodes."""
     batch, ranks = measured["batch"], measured["ranks_per_node"]
     size = measured["gradient_bytes"]
     most = max(one["nodes"] for one in measured["phases"])
@@ -155,23 +160,23 @@ def fitted(measured: Measured, phase: Mapping[str, Any], cores: float) -> tuple[
 
 
 def _middle(values: Sequence[float]) -> Estimate:
-    """The median, with the error bars that it has as the middle of so many values."""
+    """The median, with its error bars for this number of values."""
     middle = median(values)
-    deviation = median(abs(value - middle) for value in values) * 1.4826  # of a normal distribution's
+    deviation = median(abs(value - middle) for value in values) * 1.4826  # as if normally distributed
     half = NINE_TENTHS * 1.2533 * deviation / math.sqrt(len(values))
     return Estimate(middle, max(middle / 2, middle - half), middle + half)
 
 
 def _relative(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Each round's to the same round's."""
+    """The ratio of each round."""
     return [value / other for value, other in zip(values, others, strict=True)]
 
 
 def _phase(measured: Measured, nodes: int, backend: str | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(
-        one for one in measured["phases"] if (one["nodes"], one["backend"]) == (nodes, backend)
+    result: Mapping[str, Any] = next(
+        phase for phase in measured["phases"] if (phase["nodes"], phase["backend"]) == (nodes, backend)
     )
-    return found
+    return result
 
 
 def _all_reduce(phase: Mapping[str, Any], size: int) -> float:
@@ -179,19 +184,19 @@ def _all_reduce(phase: Mapping[str, Any], size: int) -> float:
 
 
 def _samples(measured: Measured, nodes: int) -> int:
-    """Of one step of all nodes."""
+    """The samples of one step on all nodes."""
     return int(measured["batch"] * measured["ranks_per_node"] * nodes)
 
 
-def table(found: Document) -> RenderableType:
-    """Measured and predicted, one row for each number of nodes and backend."""
-    predicted = {(one["nodes"], one["backend"]): one for one in found["predicted"]}
-    shown = Table(title=title(found), title_justify="left", box=None, padding=(0, 2, 0, 0))
+def table(document: Document) -> RenderableType:
+    """The measurements and predictions, a row for each number of nodes and backend."""
+    predicted = {(one["nodes"], one["backend"]): one for one in document["predicted"]}
+    shown = Table(title=title(document), title_justify="left", box=None, padding=(0, 2, 0, 0))
     shown.add_column("nodes", justify="right")
     shown.add_column("exchange", no_wrap=True)
-    for name in ("samples/s", "step", "efficiency", "to apart", "predicted"):
+    for name in ("samples/s", "step", "efficiency", "vs. none", "predicted"):
         shown.add_column(name, justify="right", no_wrap=True)
-    for row in found["rows"]:
+    for row in document["rows"]:
         expected = predicted.get((row["nodes"], row["backend"]))
         shown.add_row(
             str(row["nodes"]),
@@ -202,36 +207,37 @@ def table(found: Document) -> RenderableType:
             f"{row['efficiency_to_apart']:.0%}" if row["backend"] != APART else "",
             _interval(expected["efficiency"], expected["efficiency_interval"]) if expected else "",
         )
-    return Group(shown, *(Text(line) for line in _remarks(found)))
+    return Group(shown, *(Text(line) for line in _remarks(document)))
 
 
-def _remarks(found: Document) -> list[str]:
-    """What the rows are to be read with."""
-    seen = ", ".join(f"{backend} {value:.2f}" for backend, value in found["ratio"]["seen"].items())
+def _remarks(document: Document) -> list[str]:
+    """The explanations below the table."""
+    seen = ", ".join(f"{backend} {value:.2f}" for backend, value in document["ratio"]["seen"].items())
     lines = [
-        f"ratio: all_reduce of {found['gradient_bytes'] / 1e6:.0f} MB between two nodes takes of computing: "
-        f"{seen or 'not measured'} (wanted: {found['ratio']['wanted']:.2f})",
-        "apart: as many nodes at once, each for itself; predicted: from 1 and 2 nodes",
+        f"all_reduce of {document['gradient_bytes'] / 1e6:.0f} MB between two nodes / step of one node: "
+        f"{seen or 'not measured'} (wanted: {document['ratio']['wanted']:.2f})",
+        "none, vs. none: all nodes train at the same time, without exchanging gradients",
+        "predicted: efficiency, from 1 and 2 nodes",
     ]
-    each = found["cores_of_each_node"]
-    if found["quota_period_us"]:
+    cores = document["cores_of_each_node"]
+    if document["quota_period_us"]:
         lines.append(
-            f"cores: {each:g} of each node, by a quota in periods of {found['quota_period_us'] / 1000:g} ms"
+            f"cores: {cores:g} of each node, by a quota in periods of {document['quota_period_us'] / 1000:g} ms"
         )
-    got = min(row["cpu_share"] for row in found["rows"] if row["backend"] == APART)
-    if got < BUSY * min(1.0, each):
+    used = min(row["cpu_share"] for row in document["rows"] if row["backend"] == APART)
+    if used < BUSY * min(1.0, cores):
         lines.append(
-            f"the machine was busy: a node that wanted {min(1.0, each):g} of a core got {got:.2f}; measure again "
-            "when it is not, or with less (--cores)"
+            f"the machine was busy: a node with {min(1.0, cores):g} of a core got {used:.2f}; stop other "
+            "programs, or lower --cores"
         )
     return lines
 
 
-def title(found: Document) -> str:
-    """What was trained."""
-    parameters = found["gradient_bytes"] / 4e6
+def title(document: Document) -> str:
+    """The model and the batch."""
+    parameters = document["gradient_bytes"] / 4e6
     return (
-        f"an encoder of {parameters:.0f} M parameters, fp32, {found['batch']} x {found['length']} tokens of each "
+        f"encoder of {parameters:.0f} M parameters, fp32, {document['batch']} x {document['length']} tokens per "
         "node and step"
     )
 

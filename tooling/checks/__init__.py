@@ -1,4 +1,1 @@
-"""The developers' own checks: the test suite, tests inside an image, conformance, sanitizers, endurance.
-
-Start with `suite`.
-"""
+"""Checks for developers: the suite, tests inside an image, conformance, sanitizers, soak. Start with `suite`."""

@@ -25,11 +25,11 @@ from tooling.pins import parse
 BACKENDS = ("ccl", "gloo")
 CHECKS = ROOT / "bindings" / "tests"
 FOLDER = CACHE / "conformance"
-# Far more than the whole suite takes; a single test has a limit of its own in bindings/tests/conformance.py.
+# Far more than the suite takes. bindings/tests/conformance.py limits the time of each test.
 LIMIT_SECONDS = 3600.0
 
 _MONITORED = "torch refuses monitored_barrier by name for every backend but gloo"
-# What passes with gloo and not with ccl, and why that stays.
+# The tests that pass with gloo and not with ccl, and the reason.
 DIFFERENCES: Mapping[str, str] = {
     "test_ddp_logging_data_cpu": 'DDP\'s log calls every backend that torch does not know "custom"',
     "test_monitored_barrier_gloo": _MONITORED,
@@ -42,7 +42,7 @@ DIFFERENCES: Mapping[str, str] = {
 class Row:
     """One test: `passed`, `failed` or `skipped` with each backend.
 
-    `reason` is what was raised, or why it was skipped; `known` is DIFFERENCES' reason, empty where there is none.
+    `reason`: the exception, or why the test was skipped. `known`: the reason in DIFFERENCES, or "".
     """
 
     test: str
@@ -53,13 +53,13 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Does gloo pass what ccl does not?"""
+        """Whether the test passes with gloo and not with ccl."""
         return self.gloo == "passed" and self.ccl != "passed"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the suite says of both backends with this number of ranks on one host."""
+    """The results of the suite with both backends, for a number of ranks on one host."""
 
     ranks: int
     image: str
@@ -68,24 +68,24 @@ class Comparison:
     rows: tuple[Row, ...]
 
     def counts(self, backend: str) -> Counter[str]:
-        """How many tests passed, failed and were skipped."""
+        """The numbers of tests that passed, failed and were skipped."""
         return Counter(getattr(row, backend) for row in self.rows)
 
     def undocumented(self) -> list[Row]:
-        """The differences that DIFFERENCES does not have."""
+        """The differences that are not in DIFFERENCES."""
         return [row for row in self.rows if row.differs and not row.known]
 
-    def gone(self) -> list[str]:
-        """The differences of DIFFERENCES that were run and are none any more."""
+    def resolved(self) -> list[str]:
+        """The tests in DIFFERENCES that no longer differ."""
         return [row.test for row in self.rows if row.known and not row.differs]
 
     def hung(self) -> list[Row]:
-        """The tests whose ranks had to be ended."""
+        """The tests whose ranks were terminated."""
         return [row for row in self.rows if "terminated or timed out after" in row.reason]
 
 
 def compare(image: str, ranks: int, only: str, say: Say) -> Comparison:
-    """Runs the tests whose names contain the regular expression `only`, once with each backend."""
+    """Runs the tests whose names match the regular expression `only`, once with each backend."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     seconds = {}
     for backend in BACKENDS:
@@ -102,7 +102,7 @@ def compare(image: str, ranks: int, only: str, say: Say) -> Comparison:
 
 
 def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str, Any]]:
-    """The rows of bindings/tests/conformance.py; its progress is in .cache/conformance/BACKEND-RANKS.log."""
+    """Runs bindings/tests/conformance.py and returns its rows. Its log is .cache/conformance/BACKEND-RANKS.log."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     log = FOLDER / f"{backend}-{ranks}.log"
     with log.open("wb") as stream:
@@ -117,20 +117,25 @@ def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str,
     try:
         rows: list[dict[str, Any]] = json.loads(done.stdout)
     except json.JSONDecodeError:
-        raise UsageError(f"the suite ended with code {done.returncode} and without a result: see {log}") from None
+        raise UsageError(
+            f"the suite ended with exit code {done.returncode}, without a result: see {log}"
+        ) from None
     if not rows:
-        raise UsageError(f"no test's name contains {only!r}: {log.parent} has the names of earlier runs")
+        raise UsageError(f"no test matches {only!r}: the logs in {log.parent} contain the names of tests")
     return rows
 
 
 def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) -> None:
-    """Compares, writes .cache/conformance/RANKS.json, prints. Raises Exit 1 for a difference without a reason."""
+    """Compares the backends, writes .cache/conformance/RANKS.json, and prints the differences.
+
+    Raises Exit with code 1 for a difference that is not in DIFFERENCES.
+    """
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
     pin = parse.load().pin(pin_name)
     api.ensure(say)
     image = build.build(pin, say)
-    say(f"running torch's suite with {ranks} ranks and each of {', '.join(BACKENDS)}: some minutes")
+    say(f"running torch's suite with {ranks} ranks and {' and '.join(BACKENDS)}: this takes some minutes")
     comparison = compare(image.tag, ranks, only, say)
     document = json.dumps(asdict(comparison), indent=1)
     result = FOLDER / f"{ranks}.json"
@@ -145,7 +150,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
 
 
 def show(comparison: Comparison, result: Path) -> None:
-    """Prints the counts and every test that only one of the two passes."""
+    """Prints the counts and every test with different results."""
     console = Console()
     counts = Table(title=f"torch's suite, {comparison.ranks} ranks, {comparison.date}", title_justify="left")
     for column in ("backend", "passed", "failed", "skipped", "seconds"):
@@ -162,4 +167,4 @@ def show(comparison: Comparison, result: Path) -> None:
         if row.ccl != row.gloo:
             differences.add_row(row.test, row.ccl, row.gloo, row.known or row.reason)
     console.print(differences)
-    console.print(f"every test: {result.relative_to(ROOT)}")
+    console.print(f"all tests: {result.relative_to(ROOT)}")

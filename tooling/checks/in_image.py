@@ -1,8 +1,7 @@
-"""`./inv test --inside PIN`: the entrypoints' unit tests in a container of an image, with the image's own Python.
+"""`./inv test --inside PIN`: the unit tests of entrypoints/, with an image's Python and entrypoints/.
 
-No image has pytest. It is downloaded on the host, once for each state of its lock, as wheels without compiled code
-that work with every Python from 3.9 on, and mounted beside the tests. The tests run against the image's own
-entrypoints/.
+Images do not contain pytest. It is downloaded on the host, once for each version of its lock, and mounted beside
+the tests. Its wheels have no compiled code and work with every Python from 3.9 on.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ from tooling.basis import files
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
 from tooling.engine import api, docker
-from tooling.image import choice as chosen
 from tooling.image.choice import Choice
 from tooling.wheels import pip
 
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"
 PYTEST = CACHE / "inside"
 TESTS = "tests/unit/entrypoints"
-# The folder of the image that has entrypoints/, and where pytest is mounted.
+# The folder that contains entrypoints/ in the image, and the mount point of pytest.
 IMAGE_ROOT, IMAGE_PYTEST = "/opt/cpu-train-stack", "/run/pytest"
-# pytest comes last on the path: what the image has of its dependencies is the image's.
+# pytest comes last on the path, so that packages of the image take precedence over its dependencies.
 PROGRAM = f"""\
 import sys
 sys.path[:] = [path for path in sys.path if path] + [{IMAGE_PYTEST!r}]
@@ -38,20 +36,20 @@ import pytest
 class Patience:
     def pytest_configure(self):
         from hypothesis import HealthCheck, settings
-        # Of a busy machine it says that the test's input is at fault.
+        # On a busy machine, this check blames the input of a test.
         settings.register_profile("inside", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("inside")
 
 sys.exit(pytest.main(sys.argv[1:], plugins=[Patience()]))
 """
-# With SYS_NICE the engine lets a process ask for and set its NUMA memory policy.
+# SYS_NICE allows a process to read and set its NUMA memory policy.
 ARGUMENTS = ("--network=none", "--workdir=/tmp", "--cap-add=SYS_NICE", "--env=PYTHONDONTWRITEBYTECODE=1")
 LIMIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How pytest ended in a container: its exit code, its output, seconds by the clock."""
+    """The exit code and output of pytest in a container, and its seconds of wall-clock time."""
 
     exit_code: int
     output: str
@@ -59,8 +57,8 @@ class Outcome:
 
 
 def run(choice: Choice, say: Say) -> None:
-    """Runs the tests in the chosen image, shows pytest's output. Raises Exit with pytest's exit code."""
-    image = chosen.image(choice, api.ensure(say), say)
+    """Runs the tests in the chosen image and prints pytest's output. Raises Exit with pytest's exit code."""
+    image = choice.ensure_image(api.ensure(say), say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
     say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")
@@ -69,7 +67,7 @@ def run(choice: Choice, say: Say) -> None:
 
 
 def tests(image: str, say: Say) -> Outcome:
-    """Runs the tests in one container without a network, in which only /tmp can be written to."""
+    """Runs the tests in a container without a network, where only /tmp is writable."""
     site = install(say)
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
@@ -95,39 +93,30 @@ def tests(image: str, say: Say) -> Outcome:
 
 
 def install(say: Say) -> Path:
-    """A folder with pytest and what it needs, made if the lock is not the one that it was made from."""
+    """The folder with pytest and its dependencies. Re-created when the lock changes."""
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     folder = PYTEST / wanted[:12]
     CACHE.mkdir(exist_ok=True)
-    with files.locked(CACHE / "inside.lock", lambda: say("another ./inv installs what runs the tests inside")):
+    with files.locked(CACHE / "inside.lock", lambda: say("waiting for another ./inv, which installs pytest")):
         if folder.is_dir():
             return folder
         shutil.rmtree(PYTEST, ignore_errors=True)
         PYTEST.mkdir()
         say(f"installing {REQUIREMENTS.relative_to(ROOT)}")
         with tempfile.TemporaryDirectory(dir=PYTEST) as scratch:
-            made = Path(scratch) / "made"
+            target = Path(scratch) / "target"
             arguments = ["install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
-            arguments += [
-                "--python-version",
-                "3.9",
-                "--implementation",
-                "py",
-                "--abi",
-                "none",
-                "--platform",
-                "any",
-            ]
-            arguments += ["--target", str(made), "--requirement", str(REQUIREMENTS)]
+            arguments += ["--python-version=3.9", "--implementation=py", "--abi=none", "--platform=any"]
+            arguments += ["--target", str(target), "--requirement", str(REQUIREMENTS)]
             result = pip.run(arguments, scratch=Path(scratch))
             if result.returncode != 0:
                 raise pip.failure(f"fetching {REQUIREMENTS.name}", result)
-            _readable(made)
-            made.rename(folder)
+            _readable(target)
+            target.rename(folder)
     return folder
 
 
 def _readable(folder: Path) -> None:
-    """For the image's user, who is not the one that made the folder."""
+    """Makes a folder readable for the image's user."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)

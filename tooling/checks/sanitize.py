@@ -8,15 +8,13 @@ import subprocess
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.engine import api, docker
-from tooling.image import base, build
+from tooling.image import build, recipe
 from tooling.pins import parse
 from tooling.pins.pin import Pin
-from tooling.wheels import fetch
 
-# The stage of images/Dockerfile that compiles the backend, and where it unpacks oneCCL.
+# The stage of images/Dockerfile that compiles the backend, and the folder to which it unpacks oneCCL.
 STAGE = "backend"
 ONECCL = "/tmp/oneccl"  # noqa: S108  in the container, created by images/scripts/build-bindings
 LIMIT_SECONDS = 1800.0
@@ -25,7 +23,7 @@ LIMIT_SECONDS = 1800.0
 def run(pin_name: str | None, thread: bool, say: Say) -> None:
     """Runs bindings/tests/sanitize.py with AddressSanitizer, or with ThreadSanitizer if `thread`.
 
-    The script runs in the build stage that has the compiler. Raises Exit with its exit code if it fails.
+    The script runs in the build stage that has the compiler. Raises Exit with the script's exit code if it fails.
     """
     name = "ThreadSanitizer" if thread else "AddressSanitizer"
     pin = parse.load().pin(pin_name)
@@ -36,7 +34,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
         argv = stage_argv(pin, tag, say)
         built = subprocess.run(argv, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
     if built.returncode != 0:
-        raise UsageError(f"building {tag} failed: see the step above")
+        raise UsageError(f"building {tag} failed: see the output above")
     try:
         done = docker.run(
             tag,
@@ -45,23 +43,21 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
                 f"--sanitizer={'thread' if thread else 'address'}",
             ],
             [
-                # ThreadSanitizer needs fixed addresses; Docker's default profile refuses them.
+                # ThreadSanitizer needs fixed addresses, which Docker's default profile refuses.
                 *(["--security-opt=seccomp=unconfined"] if thread else []),
-                f"--volume={build.BINDINGS}:/bindings:ro",
-                f"--volume={build.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
+                f"--volume={recipe.BINDINGS}:/bindings:ro",
+                f"--volume={recipe.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
             ],
             limit_seconds=LIMIT_SECONDS,
         )
     finally:  # the layers stay in the build cache
-        subprocess.run(["docker", "image", "rm", tag], capture_output=True, check=False)
+        docker.remove_image(tag)
     if done.returncode != 0:
-        raise Exit(f"{name} found something or a rank failed: see above", code=done.returncode)
-    print(f"{name} found nothing")
+        raise Exit(f"{name} reported an error, or a rank failed: see the output above", code=done.returncode)
+    print(f"{name} reported no errors")
 
 
 def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:
-    """The buildx command of ./inv build, stopped at the stage."""
-    staged = build.stage_locks(pin, CACHE / "build" / pin.name)
-    argv = build.build_argv(pin, base.ensure(pin, say), fetch.fetch(pin, say), staged, {})
-    argv[argv.index("--tag") + 1] = tag
+    """The command of ./inv build, limited to STAGE."""
+    argv = build.unlabelled_argv(pin, tag, say)
     return [*argv[:-1], f"--target={STAGE}", argv[-1]]

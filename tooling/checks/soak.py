@@ -1,4 +1,4 @@
-"""`./inv dev soak`: many short jobs one after another on fresh clusters. Not one may fail."""
+"""`./inv dev soak`: many short jobs, one after another, each on a new cluster. None of them may fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from invoke.exceptions import Exit
 
@@ -18,7 +19,7 @@ from tooling.basis.say import Say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec, LauncherOption, Mount, NodesOption, RanksPerNodeOption
 from tooling.engine import api
 from tooling.image import build
 from tooling.pins import parse
@@ -29,9 +30,9 @@ NAME = "soak"
 
 @dataclass(frozen=True)
 class Job:
-    """One job. `seconds` from the first container's start to the last one's end; `log` only of a failed one.
+    """One job. `seconds`: from the start of the first container to the end of the last. `log`: of a failed job.
 
-    `left`: what of its cluster outlived it, in words.
+    `right`: every result was right. `left`: leftovers of its cluster.
     """
 
     number: int
@@ -48,16 +49,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Shape:
-    """What each job's cluster is."""
+    """The cluster of each job."""
 
-    nodes: int
-    ranks_per_node: int
-    backend: str
-    launcher: str
+    nodes: NodesOption = 2
+    ranks_per_node: RanksPerNodeOption = 1
+    backend: Annotated[str, "the process group: ccl or gloo"] = "ccl"
+    launcher: LauncherOption = "torchrun"
 
 
 def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
-    """Runs `jobs` jobs and writes .cache/soak/result.json. Raises Exit 1 if one failed; its log is beside that."""
+    """Runs the jobs, and writes .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
     pin = parse.load().pin(pin_name)
@@ -89,7 +90,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
     leaks = sum(bool(job.left) for job in done)
     print(
         f"{jobs} jobs of {ranks} ranks on {shape.nodes} nodes, {shape.backend}, {shape.launcher}: "
-        f"{len(failed)} failed, {leaks} left something behind, median {median:.1f} s"
+        f"{len(failed)} failed, {leaks} had leftovers, median {median:.1f} s"
     )
     if failed:
         raise Exit("failed: " + ", ".join(f"job {job.number}, see {job.log}" for job in failed), code=1)
@@ -100,11 +101,11 @@ def describe(job: Job) -> str:
     problems = [f"left {', '.join(job.left)}"] if job.left else []
     if job.exit_code != 0 or not job.right:
         problems.insert(0, f"failed with exit code {job.exit_code}")
-    return ", ".join(problems) or "right, left nothing"
+    return ", ".join(problems) or "right, no leftovers"
 
 
 def run_one(spec: ClusterSpec, docker: api.Engine, number: int, say: Say) -> Job:
-    """One cluster from its start to its end. The job is right if rank 0 reports that every result is right."""
+    """Runs one cluster. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
         outcome = cluster.run(spec, docker, say, shown=nowhere)

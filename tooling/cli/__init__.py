@@ -1,4 +1,4 @@
-"""`./inv` itself: the parser, completion, and one module of tasks for each subject.
+"""The command line of `./inv`: its parser, shell completion, and the tasks, one module for each subject.
 
-Start with `parser`.
+Start with /tasks.py, which lists the tasks; `options` explains how a task declares its options.
 """

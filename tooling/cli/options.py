@@ -1,8 +1,10 @@
 """Tasks whose command-line options follow from type hints.
 
-An option is declared as `nodes: Annotated[int, "containers to start"] = 2`: its name, type, help and default. A
-parameter whose type is a dataclass stands for the fields of that dataclass that are declared this way; the checks
-are those of the dataclass. A parameter or field named `command` receives the arguments after `--`.
+`nodes: Annotated[int, "containers to start"] = 2` declares the option --nodes with its type, help and default. A
+parameter whose type is a dataclass stands for the options that the dataclass's fields declare; the dataclass
+checks their values. A parameter or field named `command` receives the arguments after `--`.
+
+Help shows a default unless it is empty or 0: then the help text says what happens without the option.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def command_argv(argv: Sequence[str] | None = None) -> list[str]:
 
 
 class Task(InvokeTask[Callable[..., None]]):
-    """A decorator: a task whose function has the options as parameters, and no invoke Context."""
+    """A decorator: makes a task of a function whose parameters declare the options."""
 
     def __init__(self, body: Callable[..., None], **settings: Any) -> None:
         declared = list(_declared(body))
@@ -90,11 +92,11 @@ def _argument(option: _Parameter) -> Argument:
     kind = list if get_origin(option.kind) is tuple else option.kind
     if NoneType in get_args(kind):  # int | None: int
         kind = next(member for member in get_args(kind) if member is not NoneType)
-    hidden = kind in (bool, list) or option.default in (None, "")
+    shown = option.default and kind not in (bool, list) and "default:" not in option.help
     return Argument(
         name=option.name.replace("_", "-"),
         attr_name=option.name if "_" in option.name else None,
         kind=kind,
         default=None if kind is list else option.default,
-        help=option.help if hidden else f"{option.help} (default: {option.default})",
+        help=f"{option.help} (default: {option.default})" if shown else option.help,
     )

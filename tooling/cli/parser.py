@@ -1,4 +1,4 @@
-"""./inv's command line: invoke's parser, with errors of one line, exit code 2 and a nearest match."""
+"""The command line of ./inv: invoke's parser, with groups, sections, and errors of one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -15,28 +15,27 @@ from invoke.collection import Collection
 from invoke.exceptions import Exit, ParseError
 from invoke.parser.context import ParserContext
 from invoke.program import Program
-from invoke.tasks import Task as InvokeTask
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
+from tooling.cli.options import Task
 
-Member = InvokeTask[Callable[..., None]] | Collection  # of a section
+Member = Task | Collection  # a task, or a group of tasks
 
 # What help shows as the value of an option, by type.
 _VALUES = {str: "=STRING", int: "=INT", float: "=NUMBER", list: "=STRING"}
 _UNKNOWN = re.compile(r"No idea what '(?P<word>.*)' is!")
 _NO_VALUE = re.compile(r"Flag .*?Argument: (?P<name>[\w-]+).* needed value")
-_MISSING = re.compile(r"'(?P<task>.*)' did not receive required positional arguments: (?P<names>.*)")
 _NOT_A_NUMBER = re.compile(r"invalid literal for int\(\) with base 10: '(?P<value>.*)'")
 _NOT_A_DECIMAL = re.compile(r"could not convert string to float: '(?P<value>.*)'")
 
 
 def canonical_argv(argv: Sequence[str], groups: Mapping[str, Iterable[str]]) -> list[str]:
-    """`argv` with the names that invoke knows: `bench train` is bench.train, `help` and `bench --help` are --list.
+    """`argv` in invoke's own terms: `bench train` becomes bench.train; `help` and `bench --help` become --list.
 
-    `groups` maps a group's name to its tasks' names.
+    `groups` maps the name of a group to the names of its tasks.
     """
     own = list(argv[1 : argv.index("--")] if "--" in argv else argv[1:])
     rest = list(argv[1 + len(own) :])
@@ -53,7 +52,7 @@ def canonical_argv(argv: Sequence[str], groups: Mapping[str, Iterable[str]]) -> 
 
 
 def _typed(name: str) -> str:
-    """bench.train as a user types it."""
+    """The name as a user types it: `bench train` for bench.train."""
     return name.replace(".", " ")
 
 
@@ -65,7 +64,7 @@ def _nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def _with_dashes(argv: Sequence[str], context: ParserContext, word: str) -> str:
-    """The command line with `--` before `word`, the first argument that is no option of the task."""
+    """The command line with `--` before `word`, which is the first argument that is not an option of the task."""
     for place, (before, found) in enumerate(itertools.pairwise(argv), start=1):
         takes_value = before in context.flags and context.flags[before].takes_value
         if found == word and not takes_value:
@@ -76,16 +75,14 @@ def _with_dashes(argv: Sequence[str], context: ParserContext, word: str) -> str:
 
 
 def needs_dashes(namespace: Collection, context: ParserContext | None, argv: Sequence[str]) -> bool:
-    """Whether the task of `context` expects a command after `--`, and argv has no `--`."""
-    if context is None or context.name is None or "--" in argv:
-        return False
-    return getattr(namespace[context.name], "takes_command", False)
+    """Whether the task of `context` expects a command after `--`, and `argv` has no `--`."""
+    return bool(context and context.name and "--" not in argv and namespace[context.name].takes_command)
 
 
 def explain_dashes(context: ParserContext, argv: Sequence[str], word: str) -> str:
-    """One line for a command without `--`."""
+    """One line for a command that does not follow `--`."""
     return (
-        f"{_typed(str(context.name))} expects its command after --, found {word!r} without it: "
+        f"{_typed(str(context.name))} expects a command after --, found {word!r} without --: "
         f"run {_with_dashes(argv, context, word)}"
     )
 
@@ -103,19 +100,16 @@ def explain(error: ParseError, argv: Sequence[str], namespace: Collection) -> st
         if error.context and needs_dashes(namespace, error.context, argv):
             return explain_dashes(error.context, argv, word)
         if group := namespace.collections.get(word):
-            name = argv[argv.index(word) + 1]
+            name = "".join(argv[argv.index(word) + 1 :][:1])
             return f"{word} has no task {name!r}{_nearest(name, group.task_names)} ./inv {word} shows its tasks"
         return f"there is no task {word!r}{_nearest(word, namespace.task_names)} ./inv --list shows the tasks"
     if match := _NO_VALUE.search(text):
         return f"{task or './inv'}: --{match['name']} needs a value; {where}"
-    if match := _MISSING.search(text):
-        names = match["names"].replace("'", "").upper()
-        return f"{_typed(match['task'])} needs {names}; ./inv {_typed(match['task'])} --help shows its arguments"
     return f"{text}; {where}"
 
 
 def explain_value(error: ValueError, argv: Sequence[str]) -> str:
-    """One line for an option's value of the wrong type. invoke's error does not name the option: argv does."""
+    """One line for a value of the wrong type. The option's name is found in `argv`: invoke's error lacks it."""
     for pattern, expected in ((_NOT_A_NUMBER, "a whole number"), (_NOT_A_DECIMAL, "a number")):
         if match := pattern.fullmatch(str(error)):
             value = match["value"]
@@ -130,13 +124,13 @@ def explain_value(error: ValueError, argv: Sequence[str]) -> str:
 
 
 def _summary(member: Member) -> str:
-    """The first line of a task's docstring; of a group, without the full stop, because a list follows."""
+    """The first line of the docstring. Without the full stop for a group, because its tasks follow."""
     line = (member.__doc__ or "").partition("\n")[0]
     return line.removesuffix(".") if isinstance(member, Collection) else line
 
 
 class TaskProgram(Program):
-    """Runs tasks, or groups of tasks, which are listed by section."""
+    """The program ./inv: runs the tasks in `sections`."""
 
     def __init__(self, sections: Mapping[str, Sequence[Member]]) -> None:
         namespace = Collection(*itertools.chain(*sections.values()))
@@ -163,7 +157,8 @@ class TaskProgram(Program):
     def parse_tasks(self) -> None:
         with self._explained():
             super().parse_tasks()
-        for context, following in itertools.pairwise(self.tasks):  # `up train` is refused above, `up launch` here
+        # `up train` is a parse error. `up launch` is not, because launch is a task too.
+        for context, following in itertools.pairwise(self.tasks):
             if needs_dashes(self.collection, context, self.argv):
                 raise UsageError(explain_dashes(context, self.argv, str(following.name)))
 
@@ -172,7 +167,7 @@ class TaskProgram(Program):
             typed = canonical_argv(self.core.remainder.split(), self._groups)
             completion.print_candidates(typed[1:], self.initial_context, self.collection, self._make_parser())
             raise Exit
-        with self._explained():  # --help of a task that does not exist
+        with self._explained():  # for --help of a task that does not exist
             super().parse_cleanup()
 
     @contextmanager
@@ -195,7 +190,7 @@ class TaskProgram(Program):
         sys.exit(0)
 
     def list_tasks(self) -> None:
-        """Prints the sections, or the tasks of the group that follows --list."""
+        """Print all sections, or the tasks of the group in --list=GROUP."""
         sections, prefix = self._sections, ""
         if self.list_root:
             group = self.scoped_collection
@@ -213,13 +208,12 @@ class TaskProgram(Program):
                 print(f"  {name:<{width}}  {_summary(member)}{tasks}")
 
     def print_task_help(self, name: str) -> None:
-        """Prints usage, docstring and options of a task."""
+        """Print the usage, docstring and options of a task."""
         task = self.collection[name]
-        command = " -- COMMAND" if getattr(task, "takes_command", False) else ""
+        command = " -- COMMAND" if task.takes_command else ""
         print(f"Usage: ./inv {_typed(name)} [options]{command}\n\n{task.__doc__}\n")
-        options = [
-            (f"--{option.names[0]}{_VALUES.get(option.kind, '')}", option.help) for option in task.get_arguments()
-        ]
-        if options:
+        if options := sorted(task.get_arguments(), key=lambda option: option.names):
             print("Options:")
-            self.print_columns(sorted(options))
+            self.print_columns(
+                [(f"--{option.names[0]}{_VALUES.get(option.kind, '')}", option.help) for option in options]
+            )

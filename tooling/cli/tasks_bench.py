@@ -13,7 +13,7 @@ from tooling.cli.options import JsonOption, Task
 from tooling.forecast.request import node_counts
 from tooling.image.choice import PinOption
 
-OutputOption = Annotated[str | None, "the folder for the JSON file and the PNG; default .cache/bench"]
+OutputOption = Annotated[str | None, "the folder for the JSON file and the PNG; default: .cache/bench"]
 
 
 @Task
@@ -22,7 +22,7 @@ def collectives(
     nodes: Annotated[int, "containers of the second measurement, with one rank each; 1 skips it"] = 2,
     ranks: Annotated[int, "ranks in the single container of the first measurement"] = 2,
     sizes: Annotated[
-        str | None, "tensor sizes such as 4K,25M, for all_reduce only; default 4K to 100M, and other collectives"
+        str | None, "tensor sizes such as 4K,25M, for all_reduce only; default: 4K to 100M, and other collectives"
     ] = None,
     seconds: Annotated[float, "approximate time to measure each size"] = 2.0,
     output: OutputOption = None,
@@ -53,14 +53,14 @@ def train(options: bench_train.Options) -> None:
 
 @Task
 def scaling(
-    backend: Annotated[tuple[str, ...], "ccl or gloo; may be repeated; default both"] = (),
+    backend: Annotated[tuple[str, ...], "ccl or gloo; may be repeated; default: both"] = (),
     pin: PinOption = None,
     nodes: Annotated[
         str, "numbers of containers to compare; each container gets the same share of the machine"
     ] = "1,2,4",
     seconds: Annotated[float, "approximate time to measure, without the start"] = 120.0,
     cores: Annotated[
-        float | None, "cores of each container, such as 0.25; default equal shares of the machine"
+        float | None, "cores of each container, such as 0.25; default: equal shares of the machine"
     ] = None,
     ratio: Annotated[
         float | None,

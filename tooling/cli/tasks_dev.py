@@ -10,9 +10,8 @@ from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
 from tooling.checks.faults import reliability
 from tooling.cli.options import JsonOption, Task
-from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
 from tooling.image import reproduce as reproduced
-from tooling.image.choice import Choice, PinOption, TorchSourceOption
+from tooling.image.choice import PinOption, TorchSourceOption
 from tooling.pins import choose, parse
 from tooling.wheels import check, locks
 
@@ -33,7 +32,7 @@ def lock(pin: PinOption = None, torch_source: TorchSourceOption = "row") -> None
 @Task
 def reproduce(pin: PinOption = None, torch_source: TorchSourceOption = "row", json: JsonOption = False) -> None:
     """Build a pin twice without the build cache; compare the layers, down to the first file that differs."""
-    reproduced.run(Choice(pin, torch_source=torch_source), json, say)
+    reproduced.run(choose.choose(pin, (), torch_source), json, say)
 
 
 @Task
@@ -57,21 +56,18 @@ def sanitize(
 
 @Task
 def soak(
+    shape: soaked.Shape,
     pin: PinOption = None,
     jobs: Annotated[int, "number of jobs, which run one after another, each on a new cluster"] = 100,
-    nodes: NodesOption = 2,
-    ranks_per_node: RanksPerNodeOption = 1,
-    backend: Annotated[str, "the process group: ccl or gloo"] = "ccl",
-    launcher: LauncherOption = "torchrun",
 ) -> None:
     """Run many short jobs, check every result and leftover, keep the logs of failed jobs."""
-    soaked.run(pin, jobs, soaked.Shape(nodes, ranks_per_node, backend, launcher), say)
+    soaked.run(pin, jobs, shape, say)
 
 
 @Task
 def faults(
     only: Annotated[str, "inject only faults whose names match this regular expression, such as disk-full"] = "",
-    launcher: Annotated[str, "torchrun or mpirun; default both"] = "",
+    launcher: Annotated[str, "torchrun or mpirun; default: both"] = "",
 ) -> None:
     """Inject every fault into running jobs, check how the jobs end, and resume from their checkpoints."""
     reliability.run(only, launcher, say)

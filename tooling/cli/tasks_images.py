@@ -7,10 +7,10 @@ from typing import Annotated
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cli.options import JsonOption, Task
-from tooling.image import builds
 from tooling.image import push as image_push
-from tooling.image.choice import Choice, PinOption, SetOption, TorchSourceOption
-from tooling.pins import parse, table
+from tooling.image.build import build_all, build_one
+from tooling.image.choice import PinOption, SetOption, TorchSourceOption
+from tooling.pins import choose, parse, table
 
 
 @Task
@@ -30,9 +30,9 @@ def build(
     if all and (pin or set):
         raise UsageError("build takes --all, or --pin and --set: give one of the two")
     if all:
-        builds.every(torch_source, say)
+        build_all(torch_source, say)
     else:
-        builds.one(pin, set, torch_source, say)
+        build_one(choose.choose(pin, set, torch_source), say)
 
 
 @Task
@@ -44,16 +44,16 @@ def push(
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, Choice(pin, torch_source=torch_source), alias, output, say)
+    image_push.run(registry, choose.choose(pin, (), torch_source), alias, output, say)
 
 
 @Task
 def sbom(
     pin: PinOption = None,
     torch_source: TorchSourceOption = "row",
-    output: Annotated[str | None, "the file to write; default .cache/sbom/PIN.spdx.json"] = None,
+    output: Annotated[str | None, "the file to write; default: .cache/sbom/PIN.spdx.json"] = None,
 ) -> None:
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
     from tooling.image import sbom as image_sbom  # spdx-tools takes 0.4 s to import
 
-    image_sbom.run(Choice(pin, torch_source=torch_source), output, say)
+    image_sbom.run(choose.choose(pin, (), torch_source), output, say)

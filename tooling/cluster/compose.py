@@ -1,4 +1,4 @@
-"""A cluster as a Compose file: pure functions from a description to the document, and the calls of compose."""
+"""A cluster's description, its Compose document (pure functions), and calls of `docker compose`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from tooling.engine import find
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
 LAUNCHERS = ("torchrun", "mpirun")
-# The service that runs mpirun; its nodes only wait for it.
+# The service that runs mpirun. The nodes of an mpirun cluster only run sshd.
 LAUNCHER = "launcher"
-# Of a quota of processor time: who has used it up stands still to the period's end. The kernel's own: with 10 ms,
-# nodes of 0.15 of a core computed 15% less and waited for each other longer, see docs/benchmarks.md.
+# The period of a CPU quota: a container that has used its quota waits for the next period. 100 ms is the kernel's
+# default. With 10 ms, nodes with 0.15 of a core computed 15% less and waited for each other longer, see
+# docs/benchmarks.md.
 CPU_PERIOD_US = 100_000
 
 
 def check_launcher_and_memory(launcher: str, memory: str | None) -> None:
-    """The checks that local clusters and jobs on hosts share. Raises UsageError."""
+    """Check options that local clusters and jobs on hosts share. Raises UsageError."""
     if launcher not in LAUNCHERS:
         raise UsageError(f"--launcher is {launcher!r}, expected {' or '.join(LAUNCHERS)}")
     if memory is not None and not re.fullmatch("[1-9][0-9]*[kmgKMG]", memory):
@@ -42,7 +43,7 @@ def check_launcher_and_memory(launcher: str, memory: str | None) -> None:
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder of the host inside every node."""
+    """A folder of this machine, mounted in every node."""
 
     source: Path
     target: str
@@ -56,11 +57,11 @@ LauncherOption = Annotated[str, "what starts the ranks: torchrun, or mpirun (Int
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """A cluster: `nodes` containers with `ranks_per_node` ranks each, all running `command`.
+    """A cluster: `nodes` containers, each with `ranks_per_node` ranks that run `command`.
 
     Fields with a help text are options of `./inv up`. `environment` maps a variable to its value, or to None to
-    pass the caller's own value without writing it to a file. `cpus` limits each node's processor time, in cores.
-    `restarted`: replaces a cluster of the same name that failed.
+    pass the caller's own value without writing it to a file. `cpus` limits each node's CPU time, in cores.
+    `restarted`: the cluster replaces a cluster of the same name that failed.
     """
 
     name: Annotated[str, "the cluster's name; clusters with different names can run at the same time"] = "cluster"
@@ -86,69 +87,72 @@ class ClusterSpec:
             raise UsageError("no command: write it after --, for example ./inv up -- train --help")
 
     def with_environment(self, **variables: str) -> ClusterSpec:
-        """The same cluster with more variables. Values that the user has set take precedence."""
+        """The same cluster with more variables. A variable that is already set keeps its value."""
         return replace(self, environment={**variables, **self.environment})
 
     @property
     def project(self) -> str:
-        """Compose's project name, unique to the checkout; part of all container, network and label names."""
+        """Compose's project name, which begins the names of containers and networks. Unique to the checkout."""
         return PROJECT_PREFIX + self.name
 
     @property
     def node_names(self) -> list[str]:
-        """The nodes' host names, node-0 being the one that rank 0 runs on."""
+        """The nodes' host names. Rank 0 runs on node-0."""
         return [f"node-{number}" for number in range(self.nodes)]
 
     @property
     def service_names(self) -> list[str]:
-        """The nodes, and mpirun's launcher."""
+        """The nodes, and the launcher of an mpirun cluster."""
         return [*self.node_names, *([LAUNCHER] if self.launcher == "mpirun" else [])]
 
 
 def shm_bytes(ranks: int, cpus: int) -> int:
-    """The size of a node's /dev/shm: what its ranks need on a host with `cpus`, and 1 GiB for all else.
+    """The size of /dev/shm for a node's ranks on a host with `cpus`, and 1 GiB for everything else.
 
-    Docker's 64 MB is thin for data loading processes alone. It is a limit: memory is taken as it is used.
+    Docker's default of 64 MB is too small even for data loading processes. The size is a limit: memory is
+    allocated when it is used.
     """
     return (1 << 30) + shared_memory.needed(ranks, cpus)
 
 
 def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
-    """The Compose document of a cluster whose nodes split the host's physical `cores`.
+    """The Compose document of a cluster whose nodes share the physical `cores` of this machine.
 
-    `keys`: the folder of tooling.cluster.keys, for mpirun only.
+    `keys`: the folder that tooling.cluster.keys fills, for mpirun only.
     """
-    shares = dict(zip(spec.node_names, divide(cores, spec.nodes), strict=True))
-    limits: dict[str, str | int] = {}
+    uid, gid = container_user()
+    common: dict[str, Any] = {"image": spec.image, "user": f"{uid}:{gid}", "labels": LABELS}
+    environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    limits: dict[str, str | int] = {"shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus())}
     if spec.memory:
         limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
     if spec.cpus:
         limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": round(spec.cpus * CPU_PERIOD_US)}
-    environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    if spec.launcher == "mpirun":
+        # ssh refuses private keys that other users can read: sshd and ssh use copies in this folder, in memory.
+        common["tmpfs"] = [f"/run/ssh:mode=0700,uid={uid},gid={gid},size=1m"]
     services: dict[str, Any] = {}
-    for node_rank, (name, share) in enumerate(shares.items()):
+    for node_rank, (name, share) in enumerate(zip(spec.node_names, divide(cores, spec.nodes), strict=True)):
         services[name] = {
             "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
             "hostname": name,
-            "labels": LABELS,
+            **common,
             "cpuset": format_cpu_list(cpu for core in share for cpu in core.cpus),
-            "shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
             **limits,
             "volumes": [_volume(mount) for mount in spec.mounts],
         }
         if spec.launcher == "mpirun":
             services[name]["volumes"] += _key_volumes(keys, name)
-        else:
-            launch = launchers.launch(
-                spec.command,
-                ranks_per_node=spec.ranks_per_node,
-                nodes=spec.nodes,
-                node_rank=node_rank,
-                master_addr=spec.node_names[0],
-                master_port=contract.MASTER_PORT,
-            )
-            services[name]["command"] = [_escape(word) for word in launch]
-            services[name]["environment"] = environment
+            continue
+        launch = launchers.launch(
+            spec.command,
+            ranks_per_node=spec.ranks_per_node,
+            nodes=spec.nodes,
+            node_rank=node_rank,
+            master_addr=spec.node_names[0],
+            master_port=contract.MASTER_PORT,
+        )
+        services[name] |= {"command": [_escape(word) for word in launch], "environment": environment}
     if spec.launcher == "mpirun":
         launch = launchers.mpi_launch(
             spec.command,
@@ -160,7 +164,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
         services[LAUNCHER] = {
             "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
             "hostname": LAUNCHER,
-            "labels": LABELS,
+            **common,
             "command": [_escape(word) for word in launch],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
@@ -170,35 +174,26 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
 
 
 def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
-    """A `docker compose` command; without a file it works on what carries the project's labels."""
+    """A `docker compose` command. Without a file, the command finds its objects by the project's labels."""
     files = ["--file", str(file)] if file else []
     return ["docker", "compose", "--project-name", project, *files, *arguments]
 
 
-def call(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Runs a compose command and returns its output.
+def call(command: Sequence[str]) -> str:
+    """Run a compose command and return its output.
 
-    Raises EngineLostError if the command fails because the engine does not answer, otherwise UsageError with
-    compose's last line.
+    If the command fails, raises EngineLostError if the engine does not answer, otherwise UsageError with the last
+    line of compose's output.
     """
-    result = subprocess.run(
-        command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        last = last_line(result.stderr)
         error = EngineLostError if find.find().engine is None else UsageError
-        raise error(f"{' '.join(command[:4])} … failed: {last}")
+        raise error(f"{' '.join(command[:4])} … failed: {last_line(result.stderr)}")
     return result.stdout
 
 
-def template_variables(spec: ClusterSpec) -> dict[str, str]:
-    """The variables that compose/*.yaml ask for."""
-    uid, gid = container_user()
-    return {"CTS_IMAGE": spec.image, "CTS_USER": f"{uid}:{gid}", "CTS_UID": str(uid), "CTS_GID": str(gid)}
-
-
 def container_user() -> tuple[int, int]:
-    """uid and gid of the nodes' processes: the caller's, so that output is theirs; never root, 1000 instead."""
+    """uid and gid of the nodes' processes: the caller's, who then owns the output. For root, 1000."""
     return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 
 
@@ -217,5 +212,5 @@ def _volume(mount: Mount) -> dict[str, Any]:
 
 
 def _escape(text: str) -> str:
-    """A dollar sign is Compose's own unless it is doubled."""
+    """Compose substitutes variables after a dollar sign unless the sign is doubled."""
     return text.replace("$", "$$")

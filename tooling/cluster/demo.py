@@ -1,10 +1,9 @@
-"""`./inv demo`: one complete run, on real text with a real pretrained encoder, and its results."""
+"""`./inv demo`: builds the image, and fine-tunes a pretrained encoder on real text on a local cluster."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tooling.cluster import demo_data, pretrained
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
-from tooling.image import choice as chosen
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
@@ -28,9 +26,9 @@ from tooling.pins.status import Status
 
 FOLDER = CACHE / "demo"
 RESULT = FOLDER / "result.json"
-# The metric must rise by this much: with eight labels an untrained head is right about one time in eight.
+# The least rise of the metric. An untrained classifier of eight labels has an accuracy of about 1/8.
 CLEAR_RISE = 0.3
-# Global, so that any number of ranks takes the same steps over the same data.
+# Of all ranks together, so that any number of ranks makes the same steps with the same data.
 BATCH_SIZE = 32
 HYPERPARAMETERS = {
     "num_train_epochs": "2",
@@ -43,32 +41,20 @@ HYPERPARAMETERS = {
 }
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether the demo passed; `problems` describes each check that failed."""
-
-    problems: tuple[str, ...]
-
-    @property
-    def passed(self) -> bool:
-        return not self.problems
-
-
 def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
-    """Builds, trains on a cluster, prints a summary, writes .cache/demo/result.json.
+    """Build the image, train on a cluster, print a summary, and write .cache/demo/result.json.
 
-    Raises Exit with the cluster's code if a rank failed, with 1 if the model did not learn.
+    Raises Exit with the cluster's exit code if a rank failed, or with 1 if the result is not as expected.
     """
     row = choice.row
-    batch, rest = divmod(BATCH_SIZE, node_count * ranks_per_node)
+    world_size = node_count * ranks_per_node
+    batch, rest = divmod(BATCH_SIZE, world_size)
     if rest or not batch:
-        raise UsageError(
-            f"{node_count * ranks_per_node} ranks cannot share a batch of {BATCH_SIZE}: use 1, 2, 4 or 8"
-        )
+        raise UsageError(f"{world_size} ranks cannot share a batch of {BATCH_SIZE}: use 1, 2, 4 or 8 ranks")
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
     docker = api.ensure(say)
-    image = chosen.image(choice, docker, say)
+    image = choice.ensure_image(docker, say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")
     output = FOLDER / "output"
@@ -88,11 +74,15 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
         offline=True,
         launcher=launcher,
     )
-    say(f"starting {node_count} containers with {ranks_per_node} rank(s) each on a private network")
+    say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
     outcome = cluster.run(spec, docker, say)
     if outcome.exit_code != 0:
-        raise Exit(f"the demo failed: the cluster ended with code {outcome.exit_code}", code=outcome.exit_code)
+        raise Exit(
+            f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "
+            f"{_relative(cluster.folder_of(spec.name) / 'log.txt')}",
+            code=outcome.exit_code,
+        )
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
     train_seconds = result["seconds"]["train"]
     result["seconds"] = {
@@ -102,17 +92,17 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
         "train": round(train_seconds, 1),
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    verdict = judge(result, node_count * ranks_per_node, backend)
-    summarize(result, verdict)
-    if not verdict.passed:
-        raise Exit("the demo failed: " + "; ".join(verdict.problems), code=1)
+    failures = check(result, world_size, backend)
+    summarize(result, passed=not failures)
+    if failures:
+        raise Exit("the demo failed: " + "; ".join(failures), code=1)
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
     if row and status.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
         say(f"pin {row.name} is now tested, as recorded in {_relative(status.STATUS_FILE)}")
 
 
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
-    """The image's own trainer on the mounted model and data."""
+    """`train` with the mounted model and data."""
     command = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}"]
     command += [f"--validation_file=/data/{validation_file}", "--output_dir=/output", "--overwrite_output_dir"]
     command += [
@@ -126,31 +116,29 @@ def train_command(batch: int, backend: str, train_file: str, validation_file: st
     return (*command, *(f"--{name}={value}" for name, value in HYPERPARAMETERS.items()))
 
 
-def judge(result: dict[str, Any], world_size: int, backend: str) -> Verdict:
-    """What a result must show: every rank took part, in bf16, the loss fell and the metric rose clearly."""
-    problems = []
+def check(result: dict[str, Any], world_size: int, backend: str) -> list[str]:
+    """Each way in which the result is not as expected: ranks, backend, bf16, a falling loss, a better metric."""
+    failures = []
     if result["world_size"] != world_size:
-        problems.append(f"{result['world_size']} ranks trained together, expected {world_size}")
+        failures.append(f"{result['world_size']} ranks trained together, expected {world_size}")
     if result["backend"] != backend:
-        problems.append(f"the process group was {result['backend']}, expected {backend}")
+        failures.append(f"the process group was {result['backend']}, expected {backend}")
     if not result["bf16"]:
-        problems.append("it did not run in bf16")
+        failures.append("the training did not run in bf16")
     if not result["train_loss_last"] < result["train_loss_first"]:
-        problems.append(f"the loss went from {result['train_loss_first']:.3f} to {result['train_loss_last']:.3f}")
+        failures.append(f"the loss went from {result['train_loss_first']:.3f} to {result['train_loss_last']:.3f}")
     if not result["metric_after"] - result["metric_before"] >= CLEAR_RISE:
-        problems.append(
+        failures.append(
             f"{result['metric_name']} went from {result['metric_before']:.3f} to {result['metric_after']:.3f}, "
             f"expected a rise of {CLEAR_RISE} or more"
         )
-    return Verdict(tuple(problems))
+    return failures
 
 
-def summarize(result: dict[str, Any], verdict: Verdict) -> None:
-    """Prints the result as a table on standard output."""
+def summarize(result: dict[str, Any], passed: bool) -> None:
+    """Print the result as a table on standard output."""
     seconds = result["seconds"]
-    table = Table(
-        title="demo: passed" if verdict.passed else "demo: failed", title_justify="left", show_header=False
-    )
+    table = Table(title="demo: passed" if passed else "demo: failed", title_justify="left", show_header=False)
     rows = {
         "pin": result["pin"],
         "image": result["image"].removeprefix("sha256:")[:12],

@@ -1,7 +1,7 @@
-"""The demo's data: docstrings of Python's standard library, labelled by the module that they come from.
+"""The demo's data: docstrings of Python's standard library, each labelled with its module.
 
-Real text that every machine has. The sources are parsed, not imported; which modules take part is decided by how
-many docstrings they have, so that the task is much the same on every Python.
+Every machine has this real text. The sources are parsed, not imported. The modules with the most docstrings are
+used, so that the task is similar with every version of Python.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ PER_LABEL = 240
 TEST_SHARE = 5  # one row in five
 MIN_CHARACTERS = 40
 MAX_CHARACTERS = 400
-# Not documentation of the library: its own tests, vendored code, editors and tools.
+# Tests, vendored code, editors and tools.
 SKIPPED = ("test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "ensurepip", "__pycache__")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One example: `text` is a docstring on one line, `label` the top-level module's name."""
+    """An example. `text`: a docstring, on one line. `label`: the name of the top-level module."""
 
     text: str
     label: str
 
     @property
     def digest(self) -> str:
-        """Orders rows in a way that is the same everywhere and has nothing to do with their source."""
+        """A key to sort rows in the same order everywhere, independent of their source."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def write(folder: Path, stdlib: Path | None = None) -> tuple[Path, Path]:
-    """Writes train.csv and test.csv (columns text, label) and returns their paths."""
+    """Write train.csv and test.csv (columns text, label), and return their paths."""
     rows = balanced(list(docstrings(stdlib or Path(sysconfig.get_path("stdlib")))))
     test = [row for number, row in enumerate(rows) if number % TEST_SHARE == 0]
     train = [row for number, row in enumerate(rows) if number % TEST_SHARE != 0]
@@ -52,7 +52,7 @@ def write(folder: Path, stdlib: Path | None = None) -> tuple[Path, Path]:
 
 
 def balanced(rows: list[Row]) -> list[Row]:
-    """The LABELS modules with the most docstrings, at most PER_LABEL rows each, in a shuffled fixed order."""
+    """At most PER_LABEL rows of each of the LABELS modules with the most docstrings, in a fixed mixed order."""
     by_label: dict[str, list[Row]] = {}
     for row in sorted(set(rows), key=lambda row: row.digest):
         by_label.setdefault(row.label, []).append(row)
@@ -62,7 +62,7 @@ def balanced(rows: list[Row]) -> list[Row]:
 
 
 def docstrings(stdlib: Path) -> Iterator[Row]:
-    """Every docstring of the library that is long enough to say something."""
+    """The docstrings of the library that have at least MIN_CHARACTERS."""
     for path in sorted(stdlib.rglob("*.py")):
         parts = path.relative_to(stdlib).parts
         if any(part in SKIPPED for part in parts):
@@ -70,7 +70,7 @@ def docstrings(stdlib: Path) -> Iterator[Row]:
         label = parts[0].removesuffix(".py").lstrip("_")
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError, ValueError):  # files that are kept broken on purpose
+        except (SyntaxError, UnicodeDecodeError, ValueError):  # files that are broken on purpose
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""Shows the output of a cluster's containers as it comes, each line behind its node's name, and keeps it."""
+"""Copies the output of a cluster's containers to the terminal and to a file, with node names before the lines."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from urllib3.exceptions import HTTPError
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, asking
 from tooling.engine.client import connect
 
-# The streams end with the containers; a stream that does not is left behind after this many seconds.
+# A stream ends with its container. After the job, wait at most this long for the streams to end.
 END_SECONDS = 10.0
-# Between two attempts to continue reading from a lost engine.
+# The time between two attempts to continue reading from a lost engine.
 AGAIN_SECONDS = 1.0
 
 
 @contextmanager
 def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
-    """Copies the output of the project's containers, from their start on, to `shown` and to the end of
-    the file `log`."""
+    """Copy the output of the project's containers, from its beginning, to `shown` and to the end of `log`."""
     with asking(endpoint):
         client = connect(endpoint)
         containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
@@ -49,7 +48,7 @@ def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterat
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Complete lines from a stream of arbitrary chunks. The last line gets a newline if it has none."""
+    """Complete lines from a stream of chunks. If the last line has no newline, append one."""
     rest = b""
     for chunk in chunks:
         *complete, rest = (rest + chunk).split(b"\n")
@@ -79,8 +78,8 @@ def _copy(
             if container.status not in ("running", "paused"):
                 return
         except APIError:
-            return  # the container was removed; waiting.until_end reports its end
+            return  # the container was removed; wait.until_end reports its end
         except (OSError, HTTPError):
-            pass  # the engine is lost: continue when it is back
+            pass  # the engine is lost: try again
         if over.wait(AGAIN_SECONDS):
             return

@@ -1,7 +1,7 @@
-"""The keys of one cluster: a user's key and a host key for every node, made for it and deleted with it.
+"""The ssh keys of one mpirun cluster: a user key, and a host key for every node. Deleted with the cluster.
 
-They are made by the image's own ssh-keygen, so that the host needs no OpenSSH, in a container without a network.
-The folder's layout is what entrypoints' ssh.py reads: node-N/ is mounted in that node, launcher/ in the launcher.
+The image's ssh-keygen generates the keys in a container without a network, so the host needs no OpenSSH.
+entrypoints/launch/mpi/ssh.py reads the folder: node-N/ is mounted in node N, launcher/ in the launcher.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line
 from tooling.cluster.compose import LABELS, LAUNCHER, ClusterSpec, container_user
 
-# One private key a word: its path below the folder.
+# Each argument is the path of a private key in the folder.
 _MAKE = 'cd /run/keys && for key; do ssh-keygen -q -t ed25519 -N "" -C "" -f "$key" || exit 1; done'
 USERS = """\
 root:x:0:0::/root:/usr/sbin/nologin
@@ -25,7 +25,7 @@ trainer:x:{uid}:{gid}::/tmp:/bin/sh
 
 
 def make(spec: ClusterSpec, folder: Path) -> None:
-    """Fills `folder`, which belongs to the nodes' user afterwards. Raises UsageError if ssh-keygen fails."""
+    """Fill `folder`, and give it to the nodes' user. Raises UsageError if ssh-keygen fails."""
     remove(folder)
     services = [*spec.node_names, LAUNCHER]
     for path in (folder, *(folder / name for name in services)):
@@ -34,20 +34,20 @@ def make(spec: ClusterSpec, folder: Path) -> None:
     host_keys = {name: folder / name / "ssh_host_ed25519_key" for name in spec.node_names}
     user_key = folder / LAUNCHER / "id_ed25519"
     _generate(spec, folder, [*host_keys.values(), user_key])
-    # "restrict": no forwarding, no terminal, whatever the server would allow.
+    # "restrict": no forwarding and no terminal, even if the server allows them.
     authorized = f"restrict {_public(user_key)}"
     for name in spec.node_names:
         (folder / name / "authorized_keys").write_text(authorized, encoding="ascii")
     known = [f"[{name}]:{contract.SSH_PORT} {_public(key)}" for name, key in host_keys.items()]
     (folder / LAUNCHER / "known_hosts").write_text("".join(known), encoding="ascii")
-    # ssh serves and logs in users with a name, and the nodes' user is the caller, whose name no image knows.
+    # sshd needs a user name. The nodes' user is the caller, whom no image knows.
     uid, gid = container_user()
     (folder / "passwd").write_text(USERS.format(uid=uid, gid=gid), encoding="ascii")
     _give_to_nodes(folder)
 
 
 def remove(folder: Path) -> None:
-    """Deletes a cluster's keys, if there are any."""
+    """Delete a cluster's keys, if they exist."""
     if folder.is_dir():
         shutil.rmtree(folder)
 
@@ -69,7 +69,7 @@ def _public(key: Path) -> str:
 
 
 def _give_to_nodes(folder: Path) -> None:
-    """A private key may be read by its owner alone: where the caller is root, that is not the nodes' user."""
+    """ssh requires that a private key belongs to its user, which is not the caller if the caller is root."""
     if os.geteuid() == 0:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, *container_user())

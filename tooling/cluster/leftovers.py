@@ -1,6 +1,6 @@
-"""What a cluster may leave behind: containers, networks, volumes, keys, processes.
+"""Finds what a cluster left behind: containers, networks, volumes, keys, processes.
 
-Shared memory is excluded: each container has a separate /dev/shm, which is removed with the container.
+Shared memory is not checked: each container has a private /dev/shm, which is removed with the container.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tooling.cluster import compose, run
 
 SETTLE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
-# A container's processes are in a control group of its name, and its shim has it as an argument.
+# The cgroup of a container's processes, and an argument of the container's shim, contain the container's ID.
 _CONTAINER = re.compile(r"(?:docker[-/]|-(?:container-)?id\x00)([0-9a-f]{64})")
 
 
 def of(name: str) -> tuple[str, ...]:
-    """Everything that the last cluster of that name left behind."""
+    """Everything that the last cluster of this name left behind."""
     return (*of_cluster(name), *orphans(run.containers_of(name)))
 
 
 def of_cluster(name: str) -> list[str]:
-    """What of a cluster's containers, networks, volumes and keys exists, each with its kind before its name."""
+    """A cluster's containers, networks, volumes and keys that exist, such as "network NAME"."""
     filters = ("--filter", f"name=^{compose.PROJECT_PREFIX}{name}[-_]")
     left = _docker("ps", "--all", *filters, "--format", "container {{.Names}}")
     left += _docker("network", "ls", *filters, "--format", "network {{.Name}}")
@@ -34,9 +34,9 @@ def of_cluster(name: str) -> list[str]:
 
 
 def orphans(containers: frozenset[str], processes: Path = Path("/proc")) -> list[str]:
-    """This machine's processes, including shims, of those `containers` (IDs) that the engine no longer knows.
+    """Processes (including shims) on this machine of those `containers` (IDs) that the engine has removed.
 
-    A process that ends within SETTLE_SECONDS does not count. Finds nothing if the engine runs on another machine.
+    A process that ends within SETTLE_SECONDS is not listed. Finds nothing if the engine runs on another machine.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
     while found := _orphans(containers, processes):

@@ -12,6 +12,8 @@ from docker.errors import APIError, DockerException, NotFound
 
 from entrypoints import contract
 from tooling.basis.errors import EngineLostError
+from tooling.cluster.compose import PROJECT_PREFIX
+from tooling.engine import api
 from tooling.engine.client import connect
 
 PROJECT_LABEL = "com.docker.compose.project"
@@ -21,28 +23,36 @@ _REMOVED = "is gone: its container was removed"
 
 @dataclass(frozen=True)
 class Node:
-    """One container. `finished_at` is RFC 3339 in UTC, empty while it runs."""
+    """The container of a node, or of mpirun's launcher. `finished_at` is RFC 3339 in UTC, empty while it runs.
+
+    `cut_off`: the container runs, but has left the cluster's network.
+    """
 
     name: str
-    project: str
-    running: bool
-    exit_code: int
-    out_of_memory: bool
-    finished_at: str
+    project: str = ""
+    running: bool = False
+    exit_code: int = 0
+    out_of_memory: bool = False
+    finished_at: str = ""
     error: str = ""
     paused: bool = False
     cut_off: bool = False
 
-    def held_back(self) -> str:
-        """What keeps the node, which runs, from its job, in words; empty where nothing does."""
+    @property
+    def cluster(self) -> str:
+        """The name of the node's cluster."""
+        return self.project.removeprefix(PROJECT_PREFIX)
+
+    def stall(self) -> str:
+        """Why a running node cannot work on its job: a predicate such as "is paused"; empty if it can."""
         if not self.running:
             return ""
         if self.paused:
             return "is paused"
         return "is cut off: its container has left the cluster's network" if self.cut_off else ""
 
-    def describe(self) -> str:
-        """How the node ended, in words."""
+    def describe_end(self) -> str:
+        """How the node ended: a predicate such as "exited with code 1"."""
         if self.error == _REMOVED:
             return self.error
         if self.error:
@@ -54,11 +64,17 @@ class Node:
         return f"exited with code {self.exit_code}"
 
 
+def of_checkout(cluster: str | None = None) -> list[Node]:
+    """The nodes of this checkout's clusters, or of one. Raises UsageError if no engine answers."""
+    seen = read(api.running().endpoint, PROJECT_PREFIX + cluster if cluster else None)
+    return [node for node in seen if node.project.startswith(PROJECT_PREFIX)]
+
+
 def read(endpoint: str, project: str | None = None) -> list[Node]:
-    """The nodes of a cluster, or those of every cluster, sorted by name. Raises EngineLostError."""
+    """The nodes of a Compose project, or of every project, sorted by name. Raises EngineLostError."""
     label = f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL
     with asking(endpoint), closing(connect(endpoint)) as client:
-        # sparse: a container may vanish between the listing and `reload`
+        # sparse: a container may be removed between the listing and `reload`
         containers = client.containers.list(all=True, filters={"label": label}, sparse=True)
         seen = []
         for container in containers:
@@ -72,7 +88,7 @@ def read(endpoint: str, project: str | None = None) -> list[Node]:
 
 @contextmanager
 def asking(endpoint: str) -> Iterator[None]:
-    """Raises EngineLostError if the engine does not answer. Errors in its answer reach the caller."""
+    """Converts a failure to reach the engine into EngineLostError. The engine's own errors reach the caller."""
     try:
         yield
     except APIError:
@@ -82,7 +98,7 @@ def asking(endpoint: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """The kernel's message behind the libraries' errors, or else their own message."""
+    """The kernel's message if an OSError caused the library's error, otherwise the library's message."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.strerror:
@@ -92,13 +108,13 @@ def _cause(error: BaseException) -> str:
 
 
 def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None:
-    """The node that failed first; one whose container is gone has failed too. None if all is well so far."""
+    """The node that failed first, or None. An expected node without a container has failed too."""
     failed = [node for node in nodes if not node.running and (node.exit_code != 0 or node.error)]
     if failed:
         return min(failed, key=lambda node: node.finished_at)
-    vanished = sorted(set(expected) - {node.name for node in nodes})
-    if vanished:
-        return Node(vanished[0], "", False, contract.KILLED_EXIT_CODE, False, "", _REMOVED)
+    removed = sorted(set(expected) - {node.name for node in nodes})
+    if removed:
+        return Node(removed[0], exit_code=contract.KILLED_EXIT_CODE, error=_REMOVED)
     return None
 
 

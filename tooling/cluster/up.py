@@ -1,4 +1,4 @@
-"""`./inv up`, `down` and `logs` of a local cluster."""
+"""`./inv up`, `down` and `logs` for a local cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.run import Outcome
 from tooling.engine import api
-from tooling.image import choice
 from tooling.image.choice import Choice
 
 
@@ -32,14 +31,14 @@ class Request:
     choice: Choice
     data: Annotated[str | None, "a folder on this machine, mounted read-only at /data in every container"] = None
     output: Annotated[
-        str | None, "a folder on this machine, mounted writable at /output; default .cache/clusters/NAME/output"
+        str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
     env: Annotated[
         tuple[str, ...],
         "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
     ] = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
-    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint"] = 0
+    max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -49,7 +48,7 @@ class Request:
 
 
 def up(request: Request) -> None:
-    """Runs the command on a cluster and exits with its code; with `detach` leaves the cluster running."""
+    """Run the command on a cluster. Raises Exit with the job's exit code; with `detach`, return at once."""
     name = cluster.check_name(request.cluster.name)
     environment = variables(request.env)
     check_set([key for key, value in environment.items() if value is None], os.environ)
@@ -58,7 +57,7 @@ def up(request: Request) -> None:
     output = Mount(cluster.writable_folder(folder), "/output", read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     docker = api.ensure(say)
-    image = choice.image(request.choice, docker, say)
+    image = request.choice.ensure_image(docker, say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         cluster.start(spec, docker, say)
@@ -71,9 +70,9 @@ def up(request: Request) -> None:
 
 
 def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
-    """Runs a cluster. After a failure, runs it again, so that the job resumes from its last checkpoint.
+    """Run a cluster. After a failure, run it again, so that the job resumes from its last checkpoint.
 
-    No restart after bad usage, which would fail again, or after ./inv down.
+    Bad usage, which would fail again, and ./inv down are not followed by a restart.
     """
     spec = spec.with_environment(**{contract.JOB: f"up/{uuid.uuid4().hex}"})
     outcome = run(spec)
@@ -86,29 +85,37 @@ def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_rest
 
 
 def down(name: str | None) -> None:
-    """Ends a cluster; without a name, the only one."""
-    chosen = name or _only(_names())
-    if chosen not in _names():
-        raise UsageError(f"no cluster is named {chosen!r}: {_listed(_names())}")
+    """Remove a cluster. Without a name: the only running cluster."""
+    chosen = _choose(name, _names())
     cluster.take_down(chosen)
     say(f"cluster {chosen} is down")
 
 
+def status(name: str | None) -> list[tuple[str, str, str]]:
+    """Cluster, name and state of each node of a cluster, or of every cluster."""
+    seen = nodes.of_checkout(cluster.check_name(name) if name else None)
+    if not seen:
+        raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")
+    return [
+        (node.cluster, node.name, node.stall() or ("running" if node.running else node.describe_end()))
+        for node in seen
+    ]
+
+
 def logs(name: str | None, follow: bool) -> None:
-    """Prints a cluster's output: live while it is up, from its log file afterwards."""
-    chosen = name or _only(_names() or _ended())
-    if chosen in _names():
+    """Print a cluster's output: from its containers while it runs, from its log file afterwards."""
+    running, ended = _names(), _ended()
+    chosen = _choose(name, sorted({*running, *ended}) if name else running or ended)
+    if chosen in running:
         arguments = ["logs", "--no-color", *(["--follow"] if follow else [])]
         subprocess.run(compose.argv(compose.PROJECT_PREFIX + chosen, *arguments), check=False)
         return
-    log = cluster.folder_of(cluster.check_name(chosen)) / "log.txt"
-    if not log.is_file():
-        raise UsageError(f"no cluster is named {chosen!r}: {_listed(_names() or _ended())}")
+    log = cluster.folder_of(chosen) / "log.txt"
     print(log.read_text(encoding="utf-8", errors="replace"), end="")
 
 
 def variables(words: Sequence[str]) -> dict[str, str | None]:
-    """`NAME=VALUE` sets a variable in every rank; `NAME` passes the caller's value, written to no file."""
+    """Parse --env. `NAME=VALUE` sets a variable in every rank; `NAME` passes the caller's own value."""
     result: dict[str, str | None] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -119,29 +126,29 @@ def variables(words: Sequence[str]) -> dict[str, str | None]:
 
 
 def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raises UsageError if `environ` lacks a variable that is to be passed on."""
+    """Raises UsageError if one of the variables to pass on is not set."""
     if missing := [name for name in names if name not in environ]:
         raise UsageError(f"--env {', '.join(missing)}: not set in your environment: set it, or use NAME=VALUE")
 
 
 def _names() -> list[str]:
-    found = api.find()
-    if found.engine is None:
-        raise UsageError(f"Docker does not answer: {found.problem or 'not found'}; run ./inv doctor for details")
-    prefix = compose.PROJECT_PREFIX
-    projects = {node.project for node in nodes.read(found.endpoint) if node.project.startswith(prefix)}
-    return sorted(project.removeprefix(prefix) for project in projects)
+    """The clusters that have containers."""
+    return sorted({node.cluster for node in nodes.of_checkout()})
 
 
 def _ended() -> list[str]:
+    """The clusters that have a log file: they have ended, or ./inv up is writing their log."""
     return sorted(log.parent.name for log in cluster.CLUSTERS.glob("*/log.txt"))
 
 
-def _only(names: Sequence[str]) -> str:
+def _choose(name: str | None, names: Sequence[str]) -> str:
+    """`name`, or without a name the only one of `names`. Raises UsageError."""
+    if name in names:
+        return str(name)
+    found = ", ".join(names) or "none"
+    if name:
+        raise UsageError(f"no cluster is named {name!r}, found {found}: ./inv status lists the running clusters")
     if len(names) != 1:
-        raise UsageError(f"expected one cluster, {_listed(names)}: choose one with --name")
+        fix = "choose one with --name" if names else "start one with ./inv up"
+        raise UsageError(f"expected one cluster, found {found}: {fix}")
     return names[0]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"found {', '.join(names)}" if names else "found none"

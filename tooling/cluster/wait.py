@@ -1,7 +1,7 @@
-"""Waits for the end of a cluster's job, and brings it about where the job itself would not notice.
+"""Waits for the end of a cluster's job, and ends a job that is stuck.
 
-Launchers see a rank that ends. A node that is paused or cut off from the network looks to them like one that is
-slow; the engine knows better.
+A launcher notices a rank that ends. It cannot tell a node that is paused or cut off from the network from a slow
+node, but the engine can.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tooling.engine import api
 
 # After the first failure, the other nodes have this long to notice the failure and to end with a message.
 GRACE_SECONDS = 10.0
-# A node may be paused or disconnected for so long and go on. Longer than the silence after which ssh gives up.
+# A node that is paused or cut off for at most this long may continue. Longer than ssh's timeout for a silent peer.
 PATIENCE_SECONDS = 20.0
 # A lost engine has this long to come back, for example to be restarted by systemd.
 RETURN_SECONDS = 60.0
-# The job's exit code where no process of it has one.
+# The exit code of a job that was ended because it was stuck.
 STUCK_EXIT_CODE = 1
 POLL_SECONDS = 0.3
 
 
 def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
-    """The exit code of the cluster's job: 0, or that of the node that failed first. No job runs afterwards.
+    """Wait until the job ends, or end it. Return 0, or the exit code of the node that failed first.
 
     Raises EngineGoneError if the engine is lost and does not come back.
     """
@@ -48,27 +48,27 @@ def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
         failed = nodes.first_failure(seen, expected=spec.service_names)
         stuck = watchdog.stuck(seen, now)
         if failed and deadline is None:
-            say(f"{failed.name} {failed.describe()}")
+            say(f"{failed.name} {failed.describe_end()}")
             deadline = now + GRACE_SECONDS
         running = [node.name for node in seen if node.running]
-        # mpirun's nodes wait for ssh: they are done when its launcher is.
+        # The nodes of an mpirun cluster run sshd until they are stopped: the job ends with the launcher.
         over = LAUNCHER not in running if spec.launcher == "mpirun" else not running
         if over or stuck or (deadline is not None and now > deadline):
             if running:
                 if not over:
                     say(f"stopping {', '.join(running)}")
-                with suppress(EngineLostError):  # the removal of the containers raises it again
+                with suppress(EngineLostError):  # removing the containers raises the error again
                     compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
             return failed.exit_code if failed else STUCK_EXIT_CODE if stuck else 0
         time.sleep(POLL_SECONDS)
 
 
 class EngineGoneError(Exit):
-    """The engine was lost while a cluster was up, and did not come back."""
+    """The engine was lost while a cluster ran, and did not come back."""
 
 
 def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
-    """Waits for a lost engine; restarts an engine that this checkout had started. Raises EngineGoneError."""
+    """Wait for a lost engine. Restart it if this checkout started it. Raises EngineGoneError."""
     deadline = time.monotonic() + RETURN_SECONDS
     try:
         api.start_again(say)
@@ -80,8 +80,8 @@ def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
         except EngineLostError:
             if time.monotonic() > deadline:
                 raise EngineGoneError(
-                    f"the engine has not come back within {RETURN_SECONDS:.0f} s: start it; the next ./inv up "
-                    f"--name {name} or ./inv down --name {name} removes what is left of the cluster",
+                    f"the engine has not come back within {RETURN_SECONDS:.0f} s: start it, then run ./inv down "
+                    f"--name {name} to remove what is left of the cluster",
                     code=STUCK_EXIT_CODE,
                 ) from None
             time.sleep(1.0)
@@ -91,7 +91,7 @@ def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
 
 
 class Watchdog:
-    """Reports nodes that are paused or cut off, and detects when that lasts too long."""
+    """Reports nodes that are paused or cut off, and detects a stall that lasts too long."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -99,14 +99,14 @@ class Watchdog:
 
     def stuck(self, seen: Sequence[Node], now: float) -> bool:
         """Whether a node has been paused or cut off for PATIENCE_SECONDS. `now`: a monotonic clock's seconds."""
-        held = {node.name: node.held_back() for node in seen if node.held_back()}
-        for name in [name for name in self._since if name not in held]:
+        stalled = {node.name: node.stall() for node in seen if node.stall()}
+        for name in self._since.keys() - stalled.keys():
             del self._since[name]
             self._say(f"{name} is back")
-        for name, why in held.items():
+        for name, reason in stalled.items():
             if name not in self._since:
                 self._since[name] = now
-                self._say(f"{name} {why}")
+                self._say(f"{name} {reason}")
         late = [name for name, since in self._since.items() if now - since > PATIENCE_SECONDS]
         if late:
             self._say(f"{', '.join(late)}: not back after {PATIENCE_SECONDS:.0f} s")

@@ -1,4 +1,4 @@
-"""The Docker Engine: found, installed or started where that is allowed, and called.
+"""The Docker Engine: finds it, installs and starts it if allowed, and runs its commands.
 
 Start with `api`.
 """

@@ -1,56 +1,46 @@
-"""The Docker Engine that everything else uses: found, and on a bare Debian installed and started."""
+"""Provides a Docker Engine: finds it and, as root on Debian, installs and starts what is missing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.say import Say
-from tooling.engine.decide import Plan, any_known, decide, may_act
-from tooling.engine.find import Findings, find
-from tooling.engine.host import Host, read_host
+from tooling.engine.decide import Plan, decide, may_act
+from tooling.engine.find import Findings, Host, find, read_host
 from tooling.engine.install import install
 from tooling.engine.start import start, was_killed
 
-# Shared by all checkouts: a machine has one engine, and only root sets it up.
+# All checkouts share this lock: a machine has one engine, and only root sets it up.
 LOCK = Path("/run/lock/cpu-train-stack-engine.lock")
-
-__all__ = ["Engine", "Findings", "ensure", "ensure_mmdebstrap", "find"]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that answers, with a client, compose v2 and buildx. Versions are as reported."""
+    """A running engine. `cpus`: the number of CPUs of its machine, which may not be this one."""
 
     endpoint: str
-    version: str
-    api: str
-    buildkit: str
-    client: str
-    compose: str
-    buildx: str
-    root_dir: str
-    cgroup_version: int
-    storage_driver: str
     cpus: int
-    memory: int
 
 
 def ensure(say: Say) -> Engine:
-    """The engine; what is missing is installed and started where that is allowed (see engine_plan.may_act).
+    """A running engine that has a client, compose v2 and buildx.
 
-    `say` gets one line before each thing that is done. Errors: UsageError with the commands for the user.
+    Installs and starts what is missing if allowed (tooling.engine.decide.may_act), with one line for each step.
+    Otherwise raises UsageError with the commands for the user.
     """
     host, findings = read_host(), find()
     if _plan(findings, host).nothing:
         return _engine(findings)
-    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
-        findings = find()  # another ./inv may have done everything in the meantime
+    with _setting_up(say):
+        findings = find()  # another ./inv may have set everything up in the meantime
         if packages := _plan(findings, host).packages:
             install(packages, host, say)
-            host, findings = read_host(), find()  # where systemd runs, the package has started the engine
+            host, findings = read_host(), find()  # with systemd, the package has started the engine
         if _plan(findings, host).start:
             findings = start(host, say)
     left = _plan(findings, host)
@@ -59,16 +49,49 @@ def ensure(say: Say) -> Engine:
     return _engine(findings)
 
 
+def running() -> Engine:
+    """The running engine. Installs and starts nothing: raises UsageError if no engine answers."""
+    findings = find()
+    if findings.engine is None:
+        raise UsageError(
+            f"Docker does not answer: {findings.problem or 'not found'}; run ./inv doctor for details"
+        )
+    return _engine(findings)
+
+
 def start_again(say: Say) -> None:
-    """Restarts an engine that this checkout started and that was killed. Restarts no other engine.
+    """Restart the engine if this checkout started it and it was killed. Never restarts another engine.
 
     Raises UsageError with the cause if the engine does not start.
     """
     if find().chosen_by or not was_killed():
         return
-    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+    with _setting_up(say):
         if was_killed():  # another ./inv may have restarted it in the meantime
             start(read_host(), say)
+
+
+def ensure_mmdebstrap(say: Say) -> None:
+    """Install mmdebstrap if it is missing. Raises UsageError with the command if ./inv may not install it."""
+    host = read_host()
+    if find().mmdebstrap:
+        return
+    if not may_act(host):
+        raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
+    with _setting_up(say):
+        install(("mmdebstrap",), host, say)
+
+
+@contextmanager
+def _setting_up(say: Say) -> Iterator[None]:
+    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
+        yield
+
+
+def _engine(findings: Findings) -> Engine:
+    if findings.engine is None:  # the plan would have started the engine, or refused
+        raise AssertionError("the plan expects an engine, but none answers")
+    return Engine(findings.endpoint, findings.engine.cpus)
 
 
 def _plan(findings: Findings, host: Host) -> Plan:
@@ -76,34 +99,3 @@ def _plan(findings: Findings, host: Host) -> Plan:
     if plan.refusal:
         raise UsageError(plan.refusal)
     return plan
-
-
-def ensure_mmdebstrap(say: Say) -> None:
-    """Installs mmdebstrap where it is missing and that is allowed. Errors: UsageError with the command."""
-    host = read_host()
-    if find().mmdebstrap:
-        return
-    if not may_act(host):
-        raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
-    with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
-        install(("mmdebstrap",), host, say)
-
-
-def _engine(findings: Findings) -> Engine:
-    facts = findings.engine
-    if facts is None:  # decide() has seen to it
-        raise AssertionError("the plan expects an engine, but none answers")
-    return Engine(
-        endpoint=findings.endpoint,
-        version=facts.version,
-        api=facts.api,
-        buildkit=any_known(findings.buildkit) or f">= 0.12 (Engine {facts.version})",
-        client=findings.client or "",
-        compose=findings.compose or "",
-        buildx=findings.buildx or "",
-        root_dir=facts.root_dir,
-        cgroup_version=facts.cgroup_version,
-        storage_driver=facts.storage_driver,
-        cpus=facts.cpus,
-        memory=facts.memory,
-    )

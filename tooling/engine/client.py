@@ -1,7 +1,7 @@
 """Connections to the engine's API. No other module opens them.
 
-All other access goes through Docker's command line. Both must reach the same engine in the same way, so this
-module follows the command line's rules.
+All other access uses Docker's command line. Both must reach the same engine, so this module follows the rules of
+the command line for endpoints and certificates.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TIMEOUT_SECONDS = 60
 
 
 class _Certificates(TLSConfig):
-    """Docker's own certificates for the engine at `endpoint`.
+    """Docker's certificates for the engine at `endpoint`.
 
-    By default, requests would prefer the authority in REQUESTS_CA_BUNDLE to the engine's own.
+    By default, requests prefers the authority in REQUESTS_CA_BUNDLE to the engine's authority.
     """
 
     def __init__(self, endpoint: str, **options: Any) -> None:
@@ -42,7 +42,7 @@ class _Certificates(TLSConfig):
 def connect(
     endpoint: str, timeout: int = TIMEOUT_SECONDS, environ: Mapping[str, str] = os.environ
 ) -> docker.DockerClient:
-    """A client of the engine at `endpoint`, with TLS if the user has chosen it for this engine.
+    """A client of the engine at `endpoint`, with TLS if the user configured it for this engine.
 
     Raises UsageError if the certificates are missing.
     """

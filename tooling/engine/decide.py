@@ -1,11 +1,10 @@
-"""Decides, from what was found, what is to be installed and started, or what the user can do instead. Pure."""
+"""Decides from the findings what to install and start, or what the user can do instead. Pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tooling.engine.find import Findings, version_tuple
-from tooling.engine.host import Host
+from tooling.engine.find import Findings, Host, version_tuple
 
 MINIMUM_ENGINE = (25,)  # the first whose BuildKit is >= 0.12
 MINIMUM_BUILDKIT = (0, 12)
@@ -28,7 +27,7 @@ _DOCKERS_PLUGINS = "sudo apt-get install docker-buildx-plugin docker-compose-plu
 
 @dataclass(frozen=True)
 class Plan:
-    """Either a `refusal` (one line with the commands), or the actions to take. No action: nothing is missing."""
+    """Either a `refusal`, one line with commands for the user, or actions. Without both, nothing is missing."""
 
     packages: tuple[str, ...] = ()
     start: bool = False
@@ -40,18 +39,18 @@ class Plan:
 
 
 def any_known(buildkit: str | None) -> str | None:
-    """BuildKit's version, unless it is missing or the 0.0.0 of a distribution that left it out."""
+    """BuildKit's version; None if it is missing, or 0.0.0 as in a distribution's build without a version."""
     return buildkit if any(version_tuple(buildkit)) else None
 
 
 def buildkit_is_enough(buildkit: str | None, engine: str) -> bool:
-    """By BuildKit's own version, or where a distribution left that out (0.0.0) by the engine's."""
+    """Compares the version of BuildKit or, if it is not known, of the engine."""
     known = any_known(buildkit)
     return version_tuple(known) >= MINIMUM_BUILDKIT if known else version_tuple(engine) >= MINIMUM_ENGINE
 
 
 def lacking(findings: Findings) -> tuple[str, ...]:
-    """What is missing, in words; an engine that is installed and does not run is not missing."""
+    """The names of missing parts. An engine that is installed but not running is not missing."""
     return tuple(
         name
         for name, missing in (
@@ -73,7 +72,7 @@ _PACKAGES = {
 
 
 def debian_packages(findings: Findings, host: Host) -> tuple[str, ...]:
-    """Debian's packages for what is missing only, so that apt upgrades nothing."""
+    """Debian's packages for the missing parts only, so that apt upgrades nothing."""
     packages = [_PACKAGES[name] for name in lacking(findings)]
     if packages and not findings.mmdebstrap:
         packages.append("mmdebstrap")
@@ -83,7 +82,7 @@ def debian_packages(findings: Findings, host: Host) -> tuple[str, ...]:
 
 
 def install_command(host: Host) -> str:
-    """What the user types to have Docker here, by the distribution's or Docker's own documented way."""
+    """The command that installs Docker, as the distribution or Docker documents it."""
     if host.docker_ce:
         return _DOCKERS_PLUGINS
     if host.os_id == "debian" and (host.version is None or host.version > OLDEST_DEBIAN):
@@ -92,7 +91,7 @@ def install_command(host: Host) -> str:
 
 
 def start_command(host: Host) -> str:
-    """What the user types to start the engine."""
+    """The command that starts the engine."""
     if host.os_id == "darwin":
         return "open -a Docker"
     if host.systemd:
@@ -101,12 +100,12 @@ def start_command(host: Host) -> str:
 
 
 def may_act(host: Host) -> bool:
-    """Only on Debian, as root, from the release on whose packages are known to work."""
+    """Whether ./inv may install and start Docker: only as root, on Debian 12 or later."""
     return host.os_id == "debian" and host.root and (host.version is None or host.version >= OLDEST_DEBIAN)
 
 
 def decide(findings: Findings, host: Host) -> Plan:
-    """The first reason that holds, from problems that only the user can fix to those that can be fixed here."""
+    """The plan: a refusal if only the user can fix the problem, otherwise what to install and start."""
     refusal = _refusal(findings, host)
     if refusal:
         return Plan(refusal=refusal)
@@ -116,7 +115,7 @@ def decide(findings: Findings, host: Host) -> Plan:
 def _refusal(findings: Findings, host: Host) -> str | None:
     problem = findings.problem or ""
     missing = lacking(findings)
-    there = findings.engine.version if findings.engine else findings.dockerd
+    version = findings.engine.version if findings.engine else findings.dockerd
     if findings.client and "podman" in findings.client.lower():
         return f"docker is Podman ({findings.client}), expected Docker Engine >= 25: {install_command(host)}"
     if findings.engine is None and "permission denied" in problem.lower():
@@ -129,9 +128,9 @@ def _refusal(findings: Findings, host: Host) -> str | None:
             f"the Docker Engine at {findings.endpoint}, chosen by {findings.chosen_by}, does not answer "
             f"({problem}); start it, or choose another engine"
         )
-    if there and not buildkit_is_enough(findings.buildkit, there):
+    if version and not buildkit_is_enough(findings.buildkit, version):
         return (
-            f"found {_engine_name(there)}, expected Docker Engine >= 25 (BuildKit >= 0.12): "
+            f"found {_engine_name(version)}, expected Docker Engine >= 25 (BuildKit >= 0.12): "
             f"to upgrade: {_upgrade_command(host)}"
         )
     if missing and (findings.chosen_by or host.docker_ce or not may_act(host)):

@@ -1,19 +1,16 @@
-"""./inv doctor: what this machine has and lacks for building images and running clusters, and how to fix it.
+"""`./inv doctor`: checks this machine for building images and running clusters, and names a fix for each problem.
 
-The doctor installs and starts nothing. It contacts no registry, which only matters if a base image is missing.
+The doctor installs and starts nothing, and contacts no registry.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 
 from invoke.exceptions import Exit
@@ -21,10 +18,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from entrypoints.doctor.checks import Check, Status, document
+from entrypoints.machine import cpus
 from tooling.basis.paths import CACHE
 from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
-from tooling.engine.find import Findings, find
-from tooling.engine.host import Host, read_host
+from tooling.engine.find import Findings, Host, find, read_host
 
 GIGABYTE = 1_000_000_000
 DEMO_DISK = 6 * GIGABYTE  # image, build cache, wheels, containers and a model, of the default pin
@@ -32,24 +30,8 @@ DEMO_MEMORY = 4 * GIGABYTE  # two ranks that fine-tune a small encoder
 DEFAULT_DOCKER_ROOT = "/var/lib/docker"
 
 
-class Status(StrEnum):
-    """`warning`: works, at a cost or after ./inv has installed something. `error`: does not work."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    status: Status
-    detail: str
-    fix: str = ""
-
-
 def check_system(host: Host, machine: str) -> Check:
-    """The images run on any x86-64 Linux."""
+    """The images are for x86-64 Linux."""
     if machine not in ("x86_64", "AMD64"):
         return Check(
             "system",
@@ -82,19 +64,16 @@ def check_memory(meminfo: str) -> Check:
 
 
 def check_cpus(usable: int) -> Check:
-    """`usable` by this process."""
+    """`usable`: the number of CPUs that this process may use."""
     if usable >= 2:
         return Check("CPUs", Status.OK, f"{usable} usable")
     return Check("CPUs", Status.WARNING, f"{usable} usable", "two ranks will share a CPU: use two or more CPUs")
 
 
-def check_bf16(cpuinfo: str) -> Check:
-    """`cpuinfo` is /proc/cpuinfo: the flags of its first CPU show how bf16 is computed."""
-    match = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    flags = match[1].split() if match else []
-    for flag in ("amx_bf16", "avx512_bf16"):
-        if flag in flags:
-            return Check("bf16", Status.OK, flag)
+def check_bf16(bf16: str) -> Check:
+    """`bf16`: the CPU's best bf16 instructions."""
+    if bf16 != cpus.EMULATED:
+        return Check("bf16", Status.OK, bf16)
     return Check(
         "bf16",
         Status.WARNING,
@@ -104,7 +83,7 @@ def check_bf16(cpuinfo: str) -> Check:
 
 
 def check_docker(findings: Findings, host: Host) -> list[Check]:
-    """Engine, BuildKit, client, compose, buildx and mmdebstrap, each with the fix of the plan for all."""
+    """Engine, BuildKit, client, compose, buildx and mmdebstrap. One plan has the fix for all of them."""
     plan = decide(findings, host)
     bad = Status.ERROR if plan.refusal else Status.WARNING
     fix = plan.refusal or _promise(plan)
@@ -120,7 +99,7 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
             Check("BuildKit", Status.OK if enough else bad, by, "" if enough else fix),
         ]
     else:
-        installed = findings.dockerd and f"installed, does not answer ({findings.problem})"
+        installed = findings.dockerd and f"installed, but does not answer ({findings.problem})"
         elsewhere = findings.chosen_by and f"{findings.endpoint} does not answer ({findings.problem})"
         checks.append(Check("Docker Engine", bad, elsewhere or installed or "not found", fix))
     for name, key, version in (
@@ -133,22 +112,22 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
     if findings.mmdebstrap:
         checks.append(Check("mmdebstrap", Status.OK, findings.mmdebstrap))
     else:
-        hint = "apt-get install mmdebstrap, which builds the base image when no registry answers"
+        hint = "apt-get install mmdebstrap, which builds the base image if no registry answers"
         checks.append(Check("mmdebstrap", Status.WARNING, "not found", hint))
     return checks
 
 
 def _promise(plan: Plan) -> str:
-    does = [f"installs {', '.join(plan.packages)}"] if plan.packages else []
-    does += ["starts Docker"] if plan.start else []
-    return f"the first command that needs Docker {' and '.join(does)}" if does else ""
+    actions = [f"installs {', '.join(plan.packages)}"] if plan.packages else []
+    actions += ["starts Docker"] if plan.start else []
+    return f"the first command that needs Docker {' and '.join(actions)}" if actions else ""
 
 
 def check_git(path: str | None) -> Check:
-    """The revision that is written into an image's labels comes from git."""
+    """git provides the revision in the labels of an image."""
     if path:
         return Check("git", Status.OK, path)
-    return Check("git", Status.WARNING, "not found", "install git: images are labelled with git's revision")
+    return Check("git", Status.WARNING, "not found", "install git: an image's labels name the git revision")
 
 
 def examine() -> list[Check]:
@@ -159,10 +138,10 @@ def examine() -> list[Check]:
         Check("Python", Status.OK, f"{platform.python_version()}, {sys.executable}"),
         check_cpus(_usable_cpus()),
         check_memory(_read("/proc/meminfo")),
-        check_bf16(_read("/proc/cpuinfo")),
+        check_bf16(cpus.read_model().bf16),
     ]
     disks = {"disk for .cache": CACHE}
-    if findings.endpoint.startswith("unix:"):  # an engine elsewhere has its disk elsewhere
+    if findings.endpoint.startswith("unix:"):  # the engine is on this machine, and so is its disk
         docker_root = findings.engine.root_dir if findings.engine else DEFAULT_DOCKER_ROOT
         disks["disk for Docker"] = Path(docker_root)
     for name, wanted in disks.items():
@@ -182,13 +161,8 @@ def _read(path: str) -> str:
         return ""
 
 
-def document(checks: Iterable[Check]) -> str:
-    """The JSON of --json."""
-    return json.dumps({"checks": [asdict(check) for check in checks]}, indent=2)
-
-
 def table(checks: Sequence[Check]) -> Table:
-    """One row a check."""
+    """One row for each check."""
     colours = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "red"}
     shown = Table("check", "status", "detail", "fix")
     for check in checks:
@@ -198,7 +172,7 @@ def table(checks: Sequence[Check]) -> Table:
 
 
 def run(*, as_json: bool) -> None:
-    """Prints the table or the JSON. Errors: Exit with 1 if a check is an error."""
+    """Print the table or the JSON. Raises Exit with 1 if a check is an error."""
     checks = examine()
     if as_json:
         print(document(checks))

@@ -1,14 +1,19 @@
-"""Finds what there is of Docker here: the engine that answers, the client, its plugins. Changes nothing."""
+"""Finds Docker on this machine: the engine, the client and its plugins; and the facts of the machine that matter.
+
+Changes nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from docker.errors import DockerException
@@ -18,28 +23,26 @@ from tooling.engine.client import connect, wants_tls
 
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 ANSWER_SECONDS = 15.0
+ROOT_DIRECTORY = Path("/")
 
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """A running engine's own description. `memory` is in bytes."""
+    """A running engine as `docker info` describes it."""
 
     version: str
-    api: str
     root_dir: str
     cgroup_version: int
     storage_driver: str
     cpus: int
-    memory: int
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Versions are as reported; None is what was not found.
+    """Versions are as reported. None: not found.
 
-    `chosen_by` names what selected the engine (DOCKER_HOST, DOCKER_TLS_VERIFY, a context); None for the local
-    default.
-    `problem` is the cause in one line if no engine answers.
+    `chosen_by`: the setting that selects the engine (DOCKER_HOST, DOCKER_TLS_VERIFY, a context). None for the
+    local default. `problem`: one line with the cause if no engine responds.
     """
 
     endpoint: str = DEFAULT_ENDPOINT
@@ -54,29 +57,102 @@ class Findings:
     mmdebstrap: str | None = None
 
 
-def version_tuple(text: str | None) -> tuple[int, ...]:
-    """`v2.26.1-4`, `26.1.5+dfsg1`, `0.13` as numbers; () for what has none."""
-    match = re.search(r"\d+(?:\.\d+)+", text or "")
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+@dataclass(frozen=True)
+class Host:
+    """The facts of this machine that decide whether ./inv may install and start Docker.
+
+    `os_id` and `version` are os-release's ID and the major number of VERSION_ID: None for Debian testing and
+    unstable.
+    """
+
+    os_id: str
+    version: int | None
+    name: str
+    root: bool
+    systemd: bool
+    docker_ce: bool = False
+    ca_certificates: bool = True
 
 
-def parse_engine(info: Mapping[str, Any], api: str) -> EngineFacts | None:
-    """From the engine's /info; None if no engine answered (the client then fills the document with zeros)."""
+def find(environ: Mapping[str, str] = os.environ) -> Findings:
+    """Query Docker through its client or, without a client, through the engine's socket.
+
+    Each query takes at most ANSWER_SECONDS.
+    """
+    host = environ.get("DOCKER_HOST")
+    dockerd = find_dockerd(environ)
+    dockerd_version = _run([dockerd, "--version"], environ)[0].strip() if dockerd else None
+    mmdebstrap = shutil.which("mmdebstrap", path=environ.get("PATH"))
+    if not shutil.which("docker", path=environ.get("PATH")):
+        engine, problem = _ask_engine(host or DEFAULT_ENDPOINT, environ)
+        return Findings(
+            endpoint=host or DEFAULT_ENDPOINT,
+            chosen_by="DOCKER_HOST" if host else None,
+            engine=engine,
+            problem=problem,
+            dockerd=dockerd_version,
+            mmdebstrap=mmdebstrap,
+        )
+    output, errors = _run(["docker", "info", "--format", "{{json .}}"], environ)
+    info = _json(output)
+    client = info.get("ClientInfo") or {}
+    context = client.get("Context") or "default"
+    chosen_by = "DOCKER_HOST" if host else f"the context {context!r}" if context != "default" else None
+    if not chosen_by and wants_tls(environ):
+        chosen_by = "DOCKER_TLS_VERIFY"
+    endpoint = host or DEFAULT_ENDPOINT
+    if chosen_by and not host:
+        inspect = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
+        endpoint = _run(inspect, environ)[0].strip() or context
+    engine = parse_engine(info)
+    plugins = parse_plugins(info)
+    if engine and "buildx" in plugins:
+        # The engine's builder has the name of the context. Another builder may be the current one.
+        buildkit = parse_buildkit(_run(["docker", "buildx", "inspect", context], environ)[0])
+    else:
+        buildkit = None
+    return Findings(
+        endpoint=endpoint,
+        chosen_by=chosen_by,
+        engine=engine,
+        problem=None if engine else _one_line(errors) or "no answer",
+        buildkit=buildkit,
+        client=client.get("Version") or _run(["docker", "--version"], environ)[0].strip() or "unknown",
+        compose=plugins.get("compose"),
+        buildx=plugins.get("buildx"),
+        dockerd=dockerd_version,
+        mmdebstrap=mmdebstrap,
+    )
+
+
+def find_dockerd(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The path of dockerd. Searches the system's directories even if the user's PATH omits them."""
+    return shutil.which("dockerd", path=f"{environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts | None, str | None]:
+    try:
+        client = connect(endpoint, timeout=int(ANSWER_SECONDS), environ=environ)
+        return parse_engine(client.info()), None
+    except (DockerException, UsageError, OSError) as error:
+        return None, _one_line(str(error))
+
+
+def parse_engine(info: Mapping[str, Any]) -> EngineFacts | None:
+    """The facts in the engine's /info. None if no engine responded: the client then prints zeros."""
     if not info.get("ServerVersion"):
         return None
     return EngineFacts(
         version=info["ServerVersion"],
-        api=api,
         root_dir=info.get("DockerRootDir", ""),
         cgroup_version=int(info.get("CgroupVersion") or 1),
         storage_driver=info.get("Driver", ""),
         cpus=int(info.get("NCPU") or 0),
-        memory=int(info.get("MemTotal") or 0),
     )
 
 
 def parse_plugins(info: Mapping[str, Any]) -> dict[str, str]:
-    """The client's plugins, name to version, from `docker info`."""
+    """The version of each of the client's plugins, by name, from `docker info`."""
     plugins = (info.get("ClientInfo") or {}).get("Plugins") or []
     return {plugin["Name"]: plugin.get("Version", "") for plugin in plugins if not plugin.get("Err")}
 
@@ -87,8 +163,14 @@ def parse_buildkit(inspect: str) -> str | None:
     return match[1] if match else None
 
 
+def version_tuple(text: str | None) -> tuple[int, ...]:
+    """`v2.26.1-4`, `26.1.5+dfsg1`, `0.13` as numbers; () for a text without a version."""
+    match = re.search(r"\d+(?:\.\d+)+", text or "")
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
-    """Standard output and error of a command that only reads; a command that hangs gives neither."""
+    """Standard output and error of a command that changes nothing. A command that hangs has no output."""
     try:
         done = subprocess.run(
             argv,
@@ -116,64 +198,37 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def find_dockerd(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The daemon's path. Searches the system's directories even if the user's PATH omits them."""
-    return shutil.which("dockerd", path=f"{environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
-
-
-def find(environ: Mapping[str, str] = os.environ) -> Findings:
-    """Asks the client, or without one the engine's socket; each question is bounded by ANSWER_SECONDS."""
-    host = environ.get("DOCKER_HOST")
-    dockerd = find_dockerd(environ)
-    dockerd_version = _run([dockerd, "--version"], environ)[0].strip() if dockerd else None
-    mmdebstrap = shutil.which("mmdebstrap", path=environ.get("PATH"))
-    if not shutil.which("docker", path=environ.get("PATH")):
-        engine, problem = _ask_engine(host or DEFAULT_ENDPOINT, environ)
-        return Findings(
-            endpoint=host or DEFAULT_ENDPOINT,
-            chosen_by="DOCKER_HOST" if host else None,
-            engine=engine,
-            problem=problem,
-            dockerd=dockerd_version,
-            mmdebstrap=mmdebstrap,
-        )
-    out, complaint = _run(["docker", "info", "--format", "{{json .}}"], environ)
-    info = _json(out)
-    client = info.get("ClientInfo") or {}
-    context = client.get("Context") or "default"
-    chosen_by = "DOCKER_HOST" if host else f"the context {context!r}" if context != "default" else None
-    if not chosen_by and wants_tls(environ):
-        chosen_by = "DOCKER_TLS_VERIFY"
-    endpoint = host or DEFAULT_ENDPOINT
-    if chosen_by and not host:
-        inspect = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-        endpoint = _run(inspect, environ)[0].strip() or context
-    api = _run(["docker", "version", "--format", "{{.Server.APIVersion}}"], environ)[0].strip()
-    engine = parse_engine(info, api)
-    plugins = parse_plugins(info)
-    if engine and "buildx" in plugins:
-        # The engine's own builder carries the context's name; another builder may be the current one.
-        buildkit = parse_buildkit(_run(["docker", "buildx", "inspect", context], environ)[0])
+def read_host(root_directory: Path = ROOT_DIRECTORY) -> Host:
+    """This machine."""
+    for place in ("etc/os-release", "usr/lib/os-release"):
+        path = root_directory / place
+        if path.is_file():
+            release = parse_os_release(path.read_text(encoding="utf-8"))
+            break
     else:
-        buildkit = None
-    return Findings(
-        endpoint=endpoint,
-        chosen_by=chosen_by,
-        engine=engine,
-        problem=None if engine else _one_line(complaint) or "no answer",
-        buildkit=buildkit,
-        client=client.get("Version") or _run(["docker", "--version"], environ)[0].strip() or "unknown",
-        compose=plugins.get("compose"),
-        buildx=plugins.get("buildx"),
-        dockerd=dockerd_version,
-        mmdebstrap=mmdebstrap,
+        release = {"ID": os.uname().sysname.lower(), "PRETTY_NAME": os.uname().sysname}
+    return host_from(release, root=os.geteuid() == 0, root_directory=root_directory)
+
+
+def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path) -> Host:
+    """The host of an os-release file and of a few paths under `root_directory`."""
+    major = release.get("VERSION_ID", "").partition(".")[0]
+    return Host(
+        os_id=release.get("ID", "unknown"),
+        version=int(major) if major.isdigit() else None,
+        name=release.get("PRETTY_NAME") or release.get("ID", "an unknown system"),
+        root=root,
+        systemd=(root_directory / "run/systemd/system").is_dir(),  # the test of sd_booted(3)
+        docker_ce=(root_directory / "var/lib/dpkg/info/docker-ce.list").is_file(),
+        ca_certificates=(root_directory / "etc/ssl/certs/ca-certificates.crt").is_file(),
     )
 
 
-def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts | None, str | None]:
-    try:
-        client = connect(endpoint, timeout=int(ANSWER_SECONDS), environ=environ)
-        with_api = client.version().get("ApiVersion", "")
-        return parse_engine(client.info(), with_api), None
-    except (DockerException, UsageError, OSError) as error:
-        return None, _one_line(str(error))
+def parse_os_release(text: str) -> dict[str, str]:
+    """KEY=value lines in shell quoting, see os-release(5). Skips other lines."""
+    fields = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith("#"):
+            fields[key] = "".join(shlex.split(value))
+    return fields

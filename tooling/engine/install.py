@@ -1,21 +1,30 @@
-"""Installs Debian's packages of Docker; on Debian 12, whose own are too old, those of Debian 13, pinned."""
+"""Installs Debian's packages of Docker.
+
+Debian 12's Docker is too old. There, an apt source for Debian 13 is added, pinned to the packages of Docker. It
+has the mirror and the key of the host's apt source for Debian 12.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
+from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
-from tooling.engine.apt_sources import APT, NEWER_PACKAGES, Source, newer_release, preferences, read_sources
 from tooling.engine.decide import MINIMUM_ENGINE
-from tooling.engine.find import version_tuple
-from tooling.engine.host import Host
+from tooling.engine.find import Host, version_tuple
 
+APT = Path("/etc/apt")
+
+# Without runc: Debian 13's needs a newer libc, and Debian 12's works with these packages.
+NEWER_PACKAGES = ("docker.io", "docker-cli", "docker-compose", "docker-buildx", "containerd")
 OWN_SUITE, NEWER_SUITE = "bookworm", "trixie"
 NAME = "cpu-train-stack-trixie"
 APT_LOG = CACHE / "apt.log"
@@ -23,61 +32,30 @@ _APT_GET = ("apt-get", "-o", "DPkg::Lock::Timeout=120")
 UPDATE = (*_APT_GET, "update")
 
 
-def install_argv(packages: Sequence[str]) -> tuple[str, ...]:
-    """Exactly these and what they need: nothing recommended, nothing else upgraded."""
-    return (*_APT_GET, "install", "-y", "--no-install-recommends", *packages)
+@dataclass(frozen=True)
+class Source:
+    """One entry of sources.list(5), in either format. `signed_by`: the path of a key, or the key."""
 
-
-def parse_candidate(policy: str) -> tuple[int, ...]:
-    """The version that apt would install, from `apt-cache policy PACKAGE`; () for none."""
-    match = re.search(r"^\s*Candidate: (\S+)", policy, re.MULTILINE)
-    return version_tuple(match[1]) if match else ()
-
-
-def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], policy: str) -> Mapping[Path, str]:
-    """What must be written under /etc/apt first, path to text: nothing, unless Debian 12's Docker is too old.
-
-    `policy` is `apt-cache policy docker.io`: the host may have a newer release's packages already.
-    """
-    if host.version != 12 or not set(packages) & set(NEWER_PACKAGES):
-        return {}
-    if parse_candidate(policy) >= MINIMUM_ENGINE:
-        return {}
-    source = newer_release(sources, own=OWN_SUITE, newer=NEWER_SUITE)
-    if source is None:
-        raise UsageError(
-            f"found no apt source of {OWN_SUITE} main under {APT}, whose mirror has Docker's newer packages; "
-            "add one, or install Docker Engine >= 25: https://docs.docker.com/engine/install/debian/"
-        )
-    return {
-        APT / "sources.list.d" / f"{NAME}.sources": source,
-        APT / "preferences.d" / NAME: preferences(NEWER_SUITE),
-    }
-
-
-def apt_cause(log: str) -> str:
-    """The first trouble in apt's output in one line: what it could not fetch goes before what follows from it."""
-    lines = log.splitlines()
-    for start in ("W: Failed to fetch", "E: Failed to fetch", "E:"):
-        for line in lines:
-            if line.startswith(start):
-                return line[2:].strip()
-    return lines[-1].strip() if lines else "no output"
+    types: tuple[str, ...]
+    uris: tuple[str, ...]
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str | None = None
 
 
 def install(packages: Sequence[str], host: Host, say: Say) -> None:
-    """Runs apt-get, saying so first. Errors: UsageError with apt's own cause; added sources are then removed."""
+    """Run apt-get, with one line for each step. If it fails, remove the added files and raise UsageError."""
     policy = subprocess.run(
         ("apt-cache", "policy", "docker.io"), capture_output=True, text=True, check=False, timeout=60
     ).stdout
     files = apt_files(packages, host, read_sources(), policy)
     if files:
         say(
-            f"writing {' and '.join(map(str, files))}: Debian 13's Docker packages from this host's own mirror, "
-            "and nothing else of Debian 13"
+            f"writing {' and '.join(map(str, files))}: Docker's packages of Debian 13 from this host's mirror, "
+            "and no other package of Debian 13"
         )
     for path, text in files.items():
-        _write(path, text)
+        write_atomic(path, text)
     CACHE.mkdir(parents=True, exist_ok=True)
     APT_LOG.write_text("", encoding="utf-8")
     try:
@@ -92,13 +70,6 @@ def install(packages: Sequence[str], host: Host, say: Say) -> None:
         raise
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.half")
-    half.write_text(text, encoding="utf-8")
-    half.replace(path)
-
-
 def _apt(argv: Sequence[str]) -> None:
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     with APT_LOG.open("a+", encoding="utf-8", errors="replace") as log:
@@ -108,3 +79,132 @@ def _apt(argv: Sequence[str]) -> None:
         log.seek(0)
         if done.returncode:
             raise UsageError(f"{' '.join([argv[0], *argv[3:]])} failed: {apt_cause(log.read())} (see {APT_LOG})")
+
+
+def install_argv(packages: Sequence[str]) -> tuple[str, ...]:
+    """Installs these packages and their dependencies, without recommended packages and without other upgrades."""
+    return (*_APT_GET, "install", "-y", "--no-install-recommends", *packages)
+
+
+def apt_cause(log: str) -> str:
+    """The cause in apt's output, in one line: a failed download first, because other errors follow from it."""
+    lines = log.splitlines()
+    for start in ("W: Failed to fetch", "E: Failed to fetch", "E:"):
+        for line in lines:
+            if line.startswith(start):
+                return line[2:].strip()
+    return lines[-1].strip() if lines else "no output"
+
+
+def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], policy: str) -> Mapping[Path, str]:
+    """The files to write under /etc/apt, text by path. None, unless Debian 12's Docker would be installed.
+
+    `policy` is the output of `apt-cache policy docker.io`: the host may already have a source of newer packages.
+    """
+    if host.version != 12 or not set(packages) & set(NEWER_PACKAGES):
+        return {}
+    if parse_candidate(policy) >= MINIMUM_ENGINE:
+        return {}
+    source = newer_release(sources, own=OWN_SUITE, newer=NEWER_SUITE)
+    if source is None:
+        raise UsageError(
+            f"found no apt source of {OWN_SUITE} main under {APT}: its mirror would have newer Docker packages; "
+            "add such a source, or install Docker Engine >= 25: https://docs.docker.com/engine/install/debian/"
+        )
+    return {
+        APT / "sources.list.d" / f"{NAME}.sources": source,
+        APT / "preferences.d" / NAME: preferences(NEWER_SUITE),
+    }
+
+
+def parse_candidate(policy: str) -> tuple[int, ...]:
+    """The version that apt would install, from `apt-cache policy PACKAGE`. Empty if there is none."""
+    match = re.search(r"^\s*Candidate: (\S+)", policy, re.MULTILINE)
+    return version_tuple(match[1]) if match else ()
+
+
+def newer_release(sources: Iterable[Source], *, own: str, newer: str) -> str | None:
+    """The text of a *.sources file for the suite `newer`, with mirror and key of the host's entry for `own`.
+
+    None if the host has no such entry. `Trusted: yes` is never copied: apt checks the signature.
+    """
+    for source in sources:
+        if "deb" in source.types and own in source.suites and "main" in source.components:
+            lines = ["Types: deb", f"URIs: {' '.join(source.uris)}", f"Suites: {newer}", "Components: main"]
+            if source.signed_by:
+                lines.append(f"Signed-By: {source.signed_by}")
+            return "\n".join(lines) + "\n"
+    return None
+
+
+def preferences(newer: str) -> str:
+    """The text of an apt_preferences(5) file: from the suite `newer`, apt installs NEWER_PACKAGES only."""
+    return (
+        f"Package: *\nPin: release n={newer}\nPin-Priority: -1\n\n"
+        f"Package: {' '.join(NEWER_PACKAGES)}\nPin: release n={newer}\nPin-Priority: 500\n"
+    )
+
+
+def read_sources(apt: Path = APT) -> list[Source]:
+    """The apt sources of the host: every file that apt reads under /etc/apt."""
+    parts = sorted((apt / "sources.list.d").glob("*")) if (apt / "sources.list.d").is_dir() else []
+    found: list[Source] = []
+    for path in [apt / "sources.list", *parts]:
+        if path.suffix in (".list", ".sources") and path.is_file():
+            text = path.read_text(encoding="utf-8")
+            found += parse_deb822(text) if path.suffix == ".sources" else parse_one_line(text)
+    return found
+
+
+def parse_one_line(text: str) -> list[Source]:
+    """The one-line format: `deb [signed-by=KEYRING arch=amd64] URI SUITE COMPONENT...`."""
+    found = []
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words or words[0] not in ("deb", "deb-src"):
+            continue
+        options: dict[str, str] = {}
+        rest = words[1:]
+        if rest and rest[0].startswith("["):
+            while rest:
+                word = rest.pop(0)
+                key, _, value = word.strip("[]").partition("=")
+                options[key] = value
+                if word.endswith("]"):
+                    break
+        if len(rest) >= 2:
+            signed_by = options.get("signed-by")
+            found.append(Source((words[0],), (rest[0],), (rest[1],), tuple(rest[2:]), signed_by))
+    return found
+
+
+def parse_deb822(text: str) -> list[Source]:
+    """The deb822 format of *.sources files: stanzas of `Types: URIs: Suites: Components: Signed-By:`."""
+    found = []
+    for stanza in _stanzas(text):
+        fields = {key.lower(): value for key, value in stanza}
+        if fields.get("enabled", "yes").strip().lower() in ("no", "false", "0", "off"):
+            continue
+        types, uris, suites, components = (
+            tuple(fields.get(key, "").split()) for key in ("types", "uris", "suites", "components")
+        )
+        if uris and suites:
+            found.append(Source(types, uris, suites, components, fields.get("signed-by", "").strip() or None))
+    return found
+
+
+def _stanzas(text: str) -> Iterable[list[tuple[str, str]]]:
+    stanza: list[tuple[str, str]] = []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if stanza:
+                yield stanza
+            stanza = []
+        elif line[0] in " \t" and stanza:  # a continuation of the field above
+            key, value = stanza[-1]
+            stanza[-1] = (key, f"{value}\n{line.rstrip()}")
+        else:
+            key, _, value = line.partition(":")
+            stanza.append((key.strip(), value.strip()))

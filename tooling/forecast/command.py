@@ -7,14 +7,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import console
 from tooling.basis.say import Say
 from tooling.forecast import published
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.request import SPEED_SPREAD, Plan, Request, document, make
 from tooling.forecast.step import fit, predict
+
+TABLE_WIDTH = 160
 
 
 def run(request: Request, as_json: bool, say: Say) -> None:
@@ -26,7 +28,7 @@ def run(request: Request, as_json: bool, say: Say) -> None:
     if as_json:
         sys.stdout.write(json.dumps(document(request, plan), indent=2) + "\n")
         return
-    _console().print(table(request, plan))
+    console(TABLE_WIDTH).print(table(request, plan))
     print(advice(request, plan))
     for warning in plan.warnings:
         say(f"warning: {warning}")
@@ -53,7 +55,7 @@ def run_published(as_json: bool) -> None:
         interval = f"{duration(row['low'])} to {duration(row['high'])}"
         times = (duration(row["published"]), duration(row["predicted"]), interval)
         shown.add_row(row["job"], str(row["nodes"]), *times, f"{row['off_by']:+.1%}", *_fitted(row))
-    _console().print(shown)
+    console(TABLE_WIDTH).print(shown)
     print("Predicted from the published time of one node and the network. Assumed:")
     for line in dict.fromkeys(line for job in published.JOBS for line in job.assumed):
         print(f"- {line}")
@@ -147,10 +149,3 @@ def duration(seconds: float) -> str:
 
 def _percent(estimate: Estimate) -> str:
     return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"
-
-
-def _console() -> Console:
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # do not wrap lines in a file
-    return console

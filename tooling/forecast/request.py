@@ -32,21 +32,28 @@ def node_counts(text: str) -> tuple[int, ...]:
 class Request:
     """The options, as typed. 0 means that a number was not given. Raises UsageError for values out of range."""
 
-    model: Annotated[str, "a name (bert-base, MiniLM, ...), a number of parameters (110M) or a config.json"] = ""
+    model: Annotated[
+        str, "required: a name (bert-base, MiniLM, ...), a number of parameters (110M) or a config.json"
+    ] = ""
     nodes: Annotated[str, "the numbers of nodes to compare"] = "1,2,4,8"
     network: Annotated[
         str, "bit rate of each node's network card (10g, 25g, 100g), optionally with the latency: 25g,40us"
     ] = "25g"
-    samples: Annotated[int, "training samples in one epoch"] = 0
+    samples: Annotated[int, "required: training samples in one epoch"] = 0
     epochs: Annotated[float, "epochs to train"] = 3.0
     seq_length: Annotated[int, "tokens in a sample"] = 128
     batch_size: Annotated[int, "samples in a batch of one rank"] = 32
     ranks_per_node: Annotated[int, "training processes on each node"] = 1
     eval_samples: Annotated[int, "samples of all evaluations together"] = 0
-    single_node_samples_per_second: Annotated[float, "the speed of one node, as `train` prints it"] = 0.0
-    cores: Annotated[int, "physical cores of a node"] = 0
-    ghz: Annotated[float, "clock rate of a core while all cores are busy"] = 0.0
-    isa: Annotated[str, "instructions for matrix products: avx2, avx512, avx512_bf16 or amx"] = ""
+    single_node_samples_per_second: Annotated[
+        float, "the speed of one node, as train prints it; default: a guess from --cores, --ghz and --isa"
+    ] = 0.0
+    cores: Annotated[int, "physical cores of a node; default: 16 or more"] = 0
+    ghz: Annotated[float, "clock rate in GHz while all cores are busy; required for a guess of the speed"] = 0.0
+    isa: Annotated[
+        str,
+        "instructions for matrix products: avx2, avx512, avx512_bf16 or amx; required for a guess of the speed",
+    ] = ""
     bf16_gradients: Annotated[bool, "exchange gradients in bf16, as train --ddp_comm_hook bf16 does"] = False
     fixed_seconds: Annotated[float, "seconds for start, tokenizing and checkpoints, the same on any cluster"] = (
         30.0

@@ -31,7 +31,7 @@ class Job:
 
     command: tuple[str, ...]
     hosts: Annotated[
-        str, "a file with one host on each line, named as in ~/.ssh/config; rank 0 runs on the first"
+        str, "required: a file with one host on each line, named as in ~/.ssh/config; rank 0 runs on the first"
     ] = ""
     ranks_per_node: Annotated[
         int | None, "training processes on each host; default: the slots in the file, else 1"

@@ -1,6 +1,7 @@
-"""The Debian base of an image: present, or pulled by digest, or built by mmdebstrap if no registry can be reached.
+"""The Debian base of an image: an image in the engine, or pulled by digest, or built by mmdebstrap.
 
-A registry that refuses the pull, or a pull that breaks, is an error that the user can fix.
+mmdebstrap is for machines that reach no registry. If a registry refuses a pull, or a pull breaks, the user can
+fix it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
-from tooling.engine import api
+from tooling.basis.say import Say, last_line
+from tooling.engine import api, docker
 from tooling.pins.pin import Pin
 
 # A registry that sends nothing for this long counts as unreachable.
@@ -51,9 +52,9 @@ class NoRegistryError(Exception):
 
 @dataclass(frozen=True)
 class Base:
-    """`reference` is the argument of FROM, `source` is how the image was obtained.
+    """`reference`: the argument of FROM. `source`: how the image was obtained.
 
-    `digest` is that of the manifest in the registry, or the image's ID for an image that is in no registry.
+    `digest`: of the manifest in the registry, or the image's ID if the image is in no registry.
     """
 
     reference: str
@@ -65,10 +66,10 @@ def ensure(pin: Pin, say: Say) -> Base:
     """The pin's base image, pulled or built if missing. Raises UsageError if that fails."""
     bootstrapped = f"cpu-train-stack-base:{pin.debian.suite}"
     official = Base(pin.base, pin.base.partition("@")[2], "registry")
-    if pin.base and image_id(pin.base):
+    if pin.base and docker.find_image(pin.base):
         return official
-    if identifier := image_id(bootstrapped):
-        return Base(bootstrapped, identifier, "mmdebstrap")
+    if image := docker.find_image(bootstrapped):
+        return Base(bootstrapped, image.id, "mmdebstrap")
     why = "no official base image is recorded"
     if pin.base:
         say(
@@ -84,13 +85,7 @@ def ensure(pin: Pin, say: Say) -> Base:
     say(f"{why}: building Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
     api.ensure_mmdebstrap(say)
     bootstrap(pin, bootstrapped)
-    return Base(bootstrapped, image_id(bootstrapped), "mmdebstrap")
-
-
-def image_id(reference: str) -> str:
-    """The ID of a local image, empty if there is none."""
-    argv = ["docker", "image", "inspect", "--format", "{{.Id}}", reference]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+    return Base(bootstrapped, docker.read_image(bootstrapped).id, "mmdebstrap")
 
 
 def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SECONDS) -> None:
@@ -121,7 +116,7 @@ def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SE
         if process.returncode == 0:
             return
         complaints.seek(0)
-        message = _last_line(complaints.read())
+        message = last_line(complaints.read())
         if os.fstat(output.fileno()).st_size == 0 and _NO_REGISTRY.search(message):
             raise NoRegistryError(message)
         fix = next((fix for text, fix in _REFUSALS if text in message), "fix the cause and retry")
@@ -140,35 +135,31 @@ def bootstrap(pin: Pin, tag: str) -> None:
         argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--mode={mode}"]
         argv += [*_merged_usr(pin), pin.debian.suite, str(archive)]
         try:
-            made = subprocess.run(
+            result = subprocess.run(
                 argv, capture_output=True, text=True, check=False, timeout=BOOTSTRAP_SECONDS, cwd=scratch
             )
         except subprocess.TimeoutExpired:
             raise UsageError(
-                f"mmdebstrap {pin.debian.suite} did not end within {BOOTSTRAP_SECONDS:g} s: "
+                f"mmdebstrap {pin.debian.suite} did not finish within {BOOTSTRAP_SECONDS:g} s: "
                 "check that Debian's mirror answers"
             ) from None
-        if made.returncode != 0:
-            why = _last_line(made.stderr)
-            raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {why}; check that Debian's mirror answers")
-        if image_id(tag):  # of another checkout: all checkouts share the first
+        if result.returncode != 0:
+            error = last_line(result.stderr)
+            raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {error}; check that Debian's mirror answers")
+        if docker.find_image(tag):  # from another checkout: all checkouts share the first
             return
         argv = ["docker", "import", str(archive), tag]
         imported = subprocess.run(argv, capture_output=True, text=True, check=False)
         if imported.returncode != 0:
-            raise UsageError(f"docker import of {tag} failed: {_last_line(imported.stderr)}")
+            raise UsageError(f"docker import of {tag} failed: {last_line(imported.stderr)}")
 
 
 def _merged_usr(pin: Pin) -> list[str]:
-    """Options for a /usr that is merged from the start.
+    """mmdebstrap's options for a /usr that is merged from the start.
 
-    Since Debian 12 init-system-helpers wants usrmerge, which brings all of perl with its headers (43 MB), or else
-    usr-is-merged, which is empty. Older releases want neither.
+    Since Debian 12, init-system-helpers depends on usrmerge, which installs perl with its headers (43 MB), or on
+    usr-is-merged, which is empty. Older releases depend on neither.
     """
     if pin.debian.number < 12 or not MERGED_USR_HOOK.is_dir():
         return []
     return [f"--hook-dir={MERGED_USR_HOOK}", "--include=usr-is-merged"]
-
-
-def _last_line(output: str) -> str:
-    return (output.strip().splitlines() or ["no message"])[-1]

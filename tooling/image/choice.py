@@ -1,17 +1,19 @@
-"""Which image a command runs: a pin's, built if it is not up to date, or one that was pushed, by its lock."""
+"""Which image a command runs: the image of a pin, or an image that ./inv push pushed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.engine.api import Engine
-from tooling.image import build
+from tooling.image import build, recipe
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
+from tooling.image.lock import ImageLock
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource
 
@@ -42,37 +44,40 @@ class Choice:
         if self.image_lock and (self.pin or self.set or self.torch_source != TorchSource.ROW):
             raise UsageError("--image-lock names the image: do not combine it with --pin, --set or --torch-source")
 
+    @cached_property
+    def source(self) -> Pin | ImageLock:
+        """The pin to build, or the lock of the image to pull."""
+        if self.image_lock:
+            return image_lock.read(Path(self.image_lock))
+        return choose.choose(self.pin, self.set, self.torch_source)
+
     @property
     def row(self) -> Pin | None:
-        """The pin; None if an image lock names the image."""
-        return None if self.image_lock else choose.choose(self.pin, self.set, self.torch_source)
+        """The pin, or None if an image lock names the image."""
+        return self.source if isinstance(self.source, Pin) else None
 
     @property
     def reference(self) -> str:
-        """What the engine knows the image by."""
-        row = self.row
-        return row.image if row else image_lock.read(Path(str(self.image_lock))).image
+        """The name of the image in the engine."""
+        return self.source.image
 
     @property
     def backend(self) -> str:
         """The default process group of the image: ccl, or gloo for an image without ccl."""
-        row = self.row
-        ccl = row.ccl if row else image_lock.read(Path(str(self.image_lock))).labels.get(build.CCL_LABEL)
+        ccl = self.source.ccl if isinstance(self.source, Pin) else self.source.labels.get(recipe.CCL_LABEL)
         return "gloo" if ccl == Ccl.NONE else "ccl"
 
     @property
     def typed(self) -> str:
-        """The options that are not the default, for a command that repeats them."""
+        """The options that differ from the defaults, as text for a command line."""
         words = [f"--pin {self.pin}"] if self.pin else []
         words += [f"--set {assignment}" for assignment in self.set]
         words += [f"--torch-source {self.torch_source}"] if self.torch_source != TorchSource.ROW else []
         words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
         return "".join(f" {word}" for word in words)
 
-
-def image(choice: Choice, engine: Engine, say: Say) -> Image:
-    """The chosen image, present in the engine. Raises UsageError with one line where it cannot be had."""
-    pin = choice.row
-    if pin is None:
-        return image_lock.fetch(image_lock.read(Path(str(choice.image_lock))), engine, say)
-    return build.build(pin, say)
+    def ensure_image(self, engine: Engine, say: Say) -> Image:
+        """The image in the engine. Builds the pin if its image is not up to date, or pulls the locked image."""
+        if isinstance(self.source, Pin):
+            return build.build(self.source, say)
+        return image_lock.fetch(self.source, engine, say)

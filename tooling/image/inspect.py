@@ -1,4 +1,4 @@
-"""What is in an image: asked of the image itself, never of what it was built from."""
+"""Lists the contents of an image by running the image, so that a push describes what it pushes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.basis.say import last_line
 from tooling.engine import docker
-from tooling.image.build import BACKEND
-from tooling.pins.pin import Ccl, Pin
+from tooling.pins.pin import Pin
 
-INVENTORY = ROOT / "tooling" / "image" / "probe.py"
+PROBE = ROOT / "tooling" / "image" / "probe.py"
 PYTHON = "/opt/venv/bin/python"
-INVENTORY_SECONDS = 120.0
-# Two ranks start for each backend, on a machine that may be busy.
+PROBE_SECONDS = 120.0
+# The doctor starts two ranks for each backend, on a machine that may be busy.
 DOCTOR_SECONDS = 600.0
-# What decides how a container runs. Labels do not, and an image that only differs in them is the same.
+# The configuration that changes how a container runs. Images that differ only in labels have the same content.
 CONFIGURATION = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """`apt` and `python_packages`: rows of tooling.image.probe."""
+    """The output of tooling.image.probe. `apt` and `python_packages`: one mapping for each package."""
 
     pin: str
     python: str
@@ -38,33 +37,29 @@ class Inventory:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version by canonical name of every Python package."""
+        """The version of every Python package by canonical name."""
         return {canonicalize_name(row["name"]): row["version"] for row in self.python_packages}
 
 
 def content_sha256(reference: str) -> str:
-    """The sum of a local image's layers and configuration, without its labels."""
-    document = _inspect(reference)
-    configuration = {key: document["Config"].get(key) for key in CONFIGURATION}
-    text = json.dumps([document["RootFS"]["Layers"], configuration], sort_keys=True)
+    """The sha256 of a local image's layers and configuration, without its labels."""
+    image = docker.read_image(reference)
+    configuration = {key: image.configuration.get(key) for key in CONFIGURATION}
+    text = json.dumps([image.layers, configuration], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def layers(reference: str) -> list[str]:
-    """The digests of a local image's uncompressed layers, the base's first."""
-    return list(_inspect(reference)["RootFS"]["Layers"])
-
-
 def inventory(reference: str) -> Inventory:
-    """Starts the image and asks it. Raises UsageError if it cannot answer."""
+    """Run tooling.image.probe in the image. Raises UsageError if it fails."""
     arguments = ["--network=none", "--interactive", "--entrypoint", PYTHON]
-    with INVENTORY.open("rb") as script:
+    with PROBE.open("rb") as script:
         argv = ["-I", "-"]
         result = docker.run(
-            reference, argv, arguments, subprocess.PIPE, subprocess.PIPE, INVENTORY_SECONDS, stdin=script
+            reference, argv, arguments, subprocess.PIPE, subprocess.PIPE, PROBE_SECONDS, stdin=script
         )
     if result.returncode != 0:
-        raise UsageError(f"{reference} cannot list its packages: {_last_line(result.stderr)}")
+        error = last_line(result.stderr.decode(errors="replace"))
+        raise UsageError(f"{reference} cannot list its packages: {error}")
     document = json.loads(result.stdout)
     return Inventory(
         document["pin"],
@@ -76,42 +71,28 @@ def inventory(reference: str) -> Inventory:
 
 
 def doctor(reference: str) -> list[Mapping[str, str]]:
-    """The checks of the image's own `doctor --json`."""
+    """The checks in the output of the image's `doctor --json`."""
     result = docker.run(
         reference, ["doctor", "--json"], ["--network=none"], subprocess.PIPE, subprocess.PIPE, DOCTOR_SECONDS
     )
     try:
         return list(json.loads(result.stdout)["checks"])
     except (ValueError, KeyError):
-        raise UsageError(f"{reference}: its doctor printed no report: {_last_line(result.stderr)}") from None
+        error = last_line(result.stderr.decode(errors="replace"))
+        raise UsageError(f"{reference}: doctor --json printed no report: {error}") from None
 
 
 def mismatch(pin: Pin, found: Inventory, checks: Sequence[Mapping[str, str]]) -> str | None:
-    """What the running image has that its row has not, in words; None where they agree."""
+    """A message with the first difference between the running image and its row, or None."""
     expected = {"pin": pin.name, "python": pin.python, "debian": str(pin.debian.number)}
     for name, value in expected.items():
         if (was := getattr(found, name)) != value:
             return f"{name} is {was!r}, the row has {value!r}"
-    packages = {canonicalize_name(name): version for name, version in pin.packages.items()}
-    if pin.ccl is Ccl.BINDINGS:
-        packages[canonicalize_name(BACKEND)] = pin.packages["torch"].partition("+")[0]
-    for package, version in packages.items():
-        if (has := found.versions.get(package)) != version:
-            return f"{package} is {has or 'missing'}, the row has {version}"
+    for name, version in {**pin.packages, **pin.compiled_packages}.items():
+        if (has := found.versions.get(canonicalize_name(name))) != version:
+            return f"{name} is {has or 'missing'}, the row has {version}"
     by_name = {check["name"]: check for check in checks}
     if by_name.get("versions", {}).get("status") != "ok":
-        return f"its doctor's versions are not ok: {by_name.get('versions', {}).get('detail', 'not checked')}"
+        return f"its doctor reports wrong versions: {by_name.get('versions', {}).get('detail', 'not checked')}"
     failed = [check for check in checks if check["status"] == "error"]
-    return f"its doctor finds: {failed[0]['name']}: {failed[0]['detail']}" if failed else None
-
-
-def _inspect(reference: str) -> dict[str, Any]:
-    argv = ["docker", "image", "inspect", "--format", "{{json .}}", reference]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise UsageError(f"image {reference} is not in the engine: build it with ./inv build")
-    return dict(json.loads(result.stdout))
-
-
-def _last_line(output: bytes) -> str:
-    return (output.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    return f"its doctor reports an error: {failed[0]['name']}: {failed[0]['detail']}" if failed else None

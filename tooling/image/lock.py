@@ -1,4 +1,4 @@
-"""image.lock.json: which image was pushed. Written by ./inv push, taken as --image-lock by what runs it."""
+"""image.lock.json: which image was pushed. ./inv push writes the file, and --image-lock reads it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import Say
+from tooling.engine import docker
 from tooling.engine.api import Engine
-from tooling.image import build, registry
 from tooling.image.build import Image
 from tooling.image.registry import Registry, Target
 
@@ -22,7 +22,7 @@ _SUM = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ImageLock:
-    """`image` is HOST/NAME@sha256:…, `tag` the complete immutable tag, `revision` the commit, sums are in hex."""
+    """`image`: HOST/NAME@sha256:…. `tag`: HOST/NAME:TAG, which never moves. `revision`: the commit."""
 
     image: str
     tag: str
@@ -33,12 +33,12 @@ class ImageLock:
 
 
 def write(lock: ImageLock, path: Path) -> None:
-    """Replaces the file at once."""
+    """Replace the file atomically."""
     write_atomic(path, json.dumps(asdict(lock), indent=2) + "\n")
 
 
 def read(path: Path) -> ImageLock:
-    """Raises UsageError with one line if the file is not one that ./inv push wrote."""
+    """Read a file that ./inv push wrote. Raises UsageError if it is another file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         lock = ImageLock(**document)
@@ -58,12 +58,12 @@ def read(path: Path) -> ImageLock:
 
 
 def fetch(lock: ImageLock, engine: Engine, say: Say) -> Image:
-    """The locked image, pulled by its digest unless it is here; its labels must be the lock's."""
+    """The locked image, pulled by its digest if it is not in the engine. Its labels must be those in the lock."""
     target, _, digest = lock.image.partition("@")
-    if registry.present(engine.endpoint, lock.image) is None:
+    if docker.find_image(lock.image) is None:
         say(f"pulling {lock.image}")
         Registry(engine.endpoint, Target.parse(target)).pull(digest)
-    found = build.inspect(lock.image)
-    if found is None or found[1] != lock.labels:
+    image = docker.read_image(lock.image)
+    if image.labels != lock.labels:
         raise UsageError(f"the labels of {lock.image} differ from its lock: push the image again")
-    return Image(lock.image, found[0], found[2], built=False, seconds=0.0)
+    return Image(lock.image, image.id, image.size_bytes, built=False, seconds=0.0)

@@ -1,4 +1,4 @@
-"""Says what is installed: run inside an image by the image's own Python, 3.9 or later, on standard input.
+"""A program that lists the installed packages. The Python of an image, 3.9 or later, reads it from standard input.
 
 Prints one JSON document: `pin` (of the entrypoints), `python`, `debian`, `apt` and `python_packages`.
 """
@@ -24,7 +24,7 @@ def apt() -> list[dict[str, str]]:
 
 
 def python_packages() -> list[dict[str, str]]:
-    """Every distribution of this interpreter, by name; of two with one name, the one that is imported."""
+    """Every distribution of this Python, by name. Of two with the same name, the one that Python imports."""
     found: dict[str, dict[str, str]] = {}
     for distribution in metadata.distributions():
         about = distribution.metadata
@@ -39,7 +39,7 @@ def python_packages() -> list[dict[str, str]]:
 
 
 def debian() -> str:
-    """The release's number; Debian's own image says it in os-release."""
+    """The number of the Debian release, from os-release."""
     release = Path("/etc/os-release").read_text(encoding="utf-8")
     fields = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
     return fields["VERSION_ID"].strip('"')

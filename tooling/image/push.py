@@ -1,6 +1,6 @@
-"""`./inv push`: pushes an image that was built from this commit, tested here and inspected while it runs.
+"""`./inv push`: pushes an image that was built from this commit, tested on this machine and inspected.
 
-The tag is never moved and never overwritten. image.lock.json is written last: only if everything holds.
+A push never moves and never overwrites a tag. It writes image.lock.json last, after all checks.
 """
 
 from __future__ import annotations
@@ -11,47 +11,45 @@ from pathlib import Path
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import Say
-from tooling.engine import api
-from tooling.image import build, inspect
+from tooling.engine import api, docker
+from tooling.image import build, inspect, recipe
 from tooling.image import lock as image_lock
-from tooling.image.choice import Choice
 from tooling.image.lock import ImageLock
 from tooling.image.registry import Registry, Target
-from tooling.pins import choose, status
+from tooling.pins import status
+from tooling.pins.pin import Pin
 
 LOCK_FILE = "image.lock.json"
 SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
 
 
-def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None:
-    """Checks, pushes, reads back, writes image.lock.json and image.spdx.json into the folder `output`."""
+def run(target: str, pin: Pin, alias: bool, output: str, say: Say) -> None:
+    """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`."""
     if not target:
         raise UsageError("push needs --registry HOST[:PORT]/NAME")
     where = Target.parse(target)
     folder = Path(output)
     if not folder.is_dir():
         raise UsageError(f"--output is {output!r}, expected an existing folder")
-    pin = choose.choose(choice.pin, (), choice.torch_source)
     revision = clean_revision()
-    docker = api.ensure(say)
-    repository = Registry(docker.endpoint, where)
+    repository = Registry(api.ensure(say).endpoint, where)
     tag = tag_of(pin.name, revision)
-    repository.refuse_taken(tag)  # before the long checks, and again by the push itself
+    repository.refuse_taken(tag)  # before the long checks; the push checks again
     image = build.build(pin, say, of_this_commit=True)
     content = inspect.content_sha256(image.id)
     if not status.is_tested(content):
-        raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo{choice.typed} first")
-    say(f"inspecting {image.tag} while it runs")
+        raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo {pin.options} first")
+    say(f"inspecting {image.tag}: running its doctor and listing its packages")
     found = inspect.inventory(image.id)
     if problem := inspect.mismatch(pin, found, inspect.doctor(image.id)):
         raise UsageError(f"{image.tag} does not match its row: {problem}; nothing was pushed")
     from tooling.image import sbom  # spdx-tools takes 0.4 s to import
 
-    labels = sbom.labels_of(image.id)
+    labels = docker.read_image(image.id).labels
     bill = sbom.document(f"{where}:{tag}", content, labels, found)
     # The tag is derived from the running image, not from the build arguments.
-    tag = tag_of(found.pin, labels[build.REVISION_LABEL])
+    tag = tag_of(found.pin, labels[recipe.REVISION_LABEL])
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag, say)
     if alias:
@@ -60,7 +58,7 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
         image=f"{where}@{digest}",
         tag=f"{where}:{tag}",
         pin=found.pin,
-        revision=labels[build.REVISION_LABEL],
+        revision=labels[recipe.REVISION_LABEL],
         labels=labels,
         sbom_sha256=hashlib.sha256(bill.encode()).hexdigest(),
     )
@@ -71,16 +69,14 @@ def run(target: str, choice: Choice, alias: bool, output: str, say: Say) -> None
 
 def tag_of(pin: str, revision: str) -> str:
     """<project version>-<pin>-<commit>."""
-    return f"{build.project_version()}-{pin}-{revision[:REVISION_CHARACTERS]}"
+    return f"{recipe.project_version()}-{pin}-{revision[:REVISION_CHARACTERS]}"
 
 
 def clean_revision() -> str:
-    """The commit that is checked out. Raises UsageError if the tree has anything else in it."""
-    revision = build.revision()[0]
+    """The commit that is checked out. Raises UsageError if the tree has uncommitted changes."""
+    revision = recipe.revision()[0]
     if revision == "unknown":
-        raise UsageError("this is not a git checkout: an image is pushed under the commit from which it was built")
-    if revision.endswith(build.DIRTY):
-        raise UsageError(
-            "the tree is dirty (git status): commit first, so that the tag identifies the image's contents"
-        )
+        raise UsageError("this is not a git checkout: the tag of a pushed image names the commit")
+    if revision.endswith(recipe.DIRTY):
+        raise UsageError("the tree is dirty (git status): commit first, because the tag names the commit")
     return revision

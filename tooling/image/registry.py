@@ -1,13 +1,12 @@
-"""A registry through the engine: look up a tag, push without overwriting, read the digest back twice.
+"""Pushes to a registry through the engine: never overwrites a tag, and verifies the digest of each push.
 
-The engine speaks to the registry, with the credentials of Docker's own store (docker login): none passes through
-here. A registry without TLS is the engine's decision too: it takes one on loopback.
+The engine connects to the registry, with the credentials of docker login. The engine also decides whether it
+accepts a registry without TLS: by default only on loopback.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,18 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, NotFound
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
+from tooling.engine import docker
 from tooling.engine.client import connect
 
 # The engine tries each layer five times, with pauses of 5 to 20 seconds, and reports progress every second.
 SILENCE_SECONDS = 120
 PROGRESS_STEP = 0.1
 # Registries have no "push only if the tag is new". To detect two pushes of one tag at the same time, each push
-# checks the tag before its layers, every LOOK_SECONDS meanwhile, and SETTLE_SECONDS after: at most one succeeds.
-LOOK_SECONDS = 1.0
+# checks the tag before it starts, every CHECK_SECONDS while it runs, and SETTLE_SECONDS after: at most one
+# succeeds.
+CHECK_SECONDS = 1.0
 SETTLE_SECONDS = 3.0
 
 _TARGET = re.compile(
@@ -81,17 +82,17 @@ class Registry:
         self.client = connect(endpoint, timeout=SILENCE_SECONDS)
 
     def digest(self, tag: str) -> str | None:
-        """What the registry itself gives as the digest of a tag, by HEAD; None if there is no such tag."""
-        with self._explained(f"looking {self.target}:{tag} up"):
+        """The digest of a tag from the registry (a HEAD request), or None if the tag does not exist."""
+        with self._explained(f"looking up {self.target}:{tag}"):
             try:
                 return str(self.client.images.get_registry_data(f"{self.target}:{tag}").id)
             except NotFound:
                 return None
 
     def push(self, image_id: str, tag: str, say: Say, *, moving: bool = False) -> str:
-        """Pushes a local image under a tag and returns its digest, which the registry and a pull confirm.
+        """Push a local image under a tag. Returns its digest, after a pull and the registry have confirmed it.
 
-        Raises UsageError if the tag exists or appears during the push. A `moving` tag is overwritten.
+        Raises UsageError if the tag exists, or appears during the push. Overwrites a `moving` tag.
         """
         reference = f"{self.target}:{tag}"
         if not moving:
@@ -101,7 +102,7 @@ class Registry:
             try:
                 pushed = self._stream(tag, say, moving)
             finally:
-                remove_tag(reference)
+                docker.remove_image(reference)
         self.pull(pushed, image_id)
         if not moving:
             time.sleep(SETTLE_SECONDS)
@@ -115,14 +116,14 @@ class Registry:
 
     def refuse_taken(self, tag: str) -> None:
         """Raises UsageError if the tag exists in the registry."""
-        if there := self.digest(tag):
-            raise self._taken(tag, there)
+        if digest := self.digest(tag):
+            raise self._taken(tag, digest)
 
-    def _taken(self, tag: str, there: str) -> UsageError:
-        return UsageError(f"{self.target}:{tag} exists already ({there}): an immutable tag is never pushed twice")
+    def _taken(self, tag: str, digest: str) -> UsageError:
+        return UsageError(f"{self.target}:{tag} already exists ({digest}): an immutable tag is never pushed twice")
 
     def pull(self, digest: str, image_id: str | None = None) -> str:
-        """Pulls by digest; returns the reference. Raises UsageError if it is not the image `image_id`."""
+        """Pull by digest. Returns the reference. Raises UsageError if the pulled image is not `image_id`."""
         reference = f"{self.target}@{digest}"
         with self._explained(f"pulling {reference}"):
             found = str(self.client.images.pull(reference).id)
@@ -132,8 +133,8 @@ class Registry:
 
     def _stream(self, tag: str, say: Say, moving: bool) -> str:
         progress = _Progress(say)
-        digest = there = None
-        looked = time.monotonic()
+        digest = existing = None
+        checked = time.monotonic()
         lines = self.client.images.push(str(self.target), tag=tag, stream=True, decode=True)
         try:
             for line in lines:
@@ -141,20 +142,20 @@ class Registry:
                     raise DockerException(line["error"])
                 digest = line.get("aux", {}).get("Digest", digest)
                 progress.see(line)
-                if moving or digest or time.monotonic() - looked < LOOK_SECONDS:
+                if moving or digest or time.monotonic() - checked < CHECK_SECONDS:
                     continue
                 # The tag may come from this push, whose last lines then follow at once.
-                if there:
-                    raise self._taken(tag, there)
+                if existing:
+                    raise self._taken(tag, existing)
                 with suppress(UsageError):  # the engine retries after a network failure
-                    there = self.digest(tag)
-                looked = time.monotonic()
+                    existing = self.digest(tag)
+                checked = time.monotonic()
         finally:
             lines.close()  # the engine aborts a push when its client disconnects
-        if there and digest and there != digest:
-            raise self._taken(tag, there)
+        if existing and digest and existing != digest:
+            raise self._taken(tag, existing)
         if digest is None:
-            raise DockerException("the engine's push ended without a digest")
+            raise DockerException("the push ended without a digest")
         return str(digest)
 
     @contextmanager
@@ -162,17 +163,17 @@ class Registry:
         try:
             yield
         except (DockerException, requests.RequestException) as error:
-            said = error.explanation if isinstance(error, APIError) and error.explanation else str(error)
-            said = " ".join(str(said).split())
-            meaning = next((meaning for needle, meaning in _CAUSES if needle in said), None)
+            reason = error.explanation if isinstance(error, APIError) and error.explanation else str(error)
+            reason = " ".join(str(reason).split())
+            meaning = next((meaning for needle, meaning in _CAUSES if needle in reason), None)
             if isinstance(error, requests.Timeout):
                 meaning = f"no response for {SILENCE_SECONDS} s: check the network"
             why = meaning.format(host=self.target.host) if meaning else "unexpected error"
-            raise UsageError(f"{doing}: {self.target.host}: {why} ({said})") from None
+            raise UsageError(f"{doing}: {self.target.host}: {why} ({reason})") from None
 
 
 class _Progress:
-    """A line for each tenth of what is sent; layers that the registry already has do not count."""
+    """Reports each tenth of a push. Layers that the registry already has do not count."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -184,22 +185,9 @@ class _Progress:
         if line.get("status") == "Pushing" and detail.get("total"):
             self.layers[line["id"]] = (min(detail["current"], detail["total"]), detail["total"])
         elif str(line.get("status")).startswith("Retrying in 5 "):
-            self.say(f"  layer {line['id']} failed, trying again")
+            self.say(f"  layer {line['id']} failed: retrying")
         sent = sum(current for current, _ in self.layers.values())
         total = sum(size for _, size in self.layers.values())
         if total and sent / total >= self.reported + PROGRESS_STEP:
             self.reported = sent / total
             self.say(f"  {sent / 1e6:.0f} of {total / 1e6:.0f} MB (before compression)")
-
-
-def remove_tag(reference: str) -> None:
-    """Removes a local tag. The image stays while another tag names it."""
-    subprocess.run(["docker", "image", "rm", reference], capture_output=True, check=False)
-
-
-def present(endpoint: str, reference: str) -> str | None:
-    """The ID of a local image, None if there is none."""
-    try:
-        return str(connect(endpoint).images.get(reference).id)
-    except ImageNotFound:
-        return None

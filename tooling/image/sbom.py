@@ -1,7 +1,7 @@
-"""`./inv sbom`: an image's Debian and Python packages as SPDX 2.3 JSON, made and validated with spdx-tools.
+"""`./inv sbom`: an image's Debian and Python packages as SPDX 2.3 JSON, validated with spdx-tools.
 
-The same image gives the same document, byte for byte: its time is the one in the image's label, and its name space
-ends in the sum of what the image holds.
+The document of an image is always the same, byte for byte: its time is in the image's label, and its namespace
+ends with the sha256 of the image's content.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
-from tooling.engine import api
-from tooling.image import build, inspect
-from tooling.image.choice import Choice
+from tooling.engine import api, docker
+from tooling.image import build, inspect, recipe
 from tooling.image.inspect import Inventory
-from tooling.pins import choose
+from tooling.pins.pin import Pin
 
 NAME_SPACE = "https://spdx.org/spdxdocs/cpu-train-stack"
 CREATED_LABEL = "org.opencontainers.image.created"
@@ -45,37 +44,34 @@ IMAGE_ID = "SPDXRef-image"
 LICENSES = get_spdx_licensing()
 
 
-def run(choice: Choice, output: str | None, say: Say) -> None:
-    """Writes the bill of materials of a pin's image, which is built if it is not up to date."""
-    pin = choose.choose(choice.pin, (), choice.torch_source)
+def run(pin: Pin, output: str | None, say: Say) -> None:
+    """Write the bill of materials of a pin's image. Builds the image if it is not up to date."""
     api.ensure(say)
     image = build.build(pin, say)
     path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"
     if path.is_dir():
-        raise UsageError(f"--output is {output!r}, a folder: expected a file's name")
+        raise UsageError(f"--output is {output!r}, a folder: give the name of a file")
     say(f"listing the packages of {image.tag}")
     found = inspect.inventory(image.tag)
+    labels = docker.read_image(image.tag).labels
     try:
-        write_atomic(path, document(image.tag, inspect.content_sha256(image.tag), labels_of(image.tag), found))
+        write_atomic(path, document(image.tag, inspect.content_sha256(image.tag), labels, found))
     except OSError as error:
         raise UsageError(f"--output {path} cannot be written: {error.strerror or error}") from None
     say(f"wrote {path}: {len(found.apt)} Debian and {len(found.python_packages)} Python packages")
 
 
-def labels_of(reference: str) -> dict[str, str]:
-    """A local image's labels."""
-    found = build.inspect(reference)
-    return found[1] if found else {}
-
-
 def document(name: str, content: str, labels: Mapping[str, str], found: Inventory) -> str:
-    """The SPDX 2.3 JSON of an image's inventory. Raises UsageError if the library finds it invalid."""
+    """The SPDX 2.3 JSON of an image's inventory. Raises UsageError if spdx-tools finds a mistake.
+
+    `content`: tooling.image.inspect.content_sha256.
+    """
     creation = CreationInfo(
         spdx_version="SPDX-2.3",
         spdx_id="SPDXRef-DOCUMENT",
         name=name,
         document_namespace=f"{NAME_SPACE}/{quote(found.pin)}/{content}",
-        creators=[Actor(ActorType.TOOL, f"cpu-train-stack-{build.project_version()}")],
+        creators=[Actor(ActorType.TOOL, f"cpu-train-stack-{recipe.project_version()}")],
         created=_time(labels.get(CREATED_LABEL, "")),
     )
     root = Package(
@@ -89,10 +85,10 @@ def document(name: str, content: str, labels: Mapping[str, str], found: Inventor
     parts = [_apt(row, found.debian) for row in found.apt] + [_python(row) for row in found.python_packages]
     relations = [Relationship("SPDXRef-DOCUMENT", RelationshipType.DESCRIBES, IMAGE_ID)]
     relations += [Relationship(IMAGE_ID, RelationshipType.CONTAINS, part.spdx_id) for part in parts]
-    made = Document(creation, packages=[root, *parts], relationships=relations)
-    if problems := validate_full_spdx_document(made, "SPDX-2.3"):
+    bill = Document(creation, packages=[root, *parts], relationships=relations)
+    if problems := validate_full_spdx_document(bill, "SPDX-2.3"):
         raise UsageError(f"the bill of materials of {name} is not SPDX 2.3: {problems[0].validation_message}")
-    return json.dumps(DocumentConverter().convert(made), indent=2) + "\n"
+    return json.dumps(DocumentConverter().convert(bill), indent=2) + "\n"
 
 
 def _apt(row: Mapping[str, str], debian: str) -> Package:
@@ -109,7 +105,7 @@ def _python(row: Mapping[str, str]) -> Package:
     if row["license"]:
         try:
             package.license_declared = LICENSES.parse(row["license"], validate=True)
-        except ExpressionError:  # a name that is in no list of SPDX: what it means, nobody can say for sure
+        except ExpressionError:  # not a license identifier of SPDX
             package.license_comment = f"declared as {row['license']!r}"
     return package
 
@@ -127,13 +123,13 @@ def _package(identifier: str, row: Mapping[str, str], url: str) -> Package:
 
 
 def _word(name: str) -> str:
-    """What an SPDX identifier may hold: letters, digits, dots and hyphens."""
+    """A name with the characters of an SPDX identifier: letters, digits, dots and hyphens."""
     return "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
 
 
 def _time(created: str) -> datetime:
-    """The label's time in UTC; the beginning of 1970 where an image has none, rather than a time of day."""
+    """The label's time in UTC. The beginning of 1970 for an image without the label, never the current time."""
     try:
         return datetime.fromisoformat(created).astimezone(UTC).replace(tzinfo=None)
     except ValueError:
-        return datetime(1970, 1, 1)  # naive, but in UTC: what the library takes
+        return datetime(1970, 1, 1)  # UTC without a time zone, as spdx-tools expects

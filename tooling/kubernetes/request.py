@@ -45,8 +45,12 @@ class Request:
     ranks_per_node: Annotated[
         str, "training processes in each pod; default: one for each NUMA node (mpijob: 1)"
     ] = ""
-    cpus: Annotated[int, "CPUs of each pod (request and limit); leave some of the node's CPUs for the system"] = 0
-    memory: Annotated[str, "memory of each pod (request and limit), including /dev/shm: for example 128Gi"] = ""
+    cpus: Annotated[
+        int, "required: CPUs of each pod (request and limit); leave some of the node's CPUs for the system"
+    ] = 0
+    memory: Annotated[
+        str, "required: memory of each pod (request and limit), including /dev/shm, for example 128Gi"
+    ] = ""
     node_cpus: Annotated[
         int, "hardware threads of a node, which determine the size of /dev/shm; default: twice --cpus"
     ] = 0

@@ -136,7 +136,7 @@ def _refusal(pins: tuple[str, ...], where: str, _name: str, row: Any) -> str:
 def _pin(
     known_sources: Mapping[str, Source], advisories: tuple[Advisory, ...], where: str, name: str, row: Any
 ) -> Pin:
-    _check_text(where, "a pin's name", name, _PIN_NAME, "what an image's tag may hold, such as 2.13")
+    _check_text(where, "a pin's name", name, _PIN_NAME, "characters of an image's tag, such as 2.13")
     _table(where, row, _PIN_KEYS, _OPTIONAL_PIN_KEYS)
     _check_choice(where, "debian", row["debian"], tuple(DEBIAN_RELEASES))
     release = DEBIAN_RELEASES[row["debian"]]
@@ -204,7 +204,7 @@ def _texts(where: str, value: Any, pattern: re.Pattern[str], expected: str) -> I
 def _table(
     where: str, value: Any, required: tuple[str, ...] | None = None, optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Returns `value`, which must be a table: with all keys of `required`, and no others than those of `optional`.
+    """Returns `value`, which must be a table with all keys of `required`. Other keys must be in `optional`.
 
     With `required` None, a table may have any keys.
     """

@@ -149,6 +149,14 @@ class Pin:
         return _requirements(self.build_packages)
 
     @property
+    def compiled_packages(self) -> dict[str, str]:
+        """What is compiled into the image: this project's bindings. Their distribution has the name of Intel's.
+
+        Their version is the version of torch.
+        """
+        return {INTEL_BINDINGS: self.packages["torch"].partition("+")[0]} if self.ccl is Ccl.BINDINGS else {}
+
+    @property
     def advisories(self) -> tuple[Advisory, ...]:
         """The advisories that apply to the versions in `packages`."""
         return tuple(advisory for advisory in self.known_advisories if advisory.applies_to(self.packages))
@@ -162,6 +170,13 @@ class Pin:
     def shared_tag(self) -> str:
         """A tag without the checkout's identity, for commands that users type. The last ./inv build moves it."""
         return f"cpu-train-stack:{self.name}"
+
+    @property
+    def options(self) -> str:
+        """The options of a command line that select this pin, if it is not a user's own."""
+        row = self.name.removesuffix(DEFAULT_TORCH_SUFFIX)
+        default = self.torch_source is TorchSource.DEFAULT
+        return f"--pin {row}" + (f" --torch-source {TorchSource.DEFAULT}" if default else "")
 
     @property
     def facts_sha256(self) -> str:

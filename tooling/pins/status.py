@@ -116,6 +116,6 @@ def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path.name} is not what ./inv dev check-matrix writes ({error}): restore it from the repository, "
+            f"{path.name} was not written by ./inv dev check-matrix ({error}): restore it from the repository, "
             "or delete it and run ./inv dev check-matrix"
         ) from None

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import console
 from tooling.pins import rules, status
 from tooling.pins.parse import Matrix
 from tooling.pins.pin import INTEL_BINDINGS, IPEX, Ccl, Pin
@@ -63,16 +63,14 @@ def show(matrix: Matrix, as_json: bool) -> None:
         table.add_column(column.replace("_", " "), overflow="fold")
     for cells in rows:
         table.add_row(*(cells[column] or "-" for column in COLUMNS))
-    console = Console()
-    if not console.is_terminal:  # a pipe has no width
-        console = Console(width=WIDTH)
-    console.print(table)
+    out = console(WIDTH)
+    out.print(table)
     for cells in rows:
         if proved := cells["without_intel"]:
             proof = f"{proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
-            console.print(f"{cells['pin']}: {proof}", highlight=False)
+            out.print(f"{cells['pin']}: {proof}", highlight=False)
     for note, names in _notes(rows).items():
-        console.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True)
+        out.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True)
 
 
 def _notes(rows: Iterable[dict[str, Any]]) -> dict[str, list[str]]:

@@ -19,9 +19,9 @@ CHECK = "./inv dev check-matrix"
 
 
 def check(chosen: Iterable[Pin], say: Say) -> None:
-    """Rules, then pip's resolver on each row; writes down what was proved. Exits with 1 where a row is wrong.
+    """Apply the rules and pip's resolver to each row, and record proofs. Raises Exit with 1 if a row is wrong.
 
-    A row whose wheels cannot be had here is not wrong: its status stays what it was.
+    A row whose wheels this machine cannot reach is not wrong. Its status does not change.
     """
     wrong = 0
     for pin in chosen:
@@ -34,7 +34,7 @@ def check(chosen: Iterable[Pin], say: Say) -> None:
 
 
 def _resolve(pin: Pin) -> str:
-    """Tries the row's own torch, then the default index's, without Intel's bindings."""
+    """Resolve the row with its torch, then with the default index's torch and without Intel's bindings."""
     unavailable = ""
     for variant in [pin, pin.with_default_torch()]:
         try:
@@ -49,4 +49,4 @@ def _resolve(pin: Pin) -> str:
         default = variant.torch_source is TorchSource.DEFAULT
         place = f" and {GLOO}" if variant.ccl is not pin.ccl else ""
         return f"{wheels} wheels" + (f", with the default index's torch{place}" if default else "")
-    return f"not here: {unavailable}"
+    return f"not checked: {unavailable}"

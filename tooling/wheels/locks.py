@@ -1,8 +1,8 @@
 """images/locks/<pin>.txt: every wheel of a pin with its sha256, in pip's --require-hashes format.
 
-<pin>-build.txt beside it is the same for what is compiled into the image but not installed.
+<pin>-build.txt has the same for packages that are compiled into the image but not installed.
 
-The lock is the only input of a fetch and of an offline install; versions.toml is the input of the lock.
+versions.toml is the input of a lock. A lock is the only input of a fetch and of an offline install.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.basis.say import Say
-from tooling.pins.pin import DEFAULT_TORCH_SUFFIX, Pin, TorchSource
+from tooling.pins.pin import Pin
 from tooling.wheels import resolve
 from tooling.wheels.resolve import LockedWheel
 
 LOCKS = IMAGES / "locks"
 OWN_LOCKS = CACHE / "locks"
 
+COMMAND = "./inv dev lock"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -34,27 +35,27 @@ def path_of(pin: Pin) -> Path:
 
 
 def build_path_of(pin: Pin) -> Path:
-    """The lock file of what is compiled into the pin's image."""
+    """The lock file of the packages that are compiled into the pin's image."""
     return _folder(pin) / f"{pin.name}-build.txt"
 
 
 def _folder(pin: Pin) -> Path:
-    """A user's own combination is no part of the project."""
+    """The lock of a user's own combination is not part of the repository."""
     return OWN_LOCKS if pin.own else LOCKS
 
 
 def read(pin: Pin) -> dict[str, LockedWheel]:
-    """The pin's wheels by canonical name. Raises UsageError if the lock is missing, broken or not the pin's."""
+    """The pin's wheels by canonical name. Raises UsageError if the lock is missing, malformed or out of date."""
     return _read(pin, path_of(pin), pin.packages)
 
 
 def read_build(pin: Pin) -> dict[str, LockedWheel]:
-    """The same for what is compiled into the pin's image."""
+    """The wheels that are compiled into the pin's image, by canonical name."""
     return _read(pin, build_path_of(pin), pin.build_packages)
 
 
 def write(pin: Pin, say: Say) -> Path:
-    """Resolves the pin's packages with pip and replaces its locks. If anything fails, the old locks stay."""
+    """Resolve the pin's packages with pip and replace its locks. If anything fails, the old locks stay."""
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
     resolved = resolve.resolve(pin, say)
     locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
@@ -65,34 +66,26 @@ def write(pin: Pin, say: Say) -> Path:
 
 def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, LockedWheel]:
     if not path.is_file():
-        raise UsageError(f"pin {pin.name} has no {path.name}: create it with {command(pin)}")
-    wheels = {wheel.name: wheel for wheel in _parse(path)}
+        raise UsageError(f"pin {pin.name} has no {path.name}: create it with {COMMAND} {pin.options}")
+    wheels = {wheel.name: wheel for wheel in _parse(pin, path)}
     for name, version in packages.items():
         wheel = wheels.get(canonicalize_name(name))
         if wheel is None or wheel.version != version:
             found = wheel.version if wheel else "nothing"
             raise UsageError(
-                f"{path.name} locks {name} {found}, but versions.toml has {version}: run {command(pin)}"
+                f"{path.name} locks {name} {found}, but versions.toml has {version}: run {COMMAND} {pin.options}"
             )
     return wheels
 
 
-def command(pin: Pin) -> str:
-    """What writes the pin's locks."""
-    if pin.torch_source is TorchSource.DEFAULT:
-        row = pin.name.removesuffix(DEFAULT_TORCH_SUFFIX)
-        return f"./inv dev lock --pin {row} --torch-source default"
-    return f"./inv dev lock --pin {pin.name}"
-
-
 def _render(pin: Pin, wheels: list[LockedWheel]) -> str:
-    lines = [f"# Every wheel of pin {pin.name}; written by {command(pin)}, not by hand."]
+    lines = [f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand."]
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):
         lines += [f"{wheel.name}=={wheel.version} \\", f"    --hash=sha256:{wheel.sha256}"]
     return "\n".join(lines) + "\n"
 
 
-def _parse(path: Path) -> list[LockedWheel]:
+def _parse(pin: Pin, path: Path) -> list[LockedWheel]:
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     wheels = []
     for line in text.splitlines():
@@ -105,8 +98,7 @@ def _parse(path: Path) -> list[LockedWheel]:
                 raise ValueError(sha256)
         except ValueError:
             raise UsageError(
-                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': "
-                f"run ./inv dev lock --pin {path.stem}"
+                f"{path.name}: {line!r} is not 'name==version --hash=sha256:…': run {COMMAND} {pin.options}"
             ) from None
         wheels.append(LockedWheel(canonicalize_name(name), version, sha256.strip()))
     return wheels

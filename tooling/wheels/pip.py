@@ -1,6 +1,6 @@
-"""Calls of pip for a pin's Python and platform, with the host's own pip configuration.
+"""Runs pip for a pin's Python and platform, with the pip configuration of the host.
 
-Mirrors, proxies, certificates and find-links of the host all apply. Nothing is built from source.
+Mirrors, proxies, certificates and find-links of the host apply. pip builds nothing from source.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
 
 TARGET_PIP = ROOT / "tooling" / "wheels" / "target_pip.py"
-# One try more than none, and a bounded wait: an index that does not answer ends in a message, not in a hang.
+# One retry and a short timeout: an index that does not answer is reported instead of a hang.
 BOUNDED = ("--retries", "1", "--timeout", "20")
 
 
 def target_options(pin: Pin) -> list[str]:
-    """pip's options for wheels of the pin's Python on its Debian release (x86-64, every older glibc too).
+    """pip's options for wheels of the pin's Python on its Debian release: x86-64, its glibc or an older one.
 
-    Source of the tags: PEP 600 (manylinux_x_y) and its aliases for the names before it.
+    Source of the tags: PEP 600 (manylinux_x_y) with its aliases for older names.
     """
     options = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", pin.python]
     options += ["--abi", f"cp{pin.python.replace('.', '')}", "--abi", "abi3", "--abi", "none"]
@@ -37,7 +37,7 @@ def target_options(pin: Pin) -> list[str]:
 
 
 def markers(pin: Pin) -> dict[str, str]:
-    """The environment markers (PEP 508) in which the pin's Python differs from the one that runs this."""
+    """The environment markers (PEP 508) whose values differ between the pin's Python and this Python."""
     full = pin.debian.python_full
     return {"python_version": pin.python, "python_full_version": full, "implementation_version": full}
 
@@ -45,10 +45,10 @@ def markers(pin: Pin) -> dict[str, str]:
 def run(
     arguments: Sequence[str], *, scratch: Path, pin: Pin | None = None, heartbeat: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs this environment's pip, as if on the pin's Python where a pin is given.
+    """Run the pip of this environment. With `pin`, select wheels for the pin's Python.
 
-    `heartbeat` is called every ten seconds while it works.
-    pip's temporary files go to `scratch`, so that they are on the same disk as the result and end with it.
+    Calls `heartbeat` every ten seconds while pip runs. pip's temporary files go to `scratch`, so that they are
+    on the same disk as the result and the caller deletes them.
     """
     program, target = ["-m", "pip"], list[str]()
     if pin:
@@ -67,13 +67,13 @@ def run(
                         if heartbeat:
                             heartbeat()
             finally:
-                if returncode is None:  # interrupted: pip would go on, and so would the wait for it
+                if returncode is None:  # interrupted: without kill, Popen would wait for pip
                     process.kill()
         output.seek(0)
         return subprocess.CompletedProcess(argv, returncode, stdout=output.read(), stderr="")
 
 
-# What pip says -> what a user should hear. The first that occurs wins.
+# A part of pip's output -> the cause and the fix. The first match wins.
 _NETWORK = (
     ("Failed to resolve", "the package index's name does not resolve: check network and proxy"),
     ("Connection refused", "the package index refuses connections: check network and proxy"),
@@ -84,24 +84,24 @@ _CAUSES = (
     ("No space left on device", "the disk is full: free some space and run the same command again"),
     (
         "DO NOT MATCH THE HASHES",
-        "a wheel's sha256 is not the lock's: the index serves another file; nothing was kept",
+        "a wheel's sha256 differs from the lock: the index serves another file; nothing was kept",
     ),
     *_NETWORK,
-    ("401 ", "the index wants credentials: put them into pip's configuration or a keyring"),
+    ("401 ", "the index requires credentials: add them to pip's configuration or to a keyring"),
 )
 
 
 def has_network_trouble(output: str) -> bool:
-    """Whether pip could not talk to some index, without which it may have gone on."""
+    """Whether pip could not reach an index. pip continues with the other indexes."""
     return any(needle in output for needle, _ in _NETWORK)
 
 
-def failure(what: str, result: subprocess.CompletedProcess[str]) -> UsageError:
-    """One line for a pip that failed: what was wanted, pip's reason, what to do."""
+def failure(action: str, result: subprocess.CompletedProcess[str]) -> UsageError:
+    """The error for a failed `action` of pip, in one line: the reason, and the fix if the reason is known."""
     output = result.stdout
     for needle, meaning in _CAUSES:
         if needle in output:
-            return UsageError(f"{what}: {meaning}")
+            return UsageError(f"{action}: {meaning}")
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
     reason = errors[-1].removeprefix("ERROR:").strip() if errors else f"pip exited with {result.returncode}"
-    return UsageError(f"{what}: {reason}")
+    return UsageError(f"{action}: {reason}")

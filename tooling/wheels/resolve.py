@@ -1,4 +1,7 @@
-"""What a pin's packages pull in: pip's resolver for the pin's Python, on metadata alone where an index has it."""
+"""Resolves a pin's packages and their dependencies to wheels, with pip's resolver.
+
+pip downloads metadata only, if an index provides it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tooling.wheels import pip
 
 
 class UnavailableError(UsageError):
-    """A wheel is not on the indexes that can be reached here: that says nothing against the combination."""
+    """A wheel is not on an index that this machine can reach. The versions may still fit together."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,17 @@ class LockedWheel:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Every wheel of a pin, and those that are compiled into its image but not installed."""
+    """The wheels of a pin, and the wheels that are compiled into its image but not installed."""
 
     packages: list[LockedWheel]
     build_packages: list[LockedWheel]
 
 
 def resolve(pin: Pin, say: Say) -> Resolution:
-    """Raises UsageError with one line where the packages do not exist or do not fit together."""
+    """Raises UsageError if packages do not exist or do not fit together."""
     return Resolution(
         _resolve(pin, pin.requirements, [], say),
-        # Their dependencies are for programs that link them dynamically.
+        # Without dependencies, which only programs with dynamic linking need.
         _resolve(pin, pin.build_requirements, ["--no-deps"], say),
     )
 
@@ -59,23 +62,23 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say
         arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report), "--quiet", *options]
         arguments += ["--target", str(Path(scratch) / "target"), *requirements]
         result = pip.run(arguments, pin=pin, scratch=Path(scratch))
-        lacking = [name for name in pin.sources if f" {name}==" in result.stdout]
-        if result.returncode != 0 and lacking:
-            sources = dict.fromkeys(pin.sources[name] for name in [*lacking, *pin.sources])
-            say(f"the host's indexes do not have this {lacking[0]}: trying the pin's own index")
+        missing = [name for name in pin.sources if f" {name}==" in result.stdout]
+        if result.returncode != 0 and missing:
+            sources = dict.fromkeys(pin.sources[name] for name in [*missing, *pin.sources])
+            say(f"the host's indexes do not have {missing[0]} {pin.packages[missing[0]]}: trying the pin's index")
             extra = [option for source in sources for option in source.extra_option]
             result = pip.run([*arguments, *extra], pin=pin, scratch=Path(scratch))
-            if result.returncode != 0 and (silent := _unreachable(sources, result.stdout)):
-                wheels = ", ".join(f"{name} {pin.packages[name]}" for name in lacking)
+            if result.returncode != 0 and (host := _unreachable(sources, result.stdout)):
+                wheels = ", ".join(f"{name} {pin.packages[name]}" for name in missing)
                 default = pin.torch_source is TorchSource.DEFAULT
-                other = "" if default else ", or take the default index's torch with --torch-source default"
+                other = "" if default else ", or use the default index's torch with --torch-source default"
                 raise UnavailableError(
-                    f"pin {pin.name} cannot be resolved: the host's indexes do not have {wheels}, and {silent} "
+                    f"pin {pin.name} cannot be resolved: the host's indexes do not have {wheels}, and {host} "
                     f"cannot be reached: check network and proxy{other}"
                 )
         if result.returncode != 0:
             error = pip.failure(f"pin {pin.name} cannot be resolved", result)
-            # The resolver goes on to say so where packages exist and contradict each other.
+            # pip prints this word if packages exist and contradict each other.
             if "ResolutionImpossible" in result.stdout:
                 raise error
             raise UnavailableError(str(error))
@@ -83,7 +86,7 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say
 
 
 def _unreachable(sources: Mapping[Source, None], output: str) -> str | None:
-    """The host of the first source that pip could not talk to: pip itself goes on without it."""
+    """The host of the first source that pip could not reach. pip continues without this source."""
     if not pip.has_network_trouble(output):
         return None
     hosts = [urlsplit(source.url).hostname or source.url for source in sources]
@@ -93,6 +96,6 @@ def _unreachable(sources: Mapping[Source, None], output: str) -> str | None:
 def _from_report(entry: Mapping[str, Any]) -> LockedWheel:
     metadata, download = entry["metadata"], entry["download_info"]
     sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
-    if sha256 is None:  # pip does not hash a wheel that it found in a local folder
+    if sha256 is None:  # pip does not hash wheels in a local folder
         sha256 = files.sha256_of(Path(unquote(urlsplit(download["url"]).path)))
     return LockedWheel(canonicalize_name(metadata["name"]), metadata["version"], sha256)

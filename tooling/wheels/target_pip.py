@@ -1,9 +1,9 @@
-"""pip, but with the environment markers of the Python that wheels are for: target_pip.py MARKERS pip's arguments
+"""A program: pip with the environment markers of another Python. Usage: target_pip.py MARKERS PIP_ARGUMENTS...
 
-pip evaluates markers such as `python_version < "3.10"` with the Python that runs it, whatever --python-version
-says, so that a lock for another Python would miss packages or hold ones too many. Here the vendored function that
-every evaluation asks gives the target's values instead. MARKERS is a JSON object: marker variable to value
-(PEP 508). Run as a file with python -P, because this folder has a module named pip.
+pip evaluates markers such as `python_version < "3.10"` for the Python that runs pip, even with --python-version.
+A lock for another Python would have missing or superfluous packages. This program replaces the function in pip
+that returns the values of markers. MARKERS is a JSON object with the value of each marker variable (PEP 508).
+Run this file with python -P, because its folder has a module named pip.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from pip._internal.cli.main import main
 from pip._vendor.packaging import markers
 
-own = markers.default_environment
+default_environment = markers.default_environment
 
 
 def target_environment(values: dict[str, str]) -> Any:
-    """This Python's environment with the target's values; a stand-in for `default_environment`."""
-    environment = dict(own())
+    """The markers of this Python with the values of the target. Replaces pip's `default_environment`."""
+    environment = dict(default_environment())
     unknown = values.keys() - environment.keys()
-    if unknown:  # a pip that names them otherwise would quietly go back to its own Python's
+    if unknown:  # pip would silently use the values of this Python
         raise SystemExit(f"ERROR: this pip does not know the markers {', '.join(sorted(unknown))}")
     return {**environment, **values}
 

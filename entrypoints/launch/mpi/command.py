@@ -68,8 +68,8 @@ def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
         help="port of the nodes' sshd (default: %(default)s)",
     )
     add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
-        help="wait for all nodes (default: %(default)g)")  # fmt: skip
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+        help="time limit for all nodes to respond (default: %(default)g)")  # fmt: skip
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="train ..., run SCRIPT.py ... or bench ...")
     options = parser.parse_args(argv)
     command = command_of("mpi-launch", options.command)
     if not options.hosts:

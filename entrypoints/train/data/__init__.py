@@ -1,4 +1,4 @@
 """The user's files and data sets as rows of a task.
 
-Start with `load`.
+Start with `splits`.
 """

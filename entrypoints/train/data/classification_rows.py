@@ -1,26 +1,23 @@
-"""Finds and checks the columns of a table: labelled texts, or questions with their contexts and answers.
-
-Pure: needs neither torch nor a data set library.
-"""
+"""Rows for classifiers and question answerers: labelled texts, and questions with contexts and answers. Pure."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import language_rows as texts
-from entrypoints.train.data.tables import Table, refuse_unlabelled
+from entrypoints.train.data.language_rows import TaggedWords
+from entrypoints.train.data.tables import Table, digest, refuse_unlabelled, short
 
-_QUESTION_COLUMNS = ("question", "context", "answers")
+QUESTION_COLUMNS = ("question", "context", "answers")
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """One row: one text, or a pair (`pairs` is None for single texts), and the name of its label."""
+    """One text or a pair of texts per row (`pairs` is None for single texts), and the name of its label."""
 
     source: str
     texts: list[str]
@@ -32,7 +29,7 @@ class LabelledTexts:
         return len(self.texts)
 
     def digest(self) -> str:
-        return _crc(self.texts, self.pairs or [], self.labels)
+        return digest(chain(self.texts, self.pairs or [], self.labels))
 
 
 @dataclass(frozen=True)
@@ -55,47 +52,21 @@ class Questions:
         return len(self.items)
 
     def digest(self) -> str:
-        return _crc(*([item.key, item.question, item.context, *item.answers] for item in self.items))
-
-
-def _crc(*parts: Sequence[str]) -> str:
-    value = 0
-    for part in parts:
-        for text in part:
-            value = zlib.crc32(text.encode("utf-8", "surrogatepass") + b"\0", value)
-    return f"{value:08x}"
-
-
-def infer_task(table: Table, label_column: str) -> str:
-    """The task that the columns allow. Raises UsageError if they allow none."""
-    if all(name in table.columns for name in _QUESTION_COLUMNS):
-        return "question-answering"
-    if texts.kind_of(table) is not None:
-        return "text-generation"
-    if texts.tag_column(table, label_column) is not None:
-        return "token-classification"
-    if label_column in table.columns:
-        return "text-classification"
-    raise UsageError(
-        f"{table.source} has the columns {_listing(table)}: expected '{label_column}' and a text "
-        "(text-classification, --label_column_name), question, context and answers (question-answering), messages "
-        "or prompt and completion (text-generation) or tokens and ner_tags (token-classification); for texts "
-        "alone write --task text-generation or --task fill-mask"
-    )
+        return digest([item.key, item.question, item.context, item.answers] for item in self.items)
 
 
 def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] | None) -> LabelledTexts:
-    """Checks and extracts texts and labels. Raises UsageError with the first bad row."""
+    """Check and extract texts and labels. Raises UsageError that names the first bad row."""
     if label_column not in table.columns:
         raise UsageError(
-            f"{table.source} has no column '{label_column}' with labels, it has {_listing(table)}: "
+            f"{table.source} has no column '{label_column}' with labels, it has {table.listing}: "
             "write --label_column_name"
         )
     names = tuple(text_columns) if text_columns else _text_columns(table, label_column)
     for name in names:
         if name not in table.columns:
             raise UsageError(
-                f"{table.source} has no column '{name}', it has {_listing(table)}: write --text_column_names"
+                f"{table.source} has no column '{name}', it has {table.listing}: write --text_column_names"
             )
     texts = [_texts(table, name) for name in names]
     return LabelledTexts(
@@ -107,18 +78,8 @@ def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] 
     )
 
 
-def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
-    """`--text_column_names a,b` -> ("a", "b"). Raises UsageError for more than two."""
-    if value is None:
-        return None
-    names = tuple(name.strip() for name in value.split(",") if name.strip())
-    if len(names) not in (1, 2):
-        raise UsageError(f"--text_column_names '{value}' names {len(names)} columns, expected one or two")
-    return names
-
-
 def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
-    """run_glue's convention: sentence1 and sentence2, otherwise the first one or two columns of text."""
+    """As in run_glue: sentence1 and sentence2, otherwise the first one or two columns of text."""
     if "sentence1" in table.columns and "sentence2" in table.columns:
         return ("sentence1", "sentence2")
     names = [
@@ -128,14 +89,14 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
     ]
     if not names:
         raise UsageError(
-            f"{table.source} has no column of text beside '{label_column}', it has {_listing(table)}: "
+            f"{table.source} has no column of text besides '{label_column}', it has {table.listing}: "
             "write --text_column_names"
         )
     return tuple(names[:2])
 
 
 def _is_text(values: list[Any]) -> bool:
-    """Whether a column holds texts. csv makes strings of numbers: a column of numbers alone is none."""
+    """Whether a column holds texts. In a csv file, numbers are strings too: a column of numbers does not count."""
     return any(isinstance(value, str) and not _is_number(value) for value in values)
 
 
@@ -154,11 +115,11 @@ def _texts(table: Table, name: str) -> list[str]:
             empty = sum(1 for item in values if item is None or (isinstance(item, str) and not item.strip()))
             raise UsageError(
                 f"{table.source}: {empty} of {len(values)} rows have no text in column '{name}', "
-                f"first in row {row}; fill or remove them"
+                f"first in row {row}: fill or remove these rows"
             )
         if not isinstance(value, str):
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {type(value).__name__} {_short(value)}, "
+                f"{table.source} row {row}: column '{name}' holds {type(value).__name__} {short(value)}, "
                 "expected text"
             )
     return values
@@ -168,17 +129,17 @@ def _labels(table: Table, name: str) -> list[str]:
     labels = []
     for row, value in enumerate(table.columns[name], 1):
         if isinstance(value, float) and value.is_integer():
-            value = int(value)  # a missing value elsewhere in the column makes floats of integers
+            value = int(value)  # datasets and parquet turn integers into floats if the column has a missing value
         if isinstance(value, str):
             value = value.strip()
         if value is None or value == "" or not isinstance(value, (str, int)):
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {_short(value)}, "
+                f"{table.source} row {row}: column '{name}' holds {short(value)}, "
                 "expected a label (text or integer)"
             )
         refuse_unlabelled(table, row, name, [value])
         labels.append(str(value))
-    if all(map(_is_number, labels)):  # csv files hold numbers as text
+    if all(map(_is_number, labels)):  # a csv file holds numbers as text
         _refuse_fractions(table, name, labels)
     return labels
 
@@ -193,7 +154,7 @@ def _refuse_fractions(table: Table, name: str, numbers: list[str]) -> None:
 
 
 def label_names(labels: Sequence[str]) -> list[str]:
-    """Distinct labels: sorted as numbers if all of them are, as text otherwise."""
+    """Distinct labels, sorted as numbers if all labels are numbers, otherwise as texts."""
     names = set(labels)
     if all(name.lstrip("-").isdigit() for name in names):
         return sorted(names, key=int)
@@ -201,37 +162,38 @@ def label_names(labels: Sequence[str]) -> list[str]:
 
 
 def in_order(names: list[str], classes: Sequence[str]) -> list[str]:
-    """The data set's own classes if these labels are of them: the F1 of two labels is that of the second one."""
+    """The data set's classes in their order if they include all `names`: the F1 of two labels is the second
+    label's."""
     return list(classes) if set(names) <= set(classes) else names
 
 
 def check_label_names(names: Sequence[str], data: LabelledTexts) -> None:
-    """Refuses training labels that nothing can be learnt from."""
+    """Raise UsageError for training labels that are all equal, or nearly all different."""
     if len(names) < 2:
         raise UsageError(f"{data.source}: all {len(data)} rows have the label '{names[0]}', expected two or more")
     if len(data) >= 20 and len(names) > len(data) / 2:
         raise UsageError(
-            f"{data.source}: {len(names)} different labels in {len(data)} rows, expected classes; "
-            "write the right --label_column_name"
+            f"{data.source}: {len(names)} different labels in {len(data)} rows, expected classes: "
+            "check --label_column_name"
         )
 
 
-def check_known_labels(names: Sequence[str], data: LabelledTexts | texts.TaggedWords) -> None:
-    """Refuses labels that the model does not have."""
+def check_known_labels(names: Sequence[str], data: LabelledTexts | TaggedWords) -> None:
+    """Raise UsageError for labels that the model does not have."""
     strange = sorted(set(data.labels) - set(names))
     if strange:
         raise UsageError(
             f"{data.source} has {_quoted(strange)} in its label column, but the labels are {_quoted(names)}: "
-            "training and validation data must agree"
+            "training and validation data must have the same labels"
         )
 
 
 def questions(table: Table, with_negative: bool) -> Questions:
-    """Checks and extracts questions, contexts and answers. Raises UsageError with the first bad row."""
-    for name in _QUESTION_COLUMNS:
+    """Check and extract questions, contexts and answers. Raises UsageError that names the first bad row."""
+    for name in QUESTION_COLUMNS:
         if name not in table.columns:
             raise UsageError(
-                f"{table.source} has no column '{name}', it has {_listing(table)}: "
+                f"{table.source} has no column '{name}', it has {table.listing}: "
                 "question-answering needs question, context and answers"
             )
     keys = table.columns.get("id") or [str(row) for row in range(table.rows)]
@@ -241,7 +203,7 @@ def questions(table: Table, with_negative: bool) -> Questions:
         found, starts = _answers(table, row, answers)
         if not found and not with_negative:
             raise UsageError(
-                f"{table.source} row {row + 1}: the question has no answer; write --version_2_with_negative"
+                f"{table.source} row {row + 1}: the question has no answer: write --version_2_with_negative"
             )
         items.append(Question(str(keys[row]), texts[row], contexts[row], found, starts))
     if len({item.key for item in items}) != len(items):
@@ -263,13 +225,13 @@ def _answers(table: Table, row: int, answers: Any) -> tuple[tuple[str, ...], tup
         ):
             return tuple(texts), tuple(starts)
     raise UsageError(
-        f"{table.source} row {row + 1}: column 'answers' holds {_short(answers)}, "
+        f"{table.source} row {row + 1}: column 'answers' holds {short(answers)}, "
         'expected {"text": [..], "answer_start": [..]}'
     )
 
 
 def trainable(data: Questions) -> tuple[Questions, int]:
-    """Leaves out questions whose first answer is not at its offset; returns how many were left out."""
+    """The questions whose first answer is at its offset in the context, and the number of other questions."""
     kept = [
         item
         for item in data.items
@@ -279,15 +241,6 @@ def trainable(data: Questions) -> tuple[Questions, int]:
     if not kept:
         raise UsageError(f"{data.source}: no answer is found at its answer_start, expected character offsets")
     return Questions(data.source, kept), len(data) - len(kept)
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _listing(table: Table) -> str:
-    return ", ".join(f"'{name}'" for name in table.columns)
 
 
 def _quoted(names: Sequence[str], most: int = 5) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.tables import Table, refuse_unlabelled
+from entrypoints.train.data.tables import Table, digest, refuse_unlabelled, short
 
-# Names of the column with the tags of the words, the most specific first; --label_column_name comes before them.
+# Possible names of the column with the tags, after --label_column_name.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")
 
 
 class Kind(Enum):
-    """What a row is made of; the value says which columns hold it."""
+    """The kind of a row. The value names its columns."""
 
     MESSAGES = "messages"
     COMPLETION = "prompt and completion"
@@ -26,7 +23,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Documents:
-    """`items`: a list of messages, a (prompt, completion) pair of texts or of lists of messages, or a text."""
+    """Each item is a list of messages, a (prompt, completion) pair of texts or of lists of messages, or a text."""
 
     source: str
     kind: Kind
@@ -36,7 +33,7 @@ class Documents:
         return len(self.items)
 
     def digest(self) -> str:
-        return _crc(self.items)
+        return digest(self.items)
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,11 @@ class TaggedWords:
         return len(self.words)
 
     def digest(self) -> str:
-        return _crc([self.words, self.tags])
+        return digest(zip(self.words, self.tags))
 
 
 def kind_of(table: Table) -> Kind | None:
-    """What the columns are made for beyond doubt: conversations or completions; None for anything else."""
+    """The kind of a table with columns for conversations or completions, None for other tables."""
     if "messages" in table.columns:
         return Kind.MESSAGES
     if "prompt" in table.columns and "completion" in table.columns:
@@ -69,7 +66,7 @@ def kind_of(table: Table) -> Kind | None:
 
 
 def tag_column(table: Table, asked: str) -> str | None:
-    """The column that tags the words of column `tokens`; None where there are no such words."""
+    """The column that tags the words of column `tokens`, None if there are no such columns."""
     words = table.columns.get("tokens", [])
     if not words or not isinstance(words[0], list):
         return None
@@ -77,7 +74,7 @@ def tag_column(table: Table, asked: str) -> str | None:
 
 
 def documents(table: Table, text_column: str | None) -> Documents:
-    """Checks and extracts conversations, completions or texts. Raises UsageError with the first bad row."""
+    """Check and extract conversations, completions or texts. Raises UsageError that names the first bad row."""
     kind = Kind.TEXT if text_column else kind_of(table) or Kind.TEXT
     if kind is Kind.MESSAGES:
         values = table.columns["messages"]
@@ -87,36 +84,36 @@ def documents(table: Table, text_column: str | None) -> Documents:
         return Documents(table.source, kind, [_completion(table, row, pair) for row, pair in enumerate(pairs, 1)])
     name = text_column or _only_text(table)
     if name not in table.columns:
-        listed = ", ".join(f"'{column}'" for column in table.columns)
-        raise UsageError(f"{table.source} has no column '{name}', it has {listed}: write --text_column_names")
+        raise UsageError(
+            f"{table.source} has no column '{name}', it has {table.listing}: write --text_column_names"
+        )
     texts = [text for text in table.columns[name] if text is not None and text != ""]
-    strange = next((value for value in texts if not isinstance(value, str)), None)
-    if strange is not None:
-        raise UsageError(f"{table.source}: column '{name}' holds {_short(strange)}, expected text")
+    wrong = next((value for value in texts if not isinstance(value, str)), None)
+    if wrong is not None:
+        raise UsageError(f"{table.source}: column '{name}' holds {short(wrong)}, expected text")
     if not texts:
         raise UsageError(f"{table.source}: column '{name}' is empty in every row, expected text")
     return Documents(table.source, kind, texts)
 
 
 def tagged_words(table: Table, label_column: str) -> TaggedWords:
-    """Checks and extracts words and tags. Raises UsageError with the first bad row."""
+    """Check and extract words and tags. Raises UsageError that names the first bad row."""
     name = tag_column(table, label_column)
     if name is None:
-        listed = ", ".join(f"'{column}'" for column in table.columns)
         raise UsageError(
-            f"{table.source} has the columns {listed}: token-classification needs 'tokens' with a list of words "
-            f"and a list of tags in one of {', '.join(_TAGS)} (--label_column_name)"
+            f"{table.source} has the columns {table.listing}: token-classification needs 'tokens' with a list of "
+            f"words and a list of tags in one of {', '.join(_TAGS)} (--label_column_name)"
         )
     words, tags = [], []
     for row, (tokens, labels) in enumerate(zip(table.columns["tokens"], table.columns[name]), 1):
         if not isinstance(tokens, list) or not all(isinstance(word, str) for word in tokens):
-            raise UsageError(f"{table.source} row {row}: column 'tokens' holds {_short(tokens)}, expected words")
+            raise UsageError(f"{table.source} row {row}: column 'tokens' holds {short(tokens)}, expected words")
         if not isinstance(labels, list) or len(labels) != len(tokens):
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {_short(labels)}, expected {len(tokens)} tags"
+                f"{table.source} row {row}: column '{name}' holds {short(labels)}, expected {len(tokens)} tags"
             )
         if not all(isinstance(label, (str, int)) for label in labels):
-            raise UsageError(f"{table.source} row {row}: column '{name}' holds {_short(labels)}, expected tags")
+            raise UsageError(f"{table.source} row {row}: column '{name}' holds {short(labels)}, expected tags")
         refuse_unlabelled(table, row, name, labels)
         words.append(tokens)
         tags.append([str(label) for label in labels])
@@ -130,7 +127,7 @@ def _messages(table: Table, row: int, value: Any, name: str = "messages") -> lis
         for item in value
     ):
         raise UsageError(
-            f"{table.source} row {row}: column '{name}' holds {_short(value)}, "
+            f"{table.source} row {row}: column '{name}' holds {short(value)}, "
             'expected [{"role": "user", "content": ".."}, ..]'
         )
     return list(value)
@@ -143,7 +140,7 @@ def _completion(table: Table, row: int, pair: tuple[Any, Any]) -> tuple[Any, Any
     if isinstance(prompt, list) and isinstance(completion, list):
         return _messages(table, row, prompt, "prompt"), _messages(table, row, completion, "completion")
     raise UsageError(
-        f"{table.source} row {row}: prompt {_short(prompt)} and completion {_short(completion)}, "
+        f"{table.source} row {row}: prompt {short(prompt)} and completion {short(completion)}, "
         "expected two texts or two lists of messages"
     )
 
@@ -154,20 +151,7 @@ def _only_text(table: Table) -> str:
     names = [name for name, values in table.columns.items() if any(isinstance(value, str) for value in values)]
     if len(names) == 1:
         return names[0]
-    listed = ", ".join(f"'{column}'" for column in table.columns)
     raise UsageError(
-        f"{table.source} has the columns {listed}: expected 'messages', 'prompt' and 'completion', or 'text' "
-        "(--text_column_names)"
+        f"{table.source} has the columns {table.listing}: expected 'messages', 'prompt' and 'completion', or "
+        "'text' (--text_column_names)"
     )
-
-
-def _crc(value: Sequence[Any]) -> str:
-    checksum = 0
-    for item in value:
-        checksum = zlib.crc32(json.dumps(item, sort_keys=True, default=str).encode(), checksum)
-    return f"{checksum:08x}"
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,6 +1,6 @@
-"""Reads local data files into columns: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
+"""Read local data files into columns: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
 
-No torch, no data set library: each error can name the file, the line and the fix.
+Without torch and datasets, so that each error names the file, the line and the fix.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import sys
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from entrypoints.cli.errors import UsageError
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length. `source` names the file (or the hub's split) in messages.
+    """Columns of equal length. `source`: the name of the file (or the hub's split) in messages.
 
     `classes`: the data set's class names in order, by column of labels or of lists of labels. Empty for files.
     """
@@ -33,13 +34,18 @@ class Table:
     def rows(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
+    @property
+    def listing(self) -> str:
+        """The names of the columns, for messages."""
+        return ", ".join(f"'{name}'" for name in self.columns)
+
     def first(self, count: int | None) -> Table:
         """The first `count` rows; all of them if `count` is None."""
         return replace(self, columns={name: values[:count] for name, values in self.columns.items()})
 
 
 def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) -> None:
-    """Raises UsageError if a row's labels are not classes of the data set."""
+    """Raise UsageError if a row's labels are not classes of the data set."""
     known = table.classes.get(name)
     if not known:
         return
@@ -47,27 +53,51 @@ def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) 
         if label not in known:
             raise UsageError(
                 f"{table.source} row {row}: column '{name}' holds {label!r}, expected one of the data set's "
-                f"{len(known)} classes: remove the row, it has no label for training or evaluation"
+                f"{len(known)} classes: remove the row"
             )
 
 
+def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
+    """`--text_column_names a,b` -> ("a", "b"). Raises UsageError for more than two."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if len(names) not in (1, 2):
+        raise UsageError(f"--text_column_names '{value}' names {len(names)} columns, expected one or two")
+    return names
+
+
+def digest(items: Iterable[Any]) -> str:
+    """A checksum of rows, to compare the data of the ranks."""
+    value = 0
+    for item in items:
+        value = zlib.crc32(json.dumps(item, sort_keys=True, default=str).encode(), value)
+    return f"{value:08x}"
+
+
+def short(value: Any) -> str:
+    """`value` in at most 60 characters, for messages."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def read(path: Path) -> Table:
-    """Reads one file by its suffix. Raises UsageError for a file that is missing, empty or broken."""
+    """Read one file, in the format of its suffix. Raises UsageError if the file is missing, empty or broken."""
     try:
-        found = "a folder" if stat.S_ISDIR(path.stat().st_mode) else None
+        fault = "is a folder, expected a file" if stat.S_ISDIR(path.stat().st_mode) else None
     except PermissionError as error:
         raise _unreadable(path, error) from error
     except OSError:
-        found = "nothing"
-    if found is not None:
-        raise UsageError(f"data file '{path}': found {found} there, expected a file; check the path and the mount")
+        fault = "does not exist"
+    if fault is not None:
+        raise UsageError(f"data file '{path}' {fault}: check the path and the mount")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(_READERS)}")
     try:
         columns = reader(path)
     except UnicodeDecodeError as error:
-        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8; convert the file") from error
+        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8: convert the file") from error
     except OSError as error:
         raise _unreadable(path, error) from error
     table = Table(path.name, columns)
@@ -79,7 +109,7 @@ def read(path: Path) -> Table:
 def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
-        "change its mode, or its folder's"
+        "change the mode of the file or its folder"
     )
 
 
@@ -143,7 +173,7 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
 
 
 def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[dict[str, Any]]:
-    """The release format of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer): one row a question."""
+    """One row per question, from the format of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer)."""
     for article in articles:
         try:
             for paragraph in article["paragraphs"]:
@@ -161,8 +191,8 @@ def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[dict[str, An
                     }
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"data file '{path}': expected SQuAD's form (data, paragraphs, context, qas, id, question, "
-                f"answers), but found an entry without it: {error}"
+                f"data file '{path}': found an entry without {error}, expected SQuAD's format (data, paragraphs, "
+                "context, qas, id, question, answers)"
             ) from error
 
 

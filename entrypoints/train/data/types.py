@@ -1,4 +1,4 @@
-"""What a run trains on: first checked rows, then what Trainer takes."""
+"""The data of a run: first checked rows, then the input of Trainer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 @dataclass(frozen=True)
 class Rows:
-    """The checked rows of a run. `labels` is None where rows have no classes."""
+    """The checked rows of a run. `labels` is None for tasks without classes."""
 
     task: str
     train: Any
@@ -17,17 +17,18 @@ class Rows:
     notes: tuple[str, ...]
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """What must be the same on every rank: sizes, contents, and the order of the labels."""
+        """Sizes, contents and the order of the labels, which must be the same on every rank."""
         splits = (self.train, self.validation)
         return (self.task, self.labels, *((len(split), split.digest()) for split in splits if split is not None))
 
 
 @dataclass(frozen=True)
 class Job:
-    """What Trainer takes. `metric` is the name that result.json reports before and after training.
+    """The input of Trainer. `metric`: the name of the metric in result.json.
 
-    `shift`: the loss is a mean over tokens (tokens.TokenLoss), and whether a label belongs to the position before
-    it; None where the model's own loss, a mean over rows, is taken. `reduce_logits`: what is kept of the scores.
+    `shift`: for a loss that is a mean over tokens (tokens.TokenLoss), whether a label belongs to the position
+    before its token; None for the model's own loss, a mean over rows. `reduce_logits`: Trainer's
+    preprocess_logits_for_metrics, (logits, labels) -> tensors to keep, which are smaller than the logits.
     """
 
     train: Any

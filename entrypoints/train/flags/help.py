@@ -1,4 +1,4 @@
-"""`train --help` and `--print-config`: this trainer's flags and the most used ones of Hugging Face, in groups."""
+"""`train --help` and `--print-config`: this trainer's flags and the most used flags of Hugging Face, in groups."""
 
 from __future__ import annotations
 
@@ -34,17 +34,27 @@ _GROUPS = {
 _HEADER = """\
 usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE --output_dir FOLDER [flags]
 
-Fine-tunes classifiers of texts and of words, question answerers and language models on CPU ranks. Flags are
-Hugging Face's own; every field of its TrainingArguments works. Without --do_train and --do_eval, both are done
-where there is data.
+Fine-tune text classifiers, word taggers, question answerers and language models on CPU ranks. The flags are those
+of Hugging Face: every field of TrainingArguments is a flag. Without --do_train and --do_eval, `train` trains if it
+has training data, and evaluates if it has validation data.
 """
 _FOOTER = """\
-train config.yaml [flags] takes the same names as keys; flags win. train --print-config [flags] prints such a file.
-train --help all lists every flag."""
+train config.yaml [flags]       read flags from a file (key: value); flags on the command line take precedence
+train --print-config [flags]    print a config file
+train --help all                list every flag"""
+
+
+# Hugging Face's texts describe its own scripts.
+_TEXTS = {
+    "do_train": "Train. Default: if there is training data.",
+    "do_eval": "Evaluate. Default: if there is validation data.",
+    "output_dir": "Folder for checkpoints, weights and result.json.",
+    "resume_from_checkpoint": "Checkpoint to resume from, or true for the last complete one in --output_dir.",
+}
 
 
 def render(everything: bool) -> str:
-    """The help text; with every flag of TrainingArguments if `everything`."""
+    """The help text. `everything`: with every flag of TrainingArguments."""
     parser = make_parser()
     if everything:
         return parser.format_help().rstrip()
@@ -58,7 +68,7 @@ def render(everything: bool) -> str:
 
 
 def config(parsed: Parsed) -> str:
-    """A config file: the values that were given, and the defaults of the other documented keys as comments."""
+    """A config file with the given values, and with the defaults of the other documented keys as comments."""
     values = {**vars(parsed.task), **parsed.training}
     lines = []
     documented: set[str] = set()
@@ -75,8 +85,8 @@ def config(parsed: Parsed) -> str:
 
 
 def _line(action: argparse.Action) -> str:
-    """`--flag  What it does. (default)`, cut to two lines."""
-    words = " ".join((action.help or "").replace("%%", "%").split())
+    """`--flag  Description. (default)`, in at most two lines."""
+    words = " ".join(_TEXTS.get(action.dest, action.help or "").replace("%%", "%").split())
     default = "" if action.default in (None, False, "") else f" ({action.default})"
     text = textwrap.shorten(words, 150 - len(default), placeholder=" ...") + default
     return textwrap.fill(text, 115, initial_indent=f"  --{action.dest:<30} ", subsequent_indent=" " * 35)

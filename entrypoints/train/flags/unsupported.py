@@ -1,6 +1,6 @@
 """Flags of transformers' TrainingArguments that this trainer or this image does not support.
 
-Without these checks, each would fail with a traceback during the job, or silently do nothing.
+Without these checks, such a flag would cause a traceback during the job, or silently do nothing.
 """
 
 from __future__ import annotations
@@ -8,13 +8,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
 
+_NO_CPU = "remove it, it has no meaning on CPU ranks"
+# Flags that are refused whatever their value.
+REFUSED = {
+    "tpu_num_cores": _NO_CPU,
+    "deepspeed": _NO_CPU,
+    # Data sets keep columns for the metrics in addition to those of the model.
+    "remove_unused_columns": "remove it, the trainer selects the model's columns",
+}
 _CUSTOM_METRICS = "is for custom metrics, train computes its metrics over all rows"
-# The values that are refused, and why. None stands for any non-empty value.
+# Flags of which one value is refused, and why. None stands for any non-empty value.
 _REASONS: dict[str, tuple[Any, str]] = {
     "eval_do_concat_batches": (False, _CUSTOM_METRICS),
     "eval_use_gather_object": (True, _CUSTOM_METRICS),
@@ -27,30 +36,41 @@ _OFF = frozenset({"", "false", "no", "0", "none"})
 _ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})
 
 
+def check_names(names: Collection[str]) -> None:
+    """Raise UsageError for a flag without an equivalent. `names`: the flags of the command line."""
+    for name, instead in REFUSED.items():
+        if name in names:
+            raise UsageError(f"--{name} is not a flag of this trainer: {instead}")
+
+
 def check(values: dict[str, Any]) -> None:
-    """Raises UsageError that lists every unsupported flag. `values`: the parsed fields of TrainingArguments."""
+    """Raise UsageError that lists every unsupported flag. `values`: the parsed fields of TrainingArguments."""
     found = []
     for name, (refused, why) in _REASONS.items():
         value = values.get(name)
         if value is refused if refused is not None else value:
-            found.append(f"--{name} {why}: drop it")
+            found.append(f"--{name} {why}: remove it")
     if found:
         raise UsageError("; ".join(found))
 
 
 def check_derived(arguments: Any) -> None:
-    """Checks of values that TrainingArguments itself derives from the flags."""
+    """Check values that TrainingArguments derives from the flags. Raises UsageError."""
     if arguments.dataloader_persistent_workers and not arguments.dataloader_num_workers:
-        raise UsageError("--dataloader_persistent_workers needs --dataloader_num_workers above 0, found 0: set it")
+        raise UsageError(
+            "--dataloader_persistent_workers needs --dataloader_num_workers above 0, found 0: set both, or none"
+        )
     config = arguments.accelerator_config
     if not config.even_batches:
-        raise UsageError("--accelerator_config even_batches false: ranks need equal numbers of batches, drop it")
+        raise UsageError(
+            "--accelerator_config even_batches false: all ranks need the same number of batches, remove it"
+        )
     if config.dispatch_batches:
-        raise UsageError("--accelerator_config dispatch_batches true needs batches of one shape, drop it")
+        raise UsageError("--accelerator_config dispatch_batches true needs batches of one shape, remove it")
 
 
 def wants_sharding(value: Any) -> bool:
-    """Whether `--fsdp` asks for FSDP2. Raises UsageError for other kinds of sharding."""
+    """Whether the value of `--fsdp` means FSDP2. Raises UsageError for other kinds of sharding."""
     text = str(value if value is not None else "").strip().lower()
     if text in _OFF:
         return False
@@ -60,7 +80,7 @@ def wants_sharding(value: Any) -> bool:
 
 
 def check_compiler(values: dict[str, Any]) -> None:
-    """Raises UsageError if the tools for compilation are missing. `values`: the fields of TrainingArguments."""
+    """Raise UsageError if the tools for compilation are missing. `values`: the fields of TrainingArguments."""
     backend = values.get("torch_compile_backend")
     if not (values.get("torch_compile") or backend or values.get("torch_compile_mode")):
         return
@@ -78,11 +98,13 @@ def check_compiler(values: dict[str, Any]) -> None:
         if not is_present
     ]
     if missing:
-        raise UsageError(f"--torch_compile needs {' and '.join(missing)}, not found in this image: drop the flag")
+        raise UsageError(
+            f"--torch_compile needs {' and '.join(missing)}, not found in this image: remove the flag"
+        )
 
 
 def check_compiler_names(values: dict[str, Any]) -> None:
-    """Raises UsageError for an unknown backend or mode. Needs accelerate and torch's compiler."""
+    """Raise UsageError for an unknown backend or mode. Needs accelerate and torch's compiler."""
     known: dict[str, list[str]] = {}
     if values.get("torch_compile_backend"):
         from accelerate.utils import DynamoBackend

@@ -1,4 +1,4 @@
-"""What is special about the training loop: gradient exchange, losses, progress.
+"""The training loop: Hugging Face's Trainer with our gradient exchange, losses, progress and checkpoints.
 
 Start with `trainer`.
 """

@@ -1,4 +1,4 @@
-"""A rank's output: rank 0 unchanged, every other rank with its number in front of each line."""
+"""The output of a rank: unchanged on rank 0, with the rank in front of each line on other ranks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from entrypoints.machine.cpus import EMULATED
 
 
 class PrefixedStream:
-    """A text stream that puts a prefix in front of every line. Everything else is the stream below."""
+    """A text stream with a prefix in front of every line. All other attributes are those of `stream`."""
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self._stream = stream
@@ -32,9 +33,14 @@ class PrefixedStream:
 
 
 def note(message: str, rank: int = 0, kind: str = "note") -> None:
-    """One line for the user, from rank 0 only."""
+    """Print one line for the user, from rank 0 only."""
     if rank == 0:
         print(f"{kind}: {message}", file=sys.stderr, flush=True)
+
+
+def notes(messages: Iterable[str], rank: int = 0) -> None:
+    for message in messages:
+        note(message, rank)
 
 
 def bf16_warning(instructions: list[str]) -> str | None:
@@ -45,7 +51,7 @@ def bf16_warning(instructions: list[str]) -> str | None:
     where = "this CPU has" if len(slow) == len(instructions) else f"the CPUs of rank {', '.join(slow)} have"
     return (
         f"--bf16: {where} no bf16 instructions (avx512_bf16 or amx_bf16), or ONEDNN_MAX_CPU_ISA hides them: "
-        "products are computed in fp32 and rounded, which is no faster than without --bf16"
+        "matrix products are computed in fp32 and rounded, so training is no faster than without --bf16"
     )
 
 

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel is told, so that it does no work that a model does not need."""
+"""DistributedDataParallel: skip work that the model does not need, and choose how gradients are exchanged."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from entrypoints.train.loop import word_rows
 
 
 def tune(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> None:
-    """Saves DDP work that this model does not need, unless the user chose: a search for unused parameters in
-    each step, and a broadcast of constant buffers before each forward. `batch` is one row with its labels."""
+    """Turn off work of DDP that this model does not need, unless the user chose it: the search for unused
+    parameters in each step, and the broadcast of constant buffers before each forward pass.
+
+    `batch`: one row with its labels, integer tensors [1, tokens].
+    """
     if arguments.ddp_broadcast_buffers is None:
-        # Integer buffers are position numbers; batch statistics are floating point.
+        # Integer buffers are constant position numbers. Floating-point buffers may be batch statistics.
         arguments.ddp_broadcast_buffers = any(buffer.is_floating_point() for buffer in model.buffers())
     if arguments.ddp_find_unused_parameters is None:
         arguments.ddp_find_unused_parameters = _drops_layers(model) or _has_unused_parameters(model, batch)
@@ -35,9 +38,9 @@ def _has_unused_parameters(model: PreTrainedModel, batch: dict[str, torch.Tensor
 
 
 def keep_gradients_in_buckets(accelerator: Any) -> None:
-    """Call it before accelerate makes DDP: gradients lie where they are exchanged from, and are not copied back.
+    """Store gradients in DDP's buckets, which saves a copy in each step. Call before accelerate creates DDP.
 
-    `accelerator`: None, and one without options for DDP, where an older transformers makes DDP, is left alone.
+    Does nothing without an `accelerator` that has options for DDP: an older transformers creates DDP itself.
     """
     options = getattr(accelerator, "ddp_handler", None)
     if options is not None:
@@ -45,10 +48,10 @@ def keep_gradients_in_buckets(accelerator: Any) -> None:
 
 
 def exchange(model: Any, wanted: str | None) -> None:
-    """Sets up how gradients are exchanged. Call it before the first backward pass.
+    """Set up the exchange of gradients (--ddp_comm_hook). Call before the first backward pass.
 
-    `wanted`: "bf16", half of the bytes; "torch", as DDP does by itself; None, the same but for a large word
-    embedding, of which only the rows in use travel. `model`: what Trainer trains; one without DDP is left alone.
+    `wanted`: "bf16" sends half of the bytes; "torch" is DDP's default; None is DDP's default, except that only the
+    rows in use of a large word embedding are sent. `model`: as Trainer wrapped it; unchanged if without DDP.
     """
     is_compiled = hasattr(model, "_orig_mod")
     wrapped = model._orig_mod if is_compiled else model
@@ -59,7 +62,7 @@ def exchange(model: Any, wanted: str | None) -> None:
         return
     rows = word_rows.Rows(found) if found is not None else None
     wire = torch.bfloat16 if wanted == "bf16" else None
-    # DDP refuses torch's own for bf16 by its name where there is no GPU; groups on CPUs add up bf16 as well.
+    # Without a GPU, DDP refuses torch's bf16 hook by its name, although groups on CPUs add up bf16 too.
     plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook
 
     def hook(state: Any, bucket: Any) -> Any:
@@ -69,5 +72,5 @@ def exchange(model: Any, wanted: str | None) -> None:
         done.set_result(bucket.buffer())
         return done
 
-    hook.__annotations__.clear()  # torch takes none, or its own types, but not their names
+    hook.__annotations__.clear()  # torch accepts no annotations or its own types, but not their names as texts
     wrapped.register_comm_hook(None, hook)

@@ -1,19 +1,20 @@
-"""Rows of like length in one step, so that little padding is computed. Pure."""
+"""Group rows of similar length into one step, which reduces padding. Pure."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
 
-# Rows are sorted within as many steps as this, so that steps differ from epoch to epoch.
+# Rows are sorted within blocks of this many steps, so that steps differ between epochs.
 _STEPS_SORTED = 50
 
 
 def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> list[int]:
-    """The rows of an epoch, the same on every rank. `rows_per_step`: of all ranks and accumulated batches.
+    """The order of the rows in an epoch, the same on every rank.
 
-    Ranks wait for the slowest, so it is a whole step that has rows of like length. The step with the longest rows
-    comes first: what does not fit into memory fails at once. A step that is not full is last.
+    `rows_per_step`: of all ranks and accumulated batches. All rows of a step have similar lengths, because the
+    ranks wait for the slowest one. The step with the longest rows comes first, so that a lack of memory shows at
+    once. An incomplete step comes last.
     """
     chance = random.Random(f"{seed} {epoch}")  # noqa: S311 - an order, not a secret
     rows = list(range(len(lengths)))
@@ -34,7 +35,7 @@ def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> 
 
 
 class GroupedByLength:
-    """A sampler, whose epoch accelerate sets: resuming in the middle of one finds the same order."""
+    """A sampler of row numbers. accelerate sets its epoch, so that a resumed run finds the same order."""
 
     def __init__(self, lengths: Sequence[int], rows_per_step: int, seed: int) -> None:
         self._lengths = lengths

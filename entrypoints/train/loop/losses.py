@@ -1,4 +1,4 @@
-"""Keeps the loss of every step, averaged over the ranks, through checkpoints too."""
+"""Record the loss of every step, averaged over the ranks. Checkpoints include the recorded losses."""
 
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
@@ -12,7 +12,7 @@ from transformers.trainer_callback import ExportableState
 
 
 def mean_over_ranks(values: list[float]) -> list[float]:
-    """The element-wise mean over all ranks. A collective: every rank calls it with as many values."""
+    """The element-wise mean over all ranks. A collective: the number of values must be the same on every rank."""
     if not values or not dist.is_initialized() or dist.get_world_size() == 1:
         return values
     tensor = torch.tensor(values, dtype=torch.float32)
@@ -21,9 +21,9 @@ def mean_over_ranks(values: list[float]) -> list[float]:
 
 
 class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers is untyped on the host
-    """`losses` is the mean training loss of each optimizer step since the run's first.
+    """`losses`: the mean training loss of each optimizer step since the first step of the run.
 
-    A step's loss stays on its rank until the next log or save: a collective for each step would cost latency.
+    Losses stay on their rank until the next log or save: a collective in each step would add latency.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transfo
         self._sum = 0.0
 
     def add(self, loss: float) -> None:
-        """Adds one micro-batch's share of the current step's loss."""
+        """Add one micro-batch's share of the current step's loss."""
         self._sum += loss
 
     def restore(self, state: Any) -> None:
-        """Takes over the losses of the steps that a checkpoint has behind it."""
+        """Restore the losses of the steps before a checkpoint. `state`: the TrainerState of the checkpoint."""
         kept = state.stateful_callbacks.get(type(self).__name__, {})
         self.losses = list(kept.get("attributes", {}).get("losses", []))[: state.global_step]
 
@@ -49,19 +49,12 @@ class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transfo
         if control.should_log or control.should_save:
             self._reduce()
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._reduce()
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # save_strategy "best" decides after the evaluation.
-        self._reduce()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._reduce()
-
-    def _reduce(self) -> None:
+    def _reduce(self, *args: Any, **kwargs: Any) -> None:
         self.losses += [round(value, 6) for value in mean_over_ranks(self._local)]
         self._local = []
+
+    # After an evaluation too: then, save_strategy "best" decides about a checkpoint.
+    on_epoch_end = on_evaluate = on_train_end = _reduce
 
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"losses": self.losses}}

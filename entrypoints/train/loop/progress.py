@@ -1,4 +1,4 @@
-"""Progress on rank 0: a bar on a terminal, plain lines in a cluster's log."""
+"""Progress on rank 0: a bar on a terminal, lines in a log."""
 
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
@@ -11,12 +11,12 @@ from transformers import TrainerCallback
 from entrypoints.train.loop.speed import Speed, progress_line
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
-    """Prints on rank 0 only. `speed` is fed by the trainer."""
+    """Prints on rank 0 only. The trainer adds the rows of each batch to `speed`."""
 
     def __init__(self, speed: Speed, world_size: int) -> None:
         self._speed = speed
@@ -37,7 +37,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untype
             )
         else:
             begin = f" from step {state.global_step}" if state.global_step else ""
-            _say(f"training: {state.max_steps} steps{begin}, ranks: {self._world_size}")
+            _print(f"training: {state.max_steps} steps{begin}, ranks: {self._world_size}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._speed.step()
@@ -56,7 +56,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         if self._bar is not None:
             self._bar.set_postfix_str(line.split("  ", 1)[-1])
         else:
-            _say(line)
+            _print(line)
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
@@ -75,13 +75,12 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
-            _say(line)
+            _print(line)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def _restart(self, *args: Any, **kwargs: Any) -> None:
         self._speed.restart()
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._speed.restart()
+    on_save = on_epoch_begin = _restart
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:

@@ -1,4 +1,4 @@
-"""How fast training goes, and the line that says so. No torch."""
+"""The speed of training, and the line that reports it. Without torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def progress_line(step: int, steps: int, logs: dict[str, Any], samples_per_secon
 
 
 class Speed:
-    """Seconds and samples of training steps alone: evaluation and saving are left out.
+    """Seconds and rows of training steps, without evaluation and saving.
 
-    The steady rate leaves out the first steps too, in which memory is allocated and kernels are chosen:
-    the first five, or the first alone where there are fewer than eleven steps.
+    The steady rate also excludes the first five steps, in which memory is allocated and kernels are generated; of
+    fewer than eleven steps, it excludes only the first.
     """
 
     WARM_UP = 5
@@ -36,11 +36,11 @@ class Speed:
         self._steps: list[tuple[float, int]] = []
 
     def restart(self) -> None:
-        """Call before a step, after anything that is not a step."""
+        """Call after anything that is not a training step."""
         self._mark = self._clock()
 
     def add(self, rows: int) -> None:
-        """Call for each micro-batch with its rows on this rank; all ranks have the same number."""
+        """Call for each micro-batch. `rows`: on this rank; the number is the same on all ranks."""
         self._rows += rows
 
     def step(self) -> None:
@@ -50,7 +50,7 @@ class Speed:
         self._mark, self._rows = now, 0
 
     def rate(self, last: int | None = None) -> float | None:
-        """Rows a second over all ranks: steady, or over the last steps. None before there is a steady step."""
+        """Rows per second of all ranks: the steady rate, or over the `last` steps. None without such a step."""
         if last is not None:
             steps = self._steps[-last:]
         else:

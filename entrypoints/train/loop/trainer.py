@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with what a CPU job needs beside it: each step's loss, speed, each rank's own noise."""
+"""Hugging Face's Trainer for CPU ranks: the loss of each step, speed, dropout per rank, atomic checkpoints."""
 
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
@@ -15,26 +15,30 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.group.create import agreed
+from entrypoints.group.create import agreement
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
 from entrypoints.train.model import adapters, ipex, sharding
-from entrypoints.train.output import replicas, staging
+from entrypoints.train.output import checkpoints, replicas
 from entrypoints.train.tasks.tokens import Count, count
 
 
-class OwnNoise(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
-    """Ranks that share a seed would drop the same neurons on different rows. The data's order has its own seed."""
+class DropoutPerRank(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+    """Give each rank its own seed: otherwise, all ranks drop the same neurons.
+
+    The order of rows has another seed.
+    """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         torch.manual_seed(args.seed + args.process_index)
 
 
-class OwnSteps(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
-    """Recompute the logging, evaluation and save intervals: a checkpoint restores those of its own run."""
+class IntervalsOfFlags(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+    """Set the intervals for logging, evaluation and saving from the flags: a checkpoint restores those of its
+    run."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.compute_steps(args, state.max_steps)
@@ -44,10 +48,10 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
     """`losses` and `speed` are complete after `train_from`."""
 
     def __init__(self, exchange: str | None = None, **options: Any) -> None:
-        """`exchange`: how gradients travel, see ddp.exchange."""
+        """`exchange`: how gradients are exchanged, see ddp.exchange. `options`: of Trainer."""
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         only_model = arguments.save_only_model
-        # Trainer refuses checkpoints of a sharded model's optimizer; they are written here.
+        # Trainer refuses to save the optimizer of a sharded model; `_save_optimizer_and_scheduler` does.
         arguments.save_only_model = only_model or sharded
         super().__init__(**options)
         arguments.save_only_model = only_model
@@ -59,34 +63,39 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         self.tokens = Count()  # of this rank, since the process began
         self._saving = False
         self.remove_callback(PrinterCallback)
-        for callback in (OwnNoise(), OwnSteps(), self.losses, Progress(self.speed, self.args.world_size)):
+        for callback in (
+            DropoutPerRank(),
+            IntervalsOfFlags(),
+            self.losses,
+            Progress(self.speed, self.args.world_size),
+        ):
             self.add_callback(callback)
 
     def create_optimizer(self, *arguments: Any) -> Any:
-        """Here, because IPEX must see model and optimizer together, and before DDP sees the model."""
-        made = super().create_optimizer(*arguments)
-        if ipex.is_left_to_us(Trainer, self.args):
-            made = ipex.optimize(self.model, made, self.args.bf16)
-            self.optimizer = made
-        return made
+        """Also optimize with IPEX, which needs the model and its optimizer before DDP wraps the model."""
+        optimizer = super().create_optimizer(*arguments)
+        if ipex.is_ignored_by(Trainer, self.args):
+            optimizer = ipex.optimize(self.model, optimizer, self.args.bf16)
+            self.optimizer = optimizer
+        return optimizer
 
     def _wrap_model(self, *arguments: Any, **options: Any) -> Any:
-        """The last of Trainer before accelerate makes DDP."""
+        """The last method of Trainer before accelerate creates DDP."""
         wrapped = super()._wrap_model(*arguments, **options)
-        if not getattr(self.args, "use_ipex", False):  # its optimizer was not tried with views
+        if not getattr(self.args, "use_ipex", False):  # not tested: IPEX's optimizer with gradients that are views
             ddp.keep_gradients_in_buckets(getattr(self, "accelerator", None))
         return wrapped
 
     def _get_train_sampler(self, *arguments: Any) -> Any:
-        """Trainer's own grouping draws from torch's generator, which differs between our ranks: each would take
-        other rows than those that are left to it."""
+        """Trainer's own grouping uses torch's generator, which differs between our ranks: the ranks would not
+        agree on the order of the rows."""
         if not self._groups_rows():
             return super()._get_train_sampler(*arguments)
         together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         return GroupedByLength(self.train_dataset.lengths(), together, self.args.data_seed or self.args.seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Trainer would group these too, but metrics know a row by its place."""
+        """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""
         if self._groups_rows():
             return torch.utils.data.SequentialSampler(eval_dataset)
         return super()._get_eval_sampler(eval_dataset)
@@ -104,8 +113,8 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         return strategy == "group_by_length" or bool(getattr(self.args, "group_by_length", False))
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Trains from a checkpoint, or from the model as it is. A checkpoint at the end of the run is only loaded:
-        Trainer would take one more step. Loss and step count are then those of the checkpoint."""
+        """Train, starting from a checkpoint or from the model. A checkpoint of the last step is only loaded,
+        because Trainer would train one more step. Losses and step count are then those of the checkpoint."""
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)) if checkpoint else None
         if checkpoint is None or state is None or state.global_step < self._planned_steps():
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -121,9 +130,9 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         return math.ceil(float(self.args.num_train_epochs) * per_epoch)
 
     def _get_output_dir(self, trial: Any) -> str:
-        """Where Trainer writes a checkpoint's folder: aside, while one is being written."""
+        """The folder of Trainer's checkpoints: while a checkpoint is being written, the staging folder."""
         folder = Path(super()._get_output_dir(trial))
-        return str(staging.folder(folder) if self._saving else folder)
+        return str(checkpoints.staging_folder(folder) if self._saving else folder)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not self._sharded:
@@ -142,7 +151,8 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
-        if not self._sharded or adapters.is_adapter(Path(checkpoint)):  # a sharded model was read from there
+        # A sharded model has read its weights from the checkpoint already.
+        if not self._sharded or adapters.is_adapter(Path(checkpoint)):
             super()._load_from_checkpoint(checkpoint, *arguments, **options)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
@@ -157,17 +167,19 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             super()._save_checkpoint(*arguments, **options)
             self._forget_staging(output, name)
         except Exception as error:
-            full = staging.failed(output, step, error) if self.args.should_save else None
+            full = checkpoints.full_disk_error(output, step, error) if self.args.should_save else None
             if full is None:
                 raise
             raise full from error
         finally:
             self._saving = False
-        _wait_for_all()
+        if dist.is_initialized():
+            dist.barrier()
         if self.args.should_save:
-            staging.publish(output, name)
-            staging.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
-        # After the rename. A rank with a folder of its own does not find the best checkpoint under its final name.
+            checkpoints.publish(output, name)
+            checkpoints.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
+        # After the rename. Ranks that do not share the folder do not find the best checkpoint under its final
+        # name.
         self.state.best_model_checkpoint = replicas.gather(self.state.best_model_checkpoint)[0]
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(output / name))
@@ -180,7 +192,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
     def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
         """Implement --prediction_loss_only by dropping the other metrics.
 
-        Without predictions, Trainer would give a short last batch full weight, and count no rows.
+        Without predictions, Trainer would give a short last batch full weight, and would not count rows.
         """
         only, self.args.prediction_loss_only = self.args.prediction_loss_only, False
         try:
@@ -194,26 +206,23 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
 
     def _determine_best_metric(self, *arguments: Any, **options: Any) -> Any:
         """Raises UsageError for an unknown --metric_for_best_model: Trainer checks it only after an evaluation."""
-        determine = super()._determine_best_metric
-
-        def checked() -> Any:
+        with agreement():
             try:
-                return determine(*arguments, **options)
+                is_new_best = super()._determine_best_metric(*arguments, **options)
             except KeyError as error:
                 raise UsageError(" ".join(str(error.args[0]).split())) from error
-
-        return agreed(checked)
+        return is_new_best
 
     def _forget_staging(self, output: Path, name: str) -> None:
         """Replace the staging folder by the final folder in the state's path of the best checkpoint."""
-        written = staging.folder(output) / name
+        written = checkpoints.staging_folder(output) / name
         if self.state.best_model_checkpoint == str(written):
             self.state.best_model_checkpoint = str(output / name)
             if self.args.should_save:
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
 
     def _load_best_model(self) -> None:
-        """Load the best model on rank 0 and copy it to all ranks: other nodes may not have or see its folder."""
+        """Load the best model on rank 0, and copy it to all ranks: other nodes may not see its folder."""
         best = Path(self.state.best_model_checkpoint)
         if self._sharded and not adapters.is_adapter(best):
             sharding.load_weights(self.model, best, self.args.should_save)
@@ -223,6 +232,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             replicas.copy_from_rank_0(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """One micro-batch. `inputs`: integer tensors [rows, tokens]. Returns the loss, a float scalar."""
         if not self._is_exchange_set_up:
             ddp.exchange(model, self._exchange)
             self._is_exchange_set_up = True
@@ -232,8 +242,3 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.losses.add(loss.item())
         return loss
-
-
-def _wait_for_all() -> None:
-    if dist.is_initialized():
-        dist.barrier()

@@ -1,8 +1,9 @@
-"""The gradient of a word embedding, exchanged as the rows that a step has words for, not as the whole table.
+"""Exchange only those rows of a word embedding's gradient whose words occur in the step.
 
-A batch of 32 x 128 tokens has one or two thousand of BERT-base's 30,522 rows and hardly more of XLM-R's 250,002,
-and the table is 21% of the one and 69% of the other. Its gradient is the last that a backward pass makes: nothing
-hides its exchange. The optimizer gets the same dense gradient: every rank adds up the rows of all, in their order.
+A batch of 32 x 128 tokens uses one or two thousand of BERT-base's 30,522 rows, and hardly more of XLM-R's
+250,002. The table is 21% of BERT-base and 69% of XLM-R. The backward pass computes its gradient last, so that no
+computation hides the exchange. The optimizer gets the same dense gradient: every rank adds the rows of all ranks,
+in rank order.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Tables of fewer numbers are exchanged whole.
+# Tables with fewer numbers are exchanged completely.
 _LARGE = 1 << 20
-# A rank's row count if it needs the complete table exchanged.
-_WHOLE = -1
+# The row count of a rank that needs the complete table exchanged.
+_COMPLETE = -1
 
 
 def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
-    """The largest table of `model` that only words look up, None if there is none. A table that the output layer
-    shares has a gradient in every row."""
+    """The largest word embedding of `model`, None if the model has none of at least 2**20 numbers.
+
+    Embeddings that the output layer shares do not count: their gradient has no zero rows.
+    """
     uses = Counter(id(each) for module in model.modules() for each in module.parameters(recurse=False))
     found = [
         module
@@ -37,7 +40,10 @@ def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
 
 
 class Rows:
-    """The rows of a table that the words since the last exchange belong to. All ranks have to use it alike."""
+    """Tracks which rows of an embedding (weight: float [rows, features]) were used since the last exchange.
+
+    Every rank must use it in the same way.
+    """
 
     def __init__(self, of: torch.nn.Embedding) -> None:
         self._weight = of.weight
@@ -49,10 +55,10 @@ class Rows:
             self._words.append(inputs[0].detach().reshape(-1).unique())
 
     def reduce(self, bucket: dist.GradBucket, wire: torch.dtype | None) -> bool:
-        """Puts the ranks' mean in the place of the gradients of the bucket that has the table's. A collective.
+        """Replace the gradients of the bucket that holds the table by their mean over the ranks. A collective.
 
-        Returns False on every rank, and leaves them as they are, for another bucket, and where there are too many
-        rows or others than the words'. Everything travels as `wire`, or else as it is.
+        Returns False on every rank, without a change, for another bucket, for too many rows, and if rows other
+        than those of the words have gradients. `wire`: the dtype to send, None for the gradients' own dtype.
         """
         parameters = bucket.parameters()
         place = next((place for place, each in enumerate(parameters) if each is self._weight), None)
@@ -63,10 +69,10 @@ class Rows:
         words = torch.cat([torch.empty(0, dtype=torch.long), *self._words]).unique()
         self._words.clear()
         taken = _take(gradient, words) if len(words) * ranks <= gradient.shape[0] else None
-        counts = [int(each) for each in _gather(torch.tensor([_WHOLE if taken is None else len(words)]))]
+        counts = [int(each) for each in _gather(torch.tensor([_COMPLETE if taken is None else len(words)]))]
         if taken is None:
             return False
-        if min(counts) == _WHOLE:  # another rank needs the complete table
+        if min(counts) == _COMPLETE:  # another rank needs the complete table
             gradient.index_copy_(0, words, taken)
             return False
         longest = max(counts)
@@ -83,19 +89,22 @@ class Rows:
                 gradient.index_add_(0, names[:count], rows[:count].to(gradient.dtype))
         for part, mean, work in zip(beside, means, sums):
             work.wait()
-            part.copy_(mean)  # which is the part itself where nothing was narrowed
+            part.copy_(mean)  # no copy if the dtype is the same: `mean` is `part`
         return True
 
 
 def _take(gradient: torch.Tensor, words: torch.Tensor) -> torch.Tensor | None:
-    """The rows of `words`, zeroed in `gradient`. None, without a change, if any other row is not zero.
+    """Copy the rows of `words` and set them to zero in `gradient`. None, without a change, if another row is not
+    zero.
 
-    Checked in every step: a row left out of the exchange would make the ranks' weights diverge for good. The check
-    reads the table once, between the backward pass, which writes it, and the optimizer, which reads it.
+    `gradient`: float [rows, features]. `words`: int64 [words]. Returns float [words, features].
+
+    The check runs in every step: a row missing from the exchange would make the ranks' weights diverge
+    permanently.
     """
     rows = gradient[words]
     gradient.index_fill_(0, words, 0)
-    low, high = torch.aminmax(gradient)  # NaN is not 0 either
+    low, high = torch.aminmax(gradient)  # NaN is not equal to 0 either
     if low != 0 or high != 0:
         gradient.index_copy_(0, words, rows)
         return None
@@ -103,7 +112,7 @@ def _take(gradient: torch.Tensor, words: torch.Tensor) -> torch.Tensor | None:
 
 
 def _gather(mine: torch.Tensor) -> list[torch.Tensor]:
-    """Every rank's tensor, which all have the same shape."""
+    """The tensors of all ranks, of the same shape and dtype. A collective."""
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(found, mine)
     return found

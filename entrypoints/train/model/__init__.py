@@ -1,4 +1,4 @@
 """The model: loading, adapters, sharding, compilation.
 
-Start with `load`.
+Start with `pretrained`.
 """

@@ -1,4 +1,7 @@
-"""LoRA adapters: beside a model, from a folder, and merged into its weights. peft is imported only if needed."""
+"""LoRA adapters: add a new adapter to a model, load one from a folder, and merge one into the model's weights.
+
+peft is imported only if needed.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.train.flags.arguments import TASKS, TaskArguments
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
-# peft's names; a task without one has no head to save whole.
-_KINDS = {
-    "text-classification": "SEQ_CLS",
-    "token-classification": "TOKEN_CLS",
-    "question-answering": "QUESTION_ANS",
-    "text-generation": "CAUSAL_LM",
-}
+_MAX_LENGTH = 300  # of an error in a message
 
 
 def is_adapter(folder: Path) -> bool:
@@ -29,34 +26,40 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_of(name: str) -> str | None:
-    """The model that the adapter in folder `name` belongs to; None if the folder holds no adapter."""
+    """The base model of the adapter in folder `name`; None if the folder holds no adapter."""
     path = Path(name) / CONFIG
     if not is_adapter(Path(name)):
         return None
     try:
         base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"adapter folder '{name}': {CONFIG} is broken ({error}); copy it again") from error
+        raise UsageError(
+            f"adapter folder '{name}': {CONFIG} is broken ({error}): copy the folder again"
+        ) from error
     if not base:
-        raise UsageError(f"adapter folder '{name}': {CONFIG} names no base_model_name_or_path, expected its model")
+        raise UsageError(
+            f"adapter folder '{name}': {CONFIG} has no base_model_name_or_path, expected the adapter's base model"
+        )
     return str(base)
 
 
 def check(arguments: TaskArguments) -> None:
-    """Raises UsageError for flags that do not go together and for an image without peft."""
+    """Raise UsageError for flags that exclude each other, and for an image without peft."""
     continues = base_of(str(arguments.model_name_or_path)) is not None
     if arguments.merge_adapter and not (arguments.use_peft or continues):
         raise UsageError(
-            "--merge_adapter needs an adapter: write --use_peft, or a --model_name_or_path that is one"
+            "--merge_adapter needs an adapter: add --use_peft, or write an adapter as --model_name_or_path"
         )
     if (arguments.use_peft or continues) and importlib.util.find_spec("peft") is None:
-        raise UsageError("LoRA adapters need peft, which this image lacks: build a pin that has it (./inv matrix)")
+        raise UsageError(
+            "LoRA adapters need peft, which this image does not have: build a pin that has peft (./inv matrix)"
+        )
 
 
 def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
-    """The model with the adapter that was asked for: a new one, or the one in its folder, to train on.
+    """The model with a new adapter (--use_peft) or with the adapter of its folder; unchanged without an adapter.
 
-    Raises UsageError if peft finds no layer for it.
+    Raises UsageError if peft finds no layer for the adapter.
     """
     name = str(arguments.model_name_or_path)
     if base_of(name) is not None:
@@ -65,7 +68,7 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
         try:
             return PeftModel.from_pretrained(model, name, is_trainable=True)
         except Exception as error:
-            raise UsageError(f"adapter '{name}' cannot be loaded: {_line(error)}") from error
+            raise UsageError(f"adapter '{name}' cannot be loaded: {one_line(error)[:_MAX_LENGTH]}") from error
     if not arguments.use_peft:
         return model
     from peft import LoraConfig, get_peft_model
@@ -73,7 +76,7 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
     given = arguments.lora_target_modules
     layers = [layer.strip() for layer in given.split(",") if layer.strip()] if given else "all-linear"
     config = LoraConfig(
-        task_type=_KINDS.get(task),
+        task_type=TASKS[task].peft_type,
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,
         lora_dropout=arguments.lora_dropout,
@@ -82,11 +85,13 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise UsageError(f"--lora_target_modules {given or 'all-linear'}: {_line(error)}") from error
+        raise UsageError(
+            f"--lora_target_modules {given or 'all-linear'}: {one_line(error)[:_MAX_LENGTH]}"
+        ) from error
 
 
 def describe(model: Any) -> dict[str, int]:
-    """For result.json: how many parameters there are, and how many of them are trained."""
+    """For result.json: the number of parameters, and of trained parameters."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return {
         "parameters": sum(size for size, _ in sizes),
@@ -95,7 +100,7 @@ def describe(model: Any) -> dict[str, int]:
 
 
 def save_merged(model: Any, tokenizer: Any, output: Path) -> Path:
-    """Writes the model with its adapter merged to OUTPUT/merged, whole or not at all. The adapter is gone then."""
+    """Write the model with its adapter merged to OUTPUT/merged, atomically. Removes the adapter from `model`."""
     folder, partial = output / MERGED, output / f".{MERGED}"
     shutil.rmtree(partial, ignore_errors=True)
     merged = model.merge_and_unload()
@@ -104,7 +109,3 @@ def save_merged(model: Any, tokenizer: Any, output: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,31 +1,31 @@
-"""Intel's extension, on the pins that still have it: `--use_ipex`.
+"""`--use_ipex`: Intel's extension, on the pins that still have it.
 
-transformers calls `ipex.optimize` itself until 4.52, keeps the flag without a call until 4.55 and then drops it;
-accelerate calls it only for torch before 2.7. Here it is called where neither does.
+transformers calls `ipex.optimize` until 4.52, keeps the flag without a call until 4.55, and then drops the flag.
+accelerate calls it only for torch before 2.7. This module calls it if neither of them does.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from entrypoints.adapt import cpu_device
+from entrypoints.adapt import cpu
 from entrypoints.cli.import_hooks import after_import
 
 
 def keep_weights() -> None:
-    """Call it before accelerate makes its state: a model's move to a rank's device leaves IPEX's weights alone."""
-    after_import(cpu_device.MODULE, cpu_device.without_index)
+    """Keep Trainer from copying weights that IPEX has packed. Call before accelerate creates its state."""
+    after_import(cpu.STATE_MODULE, cpu.remove_device_index)
 
 
-def is_left_to_us(trainer: type, arguments: Any) -> bool:
-    """Whether `--use_ipex` was given and Hugging Face's Trainer does nothing about it."""
+def is_ignored_by(trainer: type, arguments: Any) -> bool:
+    """Whether `--use_ipex` was given and Hugging Face's Trainer ignores it."""
     return bool(getattr(arguments, "use_ipex", False)) and not hasattr(trainer, "ipex_optimize_model")
 
 
 def optimize(model: Any, optimizer: Any, bf16: bool) -> Any:
-    """Optimizes a model in place for training and returns its optimizer, which must be made already.
+    """Optimize a model in place for training. Returns its optimizer, which must exist before.
 
-    In bf16 the weights are bf16 from here on, and the optimizer keeps what is lost of them.
+    With `bf16`, the weights become bfloat16, and the optimizer keeps their low-order bits.
     """
     import intel_extension_for_pytorch
     import torch

@@ -1,8 +1,8 @@
-"""FSDP2: each rank keeps a part of the weights, gradients and optimizer, from the moment they are read.
+"""FSDP2: each rank holds a shard of the weights, gradients and optimizer state.
 
-transformers reads a model sharded (DistributedConfig) and trains it; accelerate's own FSDP silently does nothing
-on CPUs. What transformers lacks is a checkpoint of the optimizer: it is written whole here, by rank 0, so that
-any number of ranks can go on from it.
+transformers loads a model sharded (DistributedConfig) and trains it; accelerate's own FSDP silently does nothing
+on CPUs. transformers cannot save the optimizer of a sharded model: rank 0 writes its complete state here, so that
+any number of ranks can resume.
 """
 
 from __future__ import annotations
@@ -12,41 +12,40 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+import transformers
+
 from entrypoints.cli.errors import UsageError
 
 
 def options(world_size: int) -> dict[str, Any]:
     """from_pretrained's options for a model that is sharded over all ranks. Raises UsageError."""
-    import torch
-    import transformers
-
     try:
         from transformers.distributed import DistributedConfig
 
         config = DistributedConfig(fsdp_size=world_size)
     except (ImportError, TypeError) as error:
         raise UsageError(
-            f"--fsdp needs transformers 5.23 or newer, this image has {transformers.__version__}: take a newer pin"
+            f"--fsdp needs transformers 5.23 or newer, this image has {transformers.__version__}: use a newer pin"
         ) from error
-    # What torch warns of does not happen: `initialize` makes new weights, and nothing is changed in place.
+    # These warnings do not apply: `initialize` sets new weights, and nothing is changed in place.
     warnings.filterwarnings("ignore", message="DTensor random operators|FSDP2-wrapped module")
     return {"distributed_config": config, "dtype": torch.float32}
 
 
 def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
-    """Gives new weights the values that they would have in a whole model. `random_state`: torch's before loading.
+    """Give new weights the values that they would have in an unsharded model.
 
-    transformers 5.23 lets each rank draw its own part from the same seed: all parts of a new head are alike then,
-    and a classifier of two classes never tells them apart.
+    `names`: the new weights. `random_state`: torch's state (uint8) before loading. transformers 5.23 lets each
+    rank draw its own shard from the same seed: all shards of a new head are equal then, and a classifier of two
+    classes never distinguishes them.
     """
-    import torch
-    import torch.distributed as dist
-
     new = set(names)
     deviation = float(getattr(model.config, "initializer_range", 0.02))
     torch.set_rng_state(random_state)
     for name, parameter in model.named_parameters():
-        if name in new and parameter.dim() > 1:  # biases and norms begin with constants
+        if name in new and parameter.dim() > 1:  # biases and norms start as constants
             full = torch.empty(parameter.shape).normal_(0.0, deviation)
             if hasattr(parameter, "to_local"):
                 part = parameter.to_local()
@@ -58,20 +57,20 @@ def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether the ranks hold parts of this model."""
+    """Whether each rank holds only a shard of this model."""
     return bool(getattr(model, "is_distributed_loading_by_transformers", False))
 
 
 def reshard(model: Any) -> None:
-    """Gives back what a forward pass without a backward pass has gathered. The parameters that an optimizer takes
-    or has taken are the parts; until then a model shows whole ones in their place."""
+    """Free the parameters that a forward pass without a backward pass has gathered. Until then, the model shows
+    complete parameters in place of the shards, which the optimizer needs."""
     for module in model.modules():
         if hasattr(module, "reshard"):
             module.reshard()
 
 
-def whole(tensor: Any) -> Any:
-    """A tensor with all ranks' parts: a collective if it has parts."""
+def full_tensor(tensor: Any) -> Any:
+    """The complete tensor, same dtype, of a DTensor (a collective) or of a tensor (unchanged)."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
@@ -89,8 +88,7 @@ def load_weights(model: Any, folder: Path, reads: bool) -> None:
 
 
 def save_optimizer(model: Any, optimizer: Any, path: Path, writes: bool) -> None:
-    """Gathers the optimizer's state and writes it on the rank that `writes`. A collective."""
-    import torch
+    """Gather the optimizer's state, and write it on the rank that `writes`. A collective."""
     from torch.distributed.checkpoint import state_dict
 
     reshard(model)
@@ -101,19 +99,18 @@ def save_optimizer(model: Any, optimizer: Any, path: Path, writes: bool) -> None
 
 
 def load_optimizer(model: Any, optimizer: Any, path: Path) -> bool:
-    """The reverse, on every rank and for any number of them, one alone too. A collective.
+    """Load the state that `save_optimizer` wrote, on any number of ranks. A collective.
 
-    False where the file is of a model that was not sharded, which the optimizer itself can read. Raises UsageError
-    if this one is.
+    Returns False for the file of an unsharded model, which the optimizer can load. Raises UsageError if the file
+    is of an unsharded model but `model` is sharded.
     """
-    import torch
     from torch.distributed.checkpoint import state_dict
 
     state = torch.load(path, map_location="cpu", weights_only=True)
     by_name = any(isinstance(name, str) for group in state["param_groups"] for name in group["params"])
     if not by_name:
         if is_sharded(model):
-            raise UsageError(f"checkpoint '{path.parent}' was made without --fsdp: resume without it")
+            raise UsageError(f"checkpoint '{path.parent}' was written without --fsdp: resume without --fsdp")
         return False
     reshard(model)
     wanted = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -122,5 +119,5 @@ def load_optimizer(model: Any, optimizer: Any, path: Path) -> bool:
 
 
 def _bare(optimizer: Any) -> Any:
-    """torch's own, from inside accelerate's."""
+    """torch's optimizer inside accelerate's."""
     return getattr(optimizer, "optimizer", optimizer)

@@ -1,4 +1,4 @@
-"""The output folder: checkpoints, results, the hub, and whether all ranks have the same weights.
+"""The output folder: checkpoints, weights, the hub, and whether all ranks have the same weights.
 
 Start with `folder`.
 """

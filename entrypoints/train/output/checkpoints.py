@@ -1,43 +1,52 @@
-"""Finds the checkpoint to resume from. A checkpoint that was only half written is never chosen.
+"""Checkpoints in the output folder: which are complete, how they are published, and which are deleted. Torch-free.
 
-transformers writes into checkpoint-N directly: weights, optimizer, scheduler, random states, and
-trainer_state.json last. A process that is killed in between leaves a folder that must not be used.
-No torch: every file is checked by its own end (safetensors' length, a zip archive's directory, JSON's syntax).
+transformers writes the files of a checkpoint one by one: weights, optimizer, scheduler, random states, and
+trainer_state.json last. A process that is killed in between leaves an incomplete folder. Therefore the trainer
+lets transformers write to a staging folder, flushes the files to the disk, and then renames the folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import shutil
 import struct
 import zipfile
 from pathlib import Path
 from typing import Any
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.train.model import adapters
 
 _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+# In the output folder: a rename works only within one file system.
+_STAGING = ".unfinished"
+_REPLACED = ".replaced"
+# With less free space than this, a failed checkpoint is reported as a full disk. Libraries report various errors.
+_FULL_BYTES = 1 << 20
 
 
 def step_of(path: Path) -> int:
-    """The step in a checkpoint's name, -1 if it is not named like one."""
+    """The step in a checkpoint's name, -1 for other names."""
     found = _NAME.fullmatch(path.name)
     return int(found.group(1)) if found else -1
 
 
-def all_in(folder: Path) -> list[Path]:
-    """Checkpoint folders, oldest step first, whole or not."""
-    if not folder.is_dir():
+def all_in(output: Path) -> list[Path]:
+    """The checkpoint folders, complete or not, sorted by step."""
+    if not output.is_dir():
         return []
-    return sorted((path for path in folder.iterdir() if path.is_dir() and step_of(path) >= 0), key=step_of)
+    return sorted((path for path in output.iterdir() if path.is_dir() and step_of(path) >= 0), key=step_of)
 
 
 def fault(path: Path) -> str | None:
-    """What is missing or broken in a checkpoint; None if training can go on from it."""
+    """The first missing or broken part of a checkpoint, None if the checkpoint is complete."""
     if not path.is_dir():
-        return "there is no such folder"
+        return "the folder does not exist"
     state = _json(path / "trainer_state.json")
     if state is None or "global_step" not in state:
         return "trainer_state.json is missing or broken"
@@ -48,7 +57,7 @@ def fault(path: Path) -> str | None:
         else [adapters.WEIGHTS[0] if adapters.is_adapter(path) else _WEIGHTS]
     )
     for shard in shards:
-        if not safetensors_is_whole(path / shard):
+        if not _is_complete_safetensors(path / shard):
             return f"{shard} is missing or broken"
     for name in ("optimizer.pt", "scheduler.pt"):
         if not zipfile.is_zipfile(path / name):
@@ -56,24 +65,120 @@ def fault(path: Path) -> str | None:
     return None
 
 
-def last_whole(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that can be used, and one line for each newer one that cannot."""
+def last_complete(output: Path) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint, and one note for each newer incomplete checkpoint."""
     notes: list[str] = []
-    for path in reversed(all_in(folder)):
+    for path in reversed(all_in(output)):
         found = fault(path)
         if found is None:
             return path, notes
-        notes.append(f"{path.name} is passed over: {found}")
+        notes.append(f"{path.name} is skipped: {found}")
     return None, notes
 
 
-def ranks_of(path: Path) -> int:
-    """How many ranks wrote their random states into a checkpoint."""
+def check(path: Path) -> None:
+    """Raise UsageError if training cannot resume from the checkpoint."""
+    found = fault(path)
+    if found is not None:
+        raise UsageError(f"--resume_from_checkpoint '{path}': {found}, expected a complete checkpoint folder")
+
+
+def check_same_model(path: Path, config: dict[str, Any], adapter: bool = False) -> None:
+    """Raise UsageError for a checkpoint of another model or with other labels.
+
+    `config`: the current model's configuration. `adapter`: whether the current model has an adapter.
+    """
+    if adapters.is_adapter(path) != adapter:
+        found, expected = ("a full model", "an adapter") if adapter else ("an adapter", "a full model")
+        raise UsageError(
+            f"checkpoint '{path}' belongs to another run: found {found}, expected {expected}: resume with "
+            "the same --use_peft"
+        )
+    if adapter:
+        return  # peft checks the shapes when it loads the weights
+    saved = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "id2label"):
+        # JSON turns the numbers of labels into strings.
+        expected = json.loads(json.dumps(config.get(name)))
+        if name in saved and saved[name] != expected:
+            raise UsageError(
+                f"checkpoint '{path}' belongs to another run: its {name} is {saved[name]}, expected {expected}: "
+                "resume with the same model and labels"
+            )
+
+
+def world_size_of(path: Path) -> int:
+    """The number of ranks that wrote their random states into the checkpoint."""
     return len(list(path.glob("rng_state*.pth")))
 
 
-def safetensors_is_whole(path: Path) -> bool:
-    """Whether the file is as long as its header says.
+def staging_folder(output: Path) -> Path:
+    """The folder in which checkpoints are written before `publish`."""
+    return output / _STAGING
+
+
+def clear_staging(output: Path) -> None:
+    """Delete unfinished checkpoints of an earlier process."""
+    restore_replaced(output)
+    shutil.rmtree(staging_folder(output), ignore_errors=True)
+
+
+def restore_replaced(output: Path) -> None:
+    """Restore a checkpoint whose process ended while `publish` replaced it."""
+    for kept in staging_folder(output).glob(f"*{_REPLACED}"):
+        final = output / kept.name[: -len(_REPLACED)]
+        if not final.exists():
+            with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                kept.rename(final)
+
+
+def publish(output: Path, name: str) -> None:
+    """Move the finished checkpoint `name` from the staging folder to the output folder.
+
+    After this, the checkpoint survives a power failure. An existing checkpoint of this name is deleted last,
+    because no other checkpoint may exist.
+    """
+    written, final = staging_folder(output) / name, output / name
+    for path in [*written.rglob("*"), written]:
+        _flush(path)
+    if final.exists():  # saved before, by an evaluation at the same step or before a restart
+        final.rename(staging_folder(output) / f"{name}{_REPLACED}")
+    written.rename(final)
+    _flush(output)
+    clear_staging(output)
+
+
+def rotate(output: Path, limit: int | None, best: str | None) -> None:
+    """Delete the oldest checkpoints beyond `limit`, but never the newest complete one or the `best`."""
+    if not limit or limit < 1:
+        return
+    present = all_in(output)
+    newest, _ = last_complete(output)
+    kept = {path for path in (newest, Path(best) if best else None) if path}
+    surplus = max(0, len(present) - max(limit, len(kept)))
+    for path in [path for path in present if path not in kept][:surplus]:
+        shutil.rmtree(path)
+
+
+def full_disk_error(output: Path, step: int, error: Exception) -> UsageError | None:
+    """The error to report if `error` was caused by a full disk, otherwise None. Deletes the staging folder."""
+    try:
+        free = shutil.disk_usage(output).free
+    except OSError:
+        return None
+    clear_staging(output)
+    if free >= _FULL_BYTES:
+        return None
+    last, _ = last_complete(output)
+    resume = f", then resume from {last.name} with --resume_from_checkpoint true" if last else ""
+    return UsageError(
+        f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected space for the checkpoint of "
+        f"step {step} ({error}): free some space{resume}"
+    )
+
+
+def _is_complete_safetensors(path: Path) -> bool:
+    """Whether the file has the length that its header states.
 
     Format: 8 bytes header length, little endian; the header as JSON with data_offsets; the data.
     """
@@ -95,3 +200,11 @@ def _json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

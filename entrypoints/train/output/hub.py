@@ -1,4 +1,4 @@
-"""--push_to_hub: access is checked before training, and a failed push loses nothing."""
+"""--push_to_hub: check the access before training, and report how to repeat a push that failed."""
 
 from __future__ import annotations
 
@@ -27,35 +27,23 @@ def check(arguments: TrainingArguments) -> None:
             api.auth_check(created.repo_id, write=True)
     except Exception as error:
         raise UsageError(
-            f"--push_to_hub: cannot write to '{name}' at {api.endpoint} ({_short(error)}), expected "
-            "a repository that you can write to: check the network, HF_TOKEN and --hub_model_id, or drop the flag"
+            f"--push_to_hub: cannot write to '{name}' at {api.endpoint} ({one_line(error)[:_MAX_LENGTH]}), "
+            "expected a repository that you can write to: check the network, HF_TOKEN and --hub_model_id, or "
+            "remove the flag"
         ) from error
-
-
-class PushError(Exception):
-    """A failed push, and how to repeat it."""
 
 
 def push(trainer: Trainer) -> int:
     """Push the saved weights. A collective. Returns 0, or 1 with a line on stderr."""
     try:
-        _push(trainer)
-    except PushError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        trainer.push_to_hub(commit_message="Model save")
+    except Exception as error:  # noqa: BLE001 - every failure leaves the weights in the output folder
+        folder = trainer.args.output_dir
+        print(
+            f"error: the push to the hub failed ({one_line(error)[:_MAX_LENGTH]}), the weights are in {folder}: "
+            f"push them with hf upload {trainer.hub_model_id} {folder}",
+            file=sys.stderr,
+            flush=True,
+        )
         return 1
     return 0
-
-
-def _push(trainer: Trainer) -> None:
-    try:
-        trainer.push_to_hub(commit_message="Model save")
-    except Exception as error:
-        folder = trainer.args.output_dir
-        raise PushError(
-            f"the push to the hub failed ({_short(error)}), the weights are in {folder}: push them with "
-            f"hf upload {trainer.hub_model_id} {folder}"
-        ) from error
-
-
-def _short(error: Exception) -> str:
-    return one_line(error)[:_MAX_LENGTH]

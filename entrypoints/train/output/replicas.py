@@ -1,4 +1,4 @@
-"""Compares the ranks at the end of a run: the same weights everywhere, and what each of them used."""
+"""The ranks' copies of the model: collect values from all ranks, and compare the weights at the end of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from entrypoints.train.model.sharding import whole
+from entrypoints.train.model.sharding import full_tensor
 
 
 @dataclass(frozen=True)
 class Replica:
-    """What one rank reports. `peak_memory_bytes` is its largest resident set."""
+    """The report of one rank. `peak_memory_bytes`: its largest resident set."""
 
     rank: int
     node_rank: int
@@ -24,7 +24,7 @@ class Replica:
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of every rank, in their order. A collective; a single rank without a group gets its own."""
+    """The values of all ranks, in the order of the ranks. A collective, except without a process group."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -33,7 +33,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def copy_from_rank_0(model: torch.nn.Module) -> None:
-    """Gives every rank what training changes of rank 0's model: trained parameters, and buffers. A collective."""
+    """Copy rank 0's trained parameters and buffers (any shapes and dtypes) to every rank. A collective."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     trained = (parameter.data for parameter in model.parameters() if parameter.requires_grad)
@@ -42,30 +42,31 @@ def copy_from_rank_0(model: torch.nn.Module) -> None:
 
 
 def weights_sha256(model: torch.nn.Module) -> str:
-    """A hash over names, types, shapes and bytes of the model's whole state, in the order of the names."""
+    """A hash over names, dtypes, shapes and bytes of the model's state, sorted by name."""
     digest = hashlib.sha256()
     for name, part in sorted(model.state_dict().items()):
-        tensor = whole(part)
+        tensor = full_tensor(part)
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
 def report(model: torch.nn.Module, rank: int, node_rank: int, hash_weights: bool) -> list[Replica]:
-    """Every rank's report. A collective."""
-    mine = Replica(
-        rank=rank,
-        node_rank=node_rank,
-        weights_sha256=weights_sha256(model) if hash_weights else None,
-        # Linux counts in kilobytes.
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    """The reports of all ranks. A collective."""
+    return gather(
+        Replica(
+            rank=rank,
+            node_rank=node_rank,
+            weights_sha256=weights_sha256(model) if hash_weights else None,
+            # Linux counts in kilobytes.
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
     )
-    return gather(mine)
 
 
 def difference(replicas: list[Replica]) -> str | None:
-    """One line that names the ranks whose weights differ from rank 0's; None if there are none."""
-    strange = [replica.rank for replica in replicas if replica.weights_sha256 != replicas[0].weights_sha256]
-    if not strange:
+    """An error that names the ranks whose weights differ from rank 0's, None if all weights are equal."""
+    wrong = [replica.rank for replica in replicas if replica.weights_sha256 != replicas[0].weights_sha256]
+    if not wrong:
         return None
-    return f"the weights of ranks {strange} differ from rank 0's after training: the replicas have drifted apart"
+    return f"the weights of ranks {wrong} differ from rank 0's after training: the replicas have drifted apart"

@@ -1,1 +1,1 @@
-"""Metrics by their definitions."""
+"""Metrics by their published definitions: entities, GLUE and SQuAD. Without torch."""

@@ -1,7 +1,7 @@
-"""Named entities in tagged words, and their F1 as CoNLL's evaluation and seqeval's default define it. Pure.
+"""Named entities in tagged words, and their F1 as in CoNLL's evaluation and seqeval's default. Pure.
 
-Tags are IOB1, IOB2, IOBES or BILOU: a prefix and a type, `B-PER`. An entity is right if its type, its first
-and its last word are.
+Tags are IOB1, IOB2, IOBES or BILOU: a prefix and a type, `B-PER`. An entity is correct if its type, first word and
+last word are correct.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ Entity = tuple[str, int, int]
 
 
 def are_entities(tags: Iterable[str]) -> bool:
-    """Whether the names of tags are those of entities; others, as parts of speech, have no F1 of entities."""
+    """Whether all tags are tags of entities. Other tags, such as parts of speech, have no F1 of entities."""
     names = set(tags) - {OUTSIDE}
     return bool(names) and all(name[0] in _PREFIXES and (len(name) == 1 or name[1] == "-") for name in names)
 
 
 def found_in(tags: Sequence[str]) -> set[Entity]:
-    """Type, first word and the word behind the last one of each entity.
+    """The entities as (type, first word, last word + 1).
 
-    An entity ends before `O`, `B` and `S`, after `E` and `S`, and where the type changes. `I` and `E` without a
-    beginning begin one.
+    An entity ends before `O`, `B` and `S`, after `E` and `S`, and where the type changes. `I` and `E` outside an
+    entity begin one.
     """
     entities: set[Entity] = set()
-    begin, kind, goes_on = 0, "", False
+    begin, kind, is_open = 0, "", False
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, tag_kind = tag.partition("-")
         prefix = _SAME.get(prefix, prefix)
-        if goes_on and prefix in ("I", "E") and tag_kind == kind:
-            goes_on = prefix == "I"
-            if not goes_on:
+        if is_open and prefix in ("I", "E") and tag_kind == kind:
+            is_open = prefix == "I"
+            if not is_open:
                 entities.add((kind, begin, place + 1))
             continue
-        if goes_on:
+        if is_open:
             entities.add((kind, begin, place))
-        begin, kind, goes_on = place, tag_kind, prefix in ("B", "I")
+        begin, kind, is_open = place, tag_kind, prefix in ("B", "I")
         if prefix in ("E", "S"):
             entities.add((kind, begin, place + 1))
     return entities
 
 
 def scores(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over the entities of all rows; 0.0 where there is nothing to divide by."""
+    """Precision, recall and F1 over the entities of all rows; 0.0 instead of a division by 0."""
     right = guessed = true = 0
-    for one, other in zip(predicted, expected):
-        ours, theirs = found_in(one), found_in(other)
+    for predicted_tags, expected_tags in zip(predicted, expected):
+        ours, theirs = found_in(predicted_tags), found_in(expected_tags)
         right, guessed, true = right + len(ours & theirs), guessed + len(ours), true + len(theirs)
     precision, recall = right / guessed if guessed else 0.0, right / true if true else 0.0
     total = precision + recall

@@ -1,8 +1,7 @@
-"""SQuAD's exact match and F1 as its official evaluation defines them, and the choice of an answer's span.
+"""SQuAD's exact match and F1 as in its official evaluation, and the choice of an answer's span. Pure.
 
-Definition: rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py and, for questions without an answer,
-evaluate-v2.0.py; the two differ only where nothing is left of an answer, and there v2.0 is followed).
-Pure: numbers in, numbers out.
+Definition: rajpurkar.github.io/SQuAD-explorer, evaluate-v1.1.py and, for questions without an answer,
+evaluate-v2.0.py. They differ only if both texts are empty after normalization: then F1 is 0 in v1.1 and 1 in v2.0.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
     return float(any(normalize(prediction) == normalize(answer) for answer in answers or [""]))
 
 
-def f1(prediction: str, answers: Sequence[str]) -> float:
-    """The best overlap of words with an accepted answer, 0 to 1. No answers: 1.0 for "", otherwise 0.0."""
-    return max(_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers or [""])
+def f1(prediction: str, answers: Sequence[str], both_empty: float = 1.0) -> float:
+    """The best overlap of words with an accepted answer, 0 to 1. No answers: "" is accepted."""
+    return max(
+        _f1(normalize(prediction).split(), normalize(answer).split(), both_empty) for answer in answers or [""]
+    )
 
 
-def _f1(predicted: list[str], expected: list[str]) -> float:
-    if not predicted or not expected:
-        return float(predicted == expected)
+def _f1(predicted: list[str], expected: list[str], both_empty: float) -> float:
+    if not predicted and not expected:
+        return both_empty
     shared = sum((Counter(predicted) & Counter(expected)).values())
     if shared == 0:
         return 0.0
@@ -43,20 +44,25 @@ def _f1(predicted: list[str], expected: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Mean exact match and F1 over all questions, in percent as the official evaluation prints them."""
+def scores(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], both_empty: float = 1.0
+) -> dict[str, float]:
+    """Mean exact match and F1 over all questions, in percent.
+
+    `both_empty`: the F1 if prediction and answer are empty after normalization, 0.0 in version 1.1.
+    """
     pairs = list(zip(predictions, answers))
     return {
         "exact_match": 100.0 * sum(exact_match(*pair) for pair in pairs) / len(pairs),
-        "f1": 100.0 * sum(f1(*pair) for pair in pairs) / len(pairs),
+        "f1": 100.0 * sum(f1(*pair, both_empty) for pair in pairs) / len(pairs),
     }
 
 
 @dataclass(frozen=True)
 class Window:
-    """One window over a context. `offsets` gives for each token its characters in the context, None outside of it.
+    """One window over a context. `offsets`: each token's characters in the context, None for other tokens.
 
-    `start` and `end` are the model's scores of each token, at least as many as there are offsets.
+    `start`, `end`: the model's scores of each token, at least as many as offsets.
     """
 
     offsets: Sequence[tuple[int, int] | None]
@@ -66,7 +72,7 @@ class Window:
 
 @dataclass(frozen=True)
 class SpanOptions:
-    """`no_answer_lead`: how far the score of "no answer" must lead; None if every question has an answer."""
+    """`no_answer_lead`: the lead at which "no answer" is chosen; None if every question has an answer."""
 
     n_best: int
     max_length: int

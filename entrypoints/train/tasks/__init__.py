@@ -1,4 +1,4 @@
-"""One module for each training task.
+"""The training tasks, one module each: how rows become the input of Trainer, and how they are scored.
 
 Start with `registry`.
 """

@@ -1,4 +1,4 @@
-"""Extractive question answering: long contexts in overlapping windows, exact match and F1."""
+"""Extractive question answering: overlapping windows over long contexts; exact match and F1."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import Question, Questions
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import load as model
+from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import squad
+from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 
 METRIC = "f1"
-DEFAULT_LENGTH = 384
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a question and its context become windows of at most `max_length` tokens."""
+    """How questions and contexts are split into windows of at most `max_length` tokens, overlapping by
+    `doc_stride`."""
 
     tokenizer: Any
     max_length: int
@@ -28,7 +31,10 @@ class Layout:
 
 
 class Windows(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
-    """Windows as Trainer's rows. `owners` is the index of each window's question, `offsets` its characters."""
+    """Windows as Trainer's rows: lists of integers.
+
+    `owners`: each window's question. `offsets`: its characters.
+    """
 
     def __init__(self, data: Questions, layout: Layout) -> None:
         self._rows: list[dict[str, Any]] = []
@@ -51,9 +57,9 @@ class Windows(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyp
 
 
 def windows_of(question: Question, layout: Layout) -> list[tuple[dict[str, Any], list[tuple[int, int] | None]]]:
-    """The windows of one question: the model's inputs with its labels, and the characters of each token.
+    """The windows of one question: the model's inputs with labels, and the characters (begin, end) of each token.
 
-    A window that does not hold the whole answer is labelled with its first token, which stands for "not here".
+    A window without the complete answer has the label 0: its first token means "no answer in this window".
     """
     tokenizer = layout.tokenizer
     question_first = tokenizer.padding_side == "right"
@@ -89,7 +95,7 @@ def _labels(question: Question, offsets: list[Any]) -> tuple[int, int]:
 
 
 class ExactMatchAndF1:
-    """Trainer's compute_metrics: from the scores of every window to an answer for every question."""
+    """Trainer's compute_metrics. Predictions: start and end scores, float32 arrays [windows, tokens]."""
 
     def __init__(self, data: Questions, windows: Windows, options: squad.SpanOptions) -> None:
         self._data = data
@@ -110,7 +116,7 @@ class ExactMatchAndF1:
         ]
         return {
             **squad.scores(texts, [question.answers for question in self._data.items]),
-            # Over exactly these windows: Trainer's own mean weighs the last batches of the ranks wrongly.
+            # Over exactly these windows: Trainer's own mean gives the last batches a wrong weight.
             "loss": (_loss(starts, evaluated.label_ids[0]) + _loss(ends, evaluated.label_ids[1])) / 2,
             "samples": float(len(texts)),
         }
@@ -120,9 +126,22 @@ def _loss(logits: Any, positions: Any) -> float:
     return float(torch.nn.functional.cross_entropy(torch.from_numpy(logits).float(), torch.from_numpy(positions)))
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
-    """Tokenizes all questions. Raises UsageError if the windows leave no room for the context."""
-    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    with_negative = arguments.version_2_with_negative
+    notes = []
+    train = classification_rows.questions(splits.train, with_negative) if splits.train else None
+    if train is not None:
+        train, left_out = classification_rows.trainable(train)
+        if left_out:
+            notes.append(f"training questions left out because the answer is not at answer_start: {left_out}")
+    validation = classification_rows.questions(splits.validation, with_negative) if splits.validation else None
+    return Rows("question-answering", train, validation, None, tuple(notes))
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+    """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
+    length = sequence_length(arguments, rows.task, loaded.limit)
     layout = Layout(loaded.tokenizer, length, arguments.doc_stride)
     for split in (rows.train, rows.validation):
         if split is not None:
@@ -137,7 +156,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
     return Job(
         train=train,
         validation=validation,
-        collate=model.padder(loaded.tokenizer, length, arguments.pad_to_max_length),
+        collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),
         compute_metrics=ExactMatchAndF1(rows.validation, validation, options) if validation is not None else None,
         metric=METRIC,
         max_seq_length=length,
@@ -145,7 +164,8 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
 
 
 def _check_room(data: Questions, layout: Layout) -> None:
-    """A window holds the question, the special tokens, the overlap, and at least one new token of the context."""
+    """Raise UsageError unless a window holds question, special tokens, overlap and one new token of the
+    context."""
     texts = [item.question.lstrip() for item in data.items]
     longest = max(len(ids) for ids in layout.tokenizer(texts, add_special_tokens=False)["input_ids"])
     needed = longest + layout.tokenizer.num_special_tokens_to_add(pair=True) + layout.doc_stride + 1

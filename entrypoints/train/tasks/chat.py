@@ -1,4 +1,7 @@
-"""Conversations as one text with the tokenizer's chat template, and where in it the model is to speak."""
+"""Conversations as texts in the tokenizer's chat template, and the characters of the assistant's answers.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 from entrypoints.cli.errors import UsageError, one_line
 
 Span = tuple[int, int]
-_SPEAKER = "assistant"
+_ASSISTANT = "assistant"
 
 
 def set_template(tokenizer: Any, file: str | None) -> None:
-    """Takes the template from a file; it is saved with the tokenizer. Raises UsageError if there is none."""
+    """Set the chat template from a file, if any. Raises UsageError if the tokenizer then has no template."""
     if file is not None:
         try:
             tokenizer.chat_template = Path(file).read_text(encoding="utf-8")
@@ -22,34 +25,35 @@ def set_template(tokenizer: Any, file: str | None) -> None:
     if not getattr(tokenizer, "chat_template", None):
         raise UsageError(
             "the tokenizer has no chat template, which conversations need: write --chat_template_path with a "
-            "Jinja file, take the model's instruct variant, or give prompt and completion as texts"
+            "Jinja file, use the instruct variant of the model, or provide prompt and completion as texts"
         )
 
 
 def render(tokenizer: Any, messages: Sequence[dict[str, Any]], ask: bool = False) -> str:
-    """The conversation as text; with `ask`, up to where the model has to answer. Raises UsageError."""
+    """The conversation as text, with `ask` followed by the start of an answer. Raises UsageError."""
     try:
         text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=ask)
-    except Exception as error:  # a template raises what it likes: TemplateError for roles out of order
+    except Exception as error:  # a template may raise anything, e.g. TemplateError for roles out of order
         roles = ", ".join(str(message["role"]) for message in messages)
         raise UsageError(f"the chat template refuses a conversation of {roles}: {one_line(error)}") from error
     return text
 
 
-def spoken(tokenizer: Any, messages: Sequence[dict[str, Any]], first: int = 0) -> tuple[str, list[Span]]:
-    """The text of a conversation and the characters in it that the model is to say: each turn of the assistant
-    from message `first` on, with what ends it.
+def render_with_answers(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], first: int = 0
+) -> tuple[str, list[Span]]:
+    """The text of a conversation, and the characters (begin, end) of each answer to learn.
 
-    A turn counts only if the template renders the conversation up to it as the beginning of the whole: some leave
-    earlier turns' thoughts out, and what is not there cannot be learnt.
+    Answers are the assistant's turns from message `first` on, including the text that ends a turn. A turn is left
+    out if the template renders it differently inside the conversation: some templates remove earlier thoughts.
     """
-    whole = render(tokenizer, messages)
+    text = render(tokenizer, messages)
     spans = []
     for number, message in enumerate(messages):
-        if message["role"] != _SPEAKER or number < first:
+        if message["role"] != _ASSISTANT or number < first:
             continue
         begin = render(tokenizer, messages[:number], ask=True)
         end = render(tokenizer, messages[: number + 1])
-        if end.startswith(begin) and whole.startswith(end):
+        if end.startswith(begin) and text.startswith(end):
             spans.append((len(begin), len(end)))
-    return whole, spans
+    return text, spans

@@ -1,24 +1,31 @@
-"""Text classification: tokens on the fly, accuracy and F1."""
+"""Text classification: accuracy and F1."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy
 import torch
 
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import LabelledTexts
+from entrypoints.train.data.language_rows import TaggedWords
+from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.tables import parse_text_columns
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.load import Loaded, padder, sequence_length
+from entrypoints.train.model.pretrained import Loaded, label_names_of
+from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
+
+Labelled = Union[LabelledTexts, TaggedWords]
 
 METRIC = "accuracy"
-DEFAULT_LENGTH = 128
 
 
 class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
-    """Tokenizes a row when it is asked for: cheap beside a training step, and nothing is kept or cached."""
+    """Tokenizes each row on access, which is cheap compared with a training step. A row: lists of integers."""
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
         numbers = {name: number for number, name in enumerate(label_names)}
@@ -46,7 +53,7 @@ class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch i
 
 
 class Accuracy:
-    """Trainer's compute_metrics. `samples` is how many rows the last evaluation really saw."""
+    """Trainer's compute_metrics. Predictions: float32 array [rows, labels]. `samples`: the rows evaluated."""
 
     def __init__(self, rows: int, label_count: int) -> None:
         self._rows = rows
@@ -57,7 +64,7 @@ class Accuracy:
         labels = evaluated.label_ids
         if len(logits) != self._rows or len(labels) != self._rows:
             raise RuntimeError(f"evaluated {len(logits)} rows, expected {self._rows}: padding rows were counted")
-        # Half a second, for which the first step need not wait.
+        # Imported late: the import takes half a second.
         from sklearn.metrics import accuracy_score, f1_score
 
         chosen = numpy.argmax(logits, axis=-1)
@@ -67,15 +74,51 @@ class Accuracy:
             "f1": float(
                 f1_score(labels, chosen, average="binary" if self._label_count == 2 else "macro", zero_division=0)
             ),
-            # Over exactly these rows: Trainer's own mean weighs the last batches of the ranks wrongly.
+            # Over exactly these rows: Trainer's own mean gives the last batches a wrong weight.
             "loss": float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels).long())),
             "samples": float(len(labels)),
         }
 
 
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    names = parse_text_columns(arguments.text_column_names)
+    label = arguments.label_column_name
+    train = classification_rows.labelled_texts(splits.train, label, names) if splits.train else None
+    if train is not None:
+        # Validation data may have more columns: use those of the training data.
+        names = train.text_columns
+    validation = classification_rows.labelled_texts(splits.validation, label, names) if splits.validation else None
+    labels = choose_labels(arguments, train, validation, splits.any.classes.get(label, []))
+    used = (train or validation).text_columns  # type: ignore[union-attr]  # Splits.any refused a run without data
+    note = f"text-classification: {len(labels)} labels from '{label}', text from '{', '.join(used)}'"
+    return Rows("text-classification", train, validation, labels, (note,))
+
+
+def choose_labels(
+    arguments: TaskArguments, train: Labelled | None, validation: Labelled | None, classes: Sequence[str] = ()
+) -> list[str]:
+    """The labels of the training data; for evaluation alone, of the model. `classes`: those of the data set.
+
+    Raises UsageError for validation data with other labels.
+    """
+    if train is not None:
+        names = classification_rows.label_names(train.labels)
+        if isinstance(train, LabelledTexts):
+            classification_rows.check_label_names(names, train)
+        names = classification_rows.in_order(names, classes)
+    elif validation is not None:
+        names = label_names_of(arguments) or classification_rows.label_names(validation.labels)
+    else:
+        raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+    if validation is not None:
+        classification_rows.check_known_labels(names, validation)
+    return names
+
+
 def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     """Raises UsageError if max_seq_length does not fit the model."""
-    length = sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     labels = rows.labels or []
 
     def tokens(split: LabelledTexts | None) -> Any:
@@ -84,7 +127,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     return Job(
         train=tokens(rows.train),
         validation=tokens(rows.validation),
-        collate=padder(loaded.tokenizer, length, arguments.pad_to_max_length),
+        collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),
         compute_metrics=Accuracy(len(rows.validation), len(labels)) if rows.validation else None,
         metric=METRIC,
         max_seq_length=length,

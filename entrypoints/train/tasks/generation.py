@@ -1,4 +1,4 @@
-"""Causal language modelling and supervised fine-tuning: what a decoder is to say, given what comes before it."""
+"""Causal language modelling and supervised fine-tuning: a decoder predicts the next token."""
 
 from __future__ import annotations
 
@@ -8,27 +8,51 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.tables import parse_text_columns
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import load as model
 from entrypoints.train.model import sharding
+from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.tasks import chat, packing
-from entrypoints.train.tasks.sequences import Example, Padder, Sequences
+from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
-DEFAULT_LENGTH = 1024
-# Two rows as short as this show whether a model keeps packed rows apart.
+# Two rows of this many tokens show whether a model separates packed rows.
 _PROBE = 8
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
-    """Tokenizes. Raises UsageError for a model that is no decoder and for rows with nothing to learn."""
-    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-generation") -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    names = parse_text_columns(arguments.text_column_names)
+    if names is not None and len(names) != 1:
+        raise UsageError(
+            f"--text_column_names '{arguments.text_column_names}' names {len(names)} columns, expected one: "
+            f"{task} uses one column of text"
+        )
+    column = names[0] if names else None
+    train, validation = (
+        language_rows.documents(table, column) if table else None for table in (splits.train, splits.validation)
+    )
+    kinds = {split.kind for split in (train, validation) if split is not None}
+    if len(kinds) > 1:
+        found = " and ".join(sorted(kind.value for kind in kinds))
+        raise UsageError(f"found {found}: training and validation data must have rows of the same kind")
+    return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}",))
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+    """Tokenize all rows.
+
+    Raises UsageError for a model that is not a decoder, and for data with nothing to learn.
+    """
+    length = sequence_length(arguments, rows.task, loaded.limit)
     check_release(rows.task)
     splits = [split for split in (rows.train, rows.validation) if split is not None]
-    if any(_talks(split) for split in splits):
+    if any(_has_conversations(split) for split in splits):
         chat.set_template(loaded.tokenizer, arguments.chat_template_path)
     everything = arguments.completion_only_loss is False
     notes: list[str] = []
@@ -55,31 +79,33 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
     )
 
 
-def _talks(data: Documents) -> bool:
+def _has_conversations(data: Documents) -> bool:
     return data.kind is Kind.MESSAGES or (data.kind is Kind.COMPLETION and isinstance(data.items[0][0], list))
 
 
 def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, notes: list[str]) -> list[Example]:
+    """The rows as tokens, cut at `length`. `everything`: learn the prompts too. Adds to `notes`."""
     if data.kind is Kind.TEXT:
         found = [example for text in data.items for example in _plain(text, tokenizer, length)]
         if not found:
-            raise UsageError(f"{data.source}: every text is shorter than two tokens, expected something to learn")
+            raise UsageError(f"{data.source}: every text is shorter than two tokens, expected longer texts")
         return found
     found = []
-    cut = silent = 0
+    cut = unanswered = 0
     for item in data.items:
-        example = _spoken(data.kind, item, tokenizer, everything)
+        example = _with_labels(data.kind, item, tokenizer, everything)
         cut += len(example) > length
         example = Example(example.ids[:length], example.labels[:length])
         if (example.labels[1:] != IGNORED).any():
             found.append(example)
         else:
-            silent += 1
+            unanswered += 1
     if cut:
         notes.append(f"{data.source}: {cut} of {len(data)} rows are cut at --max_seq_length {length}")
-    if silent:
+    if unanswered:
         notes.append(
-            f"{data.source}: {silent} of {len(data)} rows have no answer to learn within it, and are left out"
+            f"{data.source}: {unanswered} of {len(data)} rows are left out: no answer to learn within {length} "
+            "tokens"
         )
     if not found:
         raise UsageError(
@@ -90,7 +116,7 @@ def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, no
 
 
 def _plain(text: str, tokenizer: Any, length: int) -> Iterable[Example]:
-    """A text in pieces of at most `length` tokens. A piece of one token has nothing to predict."""
+    """The text in pieces of at most `length` tokens. A piece of one token is left out: it predicts nothing."""
     ids = _with_end(tokenizer(text)["input_ids"], tokenizer)
     for begin in range(0, len(ids), length):
         piece = ids[begin : begin + length]
@@ -98,23 +124,25 @@ def _plain(text: str, tokenizer: Any, length: int) -> Iterable[Example]:
             yield Example.of(piece, [IGNORED, *piece[1:]])
 
 
-def _spoken(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Example:
-    """A row with labels for what the model is to say, or for all of it but the first token."""
+def _with_labels(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Example:
+    """A row with labels for the model's answers, or for every token except the first if `everything`."""
     if kind is Kind.COMPLETION and isinstance(item[0], str):
         text, spans, special = item[0] + item[1], [(len(item[0]), len(item[0]) + len(item[1]))], True
     else:
         messages, first = (item, 0) if kind is Kind.MESSAGES else ([*item[0], *item[1]], len(item[0]))
-        text, spans = chat.spoken(tokenizer, messages, first)
-        special = False  # the template writes them
+        text, spans = chat.render_with_answers(tokenizer, messages, first)
+        special = False  # the template writes special tokens
     encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
     ids = list(encoded["input_ids"])
-    # The token in which an answer begins may have a part of the prompt in it.
-    said = [any(begin < last and first < end for begin, end in spans) for first, last in encoded["offset_mapping"]]
+    # The first token of an answer may include a part of the prompt.
+    answered = [
+        any(begin < last and first < end for begin, end in spans) for first, last in encoded["offset_mapping"]
+    ]
     if special:
         ids = _with_end(ids, tokenizer)
-        said += [True] * (len(ids) - len(said))
-    labels = [token if everything or kept else IGNORED for token, kept in zip(ids, said)]
-    return Example.of(ids, [IGNORED, *labels[1:]])  # nothing comes before the first
+        answered += [True] * (len(ids) - len(answered))
+    labels = [token if everything or kept else IGNORED for token, kept in zip(ids, answered)]
+    return Example.of(ids, [IGNORED, *labels[1:]])  # nothing predicts the first token
 
 
 def _with_end(ids: list[int], tokenizer: Any) -> list[int]:
@@ -123,7 +151,7 @@ def _with_end(ids: list[int], tokenizer: Any) -> list[int]:
 
 
 def _check_decoder(decoder: Any, packed: bool) -> None:
-    """Refuses a model that sees the tokens that it is to predict, and one that mixes packed rows."""
+    """Refuse a model that sees the tokens that it has to predict, and a model that mixes packed rows."""
     decoder.eval()
     vocabulary = decoder.get_input_embeddings().num_embeddings
     first = torch.arange(_PROBE)[None] % vocabulary
@@ -137,17 +165,20 @@ def _check_decoder(decoder: Any, packed: bool) -> None:
     sharding.reshard(decoder)
     if _differ(alone[:, :-1], shorter):
         raise UsageError(
-            f"a {type(decoder).__name__} sees the tokens that it is to predict: expected a decoder "
-            "(a causal language model); --task fill-mask trains encoders"
+            f"a {type(decoder).__name__} sees the tokens that it has to predict, expected a decoder "
+            "(a causal language model): use --task fill-mask for encoders"
         )
     if beside is not None and _differ(beside[:, _PROBE:], alone):
         raise UsageError(
             f"a {type(decoder).__name__} mixes the rows of a packed sequence in this release of transformers: "
-            "leave --packing out, --group_by_length saves padding too"
+            "remove --packing (--group_by_length reduces padding too)"
         )
 
 
 def _differ(scores: torch.Tensor, others: torch.Tensor) -> bool:
-    """By more than rounding: another input moves scores by a good part of their spread."""
+    """Whether two tensors of scores (float, same shape) differ by more than rounding errors.
+
+    Another input changes scores by a large part of their standard deviation.
+    """
     error, spread = (scores.float() - others.float()).abs().mean(), others.float().std()
     return bool(error > (1e-3 if scores.dtype == torch.float32 else 3e-2) * spread)

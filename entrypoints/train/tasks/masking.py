@@ -1,4 +1,4 @@
-"""Masked language modelling: an encoder guesses tokens that are hidden from it."""
+"""Masked language modelling: an encoder predicts masked tokens."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from typing import Any
 import torch
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.language_rows import Documents
+from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import load as model
-from entrypoints.train.tasks.sequences import Padder
+from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.tasks import generation
+from entrypoints.train.tasks.sequences import Padder, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
 METRIC = "perplexity"
-DEFAULT_LENGTH = 512
 
 
 @dataclass(frozen=True)
-class Hider:
-    """BERT's rule: of the chosen tokens 8 in 10 become the mask, one in 10 any token, one in 10 stays."""
+class Masker:
+    """BERT's rule: of the chosen tokens, 80% become the mask, 10% a random token, and 10% stay.
+
+    `vocabulary`: its size. `special`: tokens that are never chosen. `share`: of the tokens, how many are chosen.
+    """
 
     mask: int
     vocabulary: int
@@ -30,7 +34,10 @@ class Hider:
     share: float
 
     def __call__(self, ids: Sequence[int], generator: torch.Generator | None = None) -> dict[str, torch.Tensor]:
-        """What the model sees and what it has to guess. Without a generator, torch's own draws."""
+        """The masked tokens and the labels: int64 tensors [tokens].
+
+        Without `generator`, torch's default one is used.
+        """
         tokens = torch.as_tensor(ids, dtype=torch.long)
         ordinary = torch.tensor([token not in self.special for token in tokens.tolist()])
         chosen = ordinary & (torch.rand(len(tokens), generator=generator) < self.share)
@@ -42,11 +49,11 @@ class Hider:
 
 
 class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
-    """Rows of tokens. `fixed`: hidden once, the same tokens in every evaluation and on every rank."""
+    """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank."""
 
-    def __init__(self, rows: list[list[int]], hide: Hider, fixed: bool) -> None:
+    def __init__(self, rows: list[list[int]], mask_tokens: Masker, fixed: bool) -> None:
         self._rows = rows
-        self._hide = hide
+        self._mask_tokens = mask_tokens
         self._fixed = fixed
 
     def __len__(self) -> int:
@@ -56,22 +63,32 @@ class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped
         return [len(row) for row in self._rows]
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self._hide(self._rows[index], torch.Generator().manual_seed(index) if self._fixed else None)
+        return self._mask_tokens(self._rows[index], torch.Generator().manual_seed(index) if self._fixed else None)
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
-    """Raises UsageError for a tokenizer without a mask."""
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The texts for training and evaluation. Raises UsageError for other kinds of rows."""
+    rows = generation.read_rows(arguments, splits, "fill-mask")
+    kind = (rows.train or rows.validation).kind
+    if kind is not Kind.TEXT:
+        raise UsageError(f"found {kind.value}, expected texts for fill-mask: write --text_column_names")
+    return rows
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+    """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
     check_release(rows.task)
     tokenizer = loaded.tokenizer
     if tokenizer.mask_token_id is None:
         raise UsageError(
-            "the tokenizer has no mask token, expected an encoder's; --task text-generation takes decoders"
+            "the tokenizer has no mask token, expected the tokenizer of an encoder: use --task text-generation "
+            "for decoders"
         )
-    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     special = frozenset(tokenizer.all_special_ids)
-    hide = Hider(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
+    mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
     train, validation = (
-        None if split is None else Texts(_pieces(split, tokenizer, length), hide, fixed)
+        None if split is None else Texts(_pieces(split, tokenizer, length), mask_tokens, fixed)
         for split, fixed in ((rows.train, False), (rows.validation, True))
     )
     return Job(
@@ -87,6 +104,6 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
 
 
 def _pieces(data: Documents, tokenizer: Any, length: int) -> list[list[int]]:
-    """Each text in pieces of at most `length` tokens, each with the special tokens around it."""
+    """Pieces of at most `length` tokens, each with the special tokens around it."""
     encoded = tokenizer(data.items, truncation=True, max_length=length, return_overflowing_tokens=True)
     return list(encoded["input_ids"])

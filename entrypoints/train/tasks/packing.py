@@ -1,4 +1,4 @@
-"""Several short rows in one long one, so that little of it is padding. Pure."""
+"""Packing: several short rows share one sequence, which reduces padding. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 
 def bins(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Which rows share a sequence: each row, longest first, goes where it leaves the least room.
+    """The rows of each sequence, by best-fit decreasing: rows from long to short, each into the fullest bin with
+    room.
 
-    Rows longer than `capacity` are an error of the caller. The same lengths give the same bins on every rank.
+    Raises ValueError for a row longer than `capacity`. The same lengths give the same bins on every rank.
     """
     filled: list[list[int]] = []
-    rooms: list[int] = []  # the distinct amounts of room that some bin has, sorted
+    rooms: list[int] = []  # the distinct free capacities of all bins, sorted
     with_room: dict[int, list[int]] = {}
     for row in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         length = lengths[row]

@@ -1,4 +1,4 @@
-"""Tokenized rows as Trainer takes them, one by one or packed, and how a batch of them is padded."""
+"""Tokenized rows as the input of Trainer, one by one or packed, and their padding to batches."""
 
 from __future__ import annotations
 
@@ -8,16 +8,39 @@ from typing import Any
 
 import numpy
 import torch
+from transformers import DataCollatorWithPadding
 
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.flags.arguments import TASKS, TaskArguments
 from entrypoints.train.tasks.tokens import IGNORED
 
-# Shapes in steps of eight: fewer of them for oneDNN to make kernels for.
+# Widths in steps of eight: oneDNN generates kernels for fewer shapes.
 _STEP = 8
+
+
+def sequence_length(arguments: TaskArguments, task: str, limit: int | None) -> int:
+    """The longest input in tokens. Raises UsageError if --max_seq_length is more than the model's `limit`."""
+    asked, default = arguments.max_seq_length, TASKS[task].length
+    if asked is None:
+        return default if limit is None else min(default, limit)
+    if limit is not None and asked > limit:
+        raise UsageError(
+            f"--max_seq_length {asked} is more than the {limit} positions of the model: write {limit} or less"
+        )
+    return asked
+
+
+def tokenizer_padder(tokenizer: Any, max_length: int, to_max_length: bool) -> Any:
+    """A collator that pads with the tokenizer, which knows the padding side and the names of the model's
+    inputs."""
+    if to_max_length:
+        return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=_STEP if max_length % _STEP == 0 else None)
 
 
 @dataclass(frozen=True)
 class Example:
-    """Tokens and their labels, which are as many; IGNORED where nothing is to be learnt."""
+    """Tokens and their labels: int32 arrays [tokens]. A label is IGNORED if the model does not learn it."""
 
     ids: Any
     labels: Any
@@ -31,7 +54,10 @@ class Example:
 
 
 class Sequences(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
-    """One example a row, or those of one bin: then with positions that begin anew at each example."""
+    """One example per row, or with `bins` several, with positions that restart at each example.
+
+    A row: input_ids, labels and (packed) position_ids, integer arrays [tokens].
+    """
 
     def __init__(self, examples: Sequence[Example], bins: list[list[int]] | None = None) -> None:
         self._examples = examples
@@ -58,10 +84,10 @@ class Sequences(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is unt
 
 @dataclass(frozen=True)
 class Padder:
-    """A batch as long as its longest row, padded on the right. `length`: the longest that a row may be.
+    """Pads a batch on the right to its longest row, at most to `length`. Tensors: int64 [batch, width].
 
-    A packed batch has no attention mask: models take the boundaries from the positions, and all zeros at the end
-    of the positions are padding.
+    A packed batch has no attention mask: models find the boundaries in the positions. Zeros at the end of the
+    positions are padding.
     """
 
     pad: int

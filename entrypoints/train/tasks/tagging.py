@@ -1,4 +1,4 @@
-"""Token classification: a tag for every word, given at its first token."""
+"""Token classification: one tag per word, at the word's first token."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from typing import Any
 
 import torch
 
+from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import TaggedWords
+from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.types import Job, Rows
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import load as model
+from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import entities
-from entrypoints.train.tasks.sequences import Example, Padder, Sequences
+from entrypoints.train.tasks.classification import choose_labels
+from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_release
-
-DEFAULT_LENGTH = 128
 
 
 class Tags:
-    """Trainer's preprocess_logits_for_metrics: the chosen tag of each token, and the sums behind the loss."""
+    """Trainer's preprocess_logits_for_metrics.
+
+    Input: logits, float [batch, tokens, tags], and labels, int64 [batch, tokens]. Output: the chosen tag of each
+    token, int64 [batch, tokens], and the sums of RowSums.
+    """
 
     def __init__(self) -> None:
         self._sums = RowSums(shift=False)
@@ -30,7 +35,7 @@ class Tags:
 
 
 class EntityScores:
-    """Trainer's compute_metrics: over words, and over entities where the tags are those of entities."""
+    """Trainer's compute_metrics: over words, and over entities if the tags are names of entities."""
 
     def __init__(self, rows: int, names: Sequence[str]) -> None:
         self._rows = rows
@@ -52,10 +57,20 @@ class EntityScores:
         return [self._names[int(tag)] for tag, label in zip(row, labels) if label != IGNORED]
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: model.Loaded) -> Job:
-    """Tokenizes. Raises UsageError if max_seq_length does not fit the model."""
+def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+    """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    column = arguments.label_column_name
+    train, validation = (
+        language_rows.tagged_words(table, column) if table else None for table in (splits.train, splits.validation)
+    )
+    labels = choose_labels(arguments, train, validation)
+    return Rows("token-classification", train, validation, labels, (f"token-classification: {len(labels)} tags",))
+
+
+def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+    """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
     check_release(rows.task)
-    length = model.sequence_length(arguments.max_seq_length, DEFAULT_LENGTH, loaded.limit)
+    length = sequence_length(arguments, rows.task, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
     train, validation = (
@@ -93,6 +108,6 @@ def _examples(
         found.append(Example.of(encoded["input_ids"], labels))
     if cut:
         notes.append(
-            f"{data.source}: {cut} of {len(data)} rows are cut at {length} tokens, the rest of them is lost"
+            f"{data.source}: {cut} of {len(data)} rows are cut at {length} tokens, the words after that are lost"
         )
     return found

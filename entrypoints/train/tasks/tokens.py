@@ -1,4 +1,4 @@
-"""How many tokens a step computes, and how many of them are of the data and not padding."""
+"""Tokens: the number that a step computes, and losses and metrics that are means over tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 
-# Where `labels` say that nothing is to be learnt, as Hugging Face and torch have it.
+# The label of tokens that the model does not learn, as in Hugging Face and torch.
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Count:
-    """`rows`: of the data, so several in a packed sequence. `computed` = `useful` + padding."""
+    """The tokens of some batches.
+
+    `rows`: of the data, several per packed sequence. `computed` = `useful` + padding.
+    """
 
     rows: int = 0
     computed: int = 0
@@ -26,12 +29,15 @@ class Count:
 
     @property
     def overhead(self) -> float | None:
-        """Tokens computed for each useful one."""
+        """Tokens computed per useful token."""
         return self.computed / self.useful if self.useful else None
 
 
 def count(inputs: dict[str, Any]) -> Count:
-    """Of one batch. A packed batch has positions and no mask; its padding is the zeros at a sequence's end."""
+    """The tokens of one batch: integer tensors [rows, width].
+
+    A packed batch has position_ids and no attention_mask; zeros at the end of a sequence's positions are padding.
+    """
     ids = inputs["input_ids"]
     mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
     if mask is not None and mask.dim() == 2:
@@ -43,23 +49,26 @@ def count(inputs: dict[str, Any]) -> Count:
 
 
 def check_release(task: str) -> None:
-    """Raises UsageError where this image's Trainer takes no loss of ours."""
+    """Raise UsageError if the image's Trainer does not support `compute_loss_func`."""
     import inspect
 
     import transformers
 
     if "compute_loss_func" not in inspect.signature(transformers.Trainer.__init__).parameters:
         raise UsageError(
-            f"{task} needs transformers 4.46 or newer, this image has {transformers.__version__}: take a newer "
-            "pin, or that release's own example script with run"
+            f"{task} needs transformers 4.46 or newer, this image has {transformers.__version__}: use a newer "
+            "pin, or run the example script of that release with `run`"
         )
 
 
 class TokenLoss:
-    """Trainer's compute_loss_func: the sum over all tokens that have a label, divided by their number over all
-    ranks and accumulated batches, which Trainer counts: the same loss however rows are dealt out.
+    """Trainer's compute_loss_func: the mean loss over all tokens with a label, of all ranks and accumulated
+    batches.
 
-    `shift`: the model predicts the next token, so a token's label belongs to the position before it.
+    Trainer counts these tokens. The loss does not depend on the distribution of rows over ranks and batches.
+    `shift`: the model predicts the next token, so that a label belongs to the position before its token.
+
+    Logits: float [batch, tokens, classes]. Labels: int64 [batch, tokens]. Loss: float32 scalar.
     """
 
     def __init__(self, shift: bool, smoothing: float = 0.0) -> None:
@@ -76,14 +85,15 @@ class TokenLoss:
 
 
 def aligned(logits: torch.Tensor, labels: torch.Tensor, shift: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores beside what they are scores for."""
+    """Logits [batch, tokens, classes] and labels [batch, tokens], aligned; with `shift`, one token shorter."""
     return (logits[:, :-1], labels[:, 1:]) if shift else (logits, labels)
 
 
 class RowSums:
-    """Trainer's preprocess_logits_for_metrics: for each row the summed loss, the tokens, and those that are right.
+    """Trainer's preprocess_logits_for_metrics: the loss, the tokens and the correct tokens of each row.
 
-    The scores of a vocabulary for every token would not fit into memory.
+    Input: logits, float [batch, tokens, classes], and labels, int64 [batch, tokens]. Output: float32 [batch, 3].
+    The logits of all rows would not fit into memory.
     """
 
     def __init__(self, shift: bool) -> None:
@@ -101,7 +111,7 @@ class RowSums:
 
 
 class Perplexity:
-    """Trainer's compute_metrics over what RowSums leaves. `samples` is how many rows the evaluation really saw."""
+    """Trainer's compute_metrics. Predictions: the sums of RowSums. `samples`: the rows evaluated."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows

@@ -14,9 +14,8 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from entrypoints.operators import dropout
-from entrypoints.operators import library as kernels
-from entrypoints.operators.randomness import Rule
+from entrypoints.operators import dropout, library
+from entrypoints.operators.dropout import Rule
 
 SIGMAS = 6
 BF, P = torch.bfloat16, 0.1
@@ -55,10 +54,10 @@ def the_generator_is_philox() -> None:
     """Two vectors of the paper's own test program, then the library against this file."""
     assert philox(0, (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert philox(2**128 - 1, (0xFFFFFFFF,) * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
-    library = ctypes.CDLL(str(kernels.LIBRARY))
+    loaded = ctypes.CDLL(str(library.LIBRARY))
     for block, seed in ((0, 0), (3, 77), (2**33 + 5, 2**64 - 3)):
         found: Any = np.empty(64, dtype=np.uint16)
-        library.random_numbers(ctypes.c_uint64(block), ctypes.c_uint64(seed), ctypes.c_void_p(found.ctypes.data))
+        loaded.random_numbers(ctypes.c_uint64(block), ctypes.c_uint64(seed), ctypes.c_void_p(found.ctypes.data))
         assert (found == numbers(block, seed)).all(), (block, seed)
 
 

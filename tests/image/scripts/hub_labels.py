@@ -10,7 +10,7 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import load as data
+from entrypoints.train.data import splits
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.tasks import registry
 
@@ -22,9 +22,9 @@ def read(rows: dict[str, list[Any]], **features: Any) -> str:
     with tempfile.TemporaryDirectory() as folder:
         Dataset.from_dict(rows, Features(features)).to_parquet(str(Path(folder) / "train.parquet"))
         arguments = TaskArguments(dataset_name=folder)
-        splits = data.load(arguments, do_train=True, do_eval=False)
+        tables = splits.load(arguments, do_train=True, do_eval=False)
         try:
-            found = registry.check_rows(data.task_of(arguments, splits), arguments, splits).train
+            found = registry.read_rows(arguments, tables).train
         except UsageError as error:
             return str(error).replace(folder, "DATA")
     return str(getattr(found, "tags", found.labels))

@@ -8,7 +8,7 @@ import accelerate.state
 import torch
 from accelerate import Accelerator
 
-from entrypoints.adapt import cpu_device
+from entrypoints.adapt import cpu
 
 
 def trained() -> tuple[str, bool]:
@@ -27,5 +27,5 @@ def trained() -> tuple[str, bool]:
 
 
 upstream = trained()
-cpu_device.without_index(accelerate.state)
+cpu.remove_device_index(accelerate.state)
 print(json.dumps({"upstream": upstream, "adapted": trained()}))

@@ -51,7 +51,7 @@ from benchmarks.split import Event
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
     ],
 )
-def test_an_operators_name_says_its_class(name: str, expected: str) -> None:
+def test_the_name_of_an_operator_determines_its_class(name: str, expected: str) -> None:
     assert split.class_of(name) == expected
 
 
@@ -73,7 +73,7 @@ def test_time_belongs_to_the_innermost_operator() -> None:
     assert shares(events[::-1]) == shares(events)
 
 
-def test_what_an_optimizer_calls_is_the_optimizers_and_what_dropout_calls_is_random() -> None:
+def test_operators_inside_optimizer_and_dropout_have_the_outer_class() -> None:
     events = [
         Event("Optimizer.step#AdamW.step", 0, 40, 1),
         Event("aten::mul_", 10, 20, 1),
@@ -84,7 +84,7 @@ def test_what_an_optimizer_calls_is_the_optimizers_and_what_dropout_calls_is_ran
     assert shares(events) == {"optimizer": 0.4, "random": 0.2, "memory": 0.1, "other": 0.3}
 
 
-def test_a_collective_elsewhere_counts_while_this_thread_computes_nothing() -> None:
+def test_a_collective_on_another_thread_counts_while_this_thread_is_idle() -> None:
     events = [
         Event("autograd::engine::evaluate_function: MulBackward0", 0, 90, 1),
         Event("aten::mm", 0, 50, 1),
@@ -96,7 +96,7 @@ def test_a_collective_elsewhere_counts_while_this_thread_computes_nothing() -> N
     assert shares(events) == {"products": 0.5, "memory": 0.1, "communication": 0.2, "other": 0.2}
 
 
-def test_a_collective_on_the_thread_that_computes_counts_whole() -> None:
+def test_a_collective_on_the_computing_thread_counts_completely() -> None:
     assert shares([Event("aten::mm", 0, 60, 1), Event("ccl:all_reduce", 60, 90, 1)]) == {
         "products": 0.6,
         "communication": 0.3,
@@ -104,32 +104,32 @@ def test_a_collective_on_the_thread_that_computes_counts_whole() -> None:
     }
 
 
-def test_only_the_thread_that_works_most_and_only_the_time_asked_for_count() -> None:
+def test_only_the_busiest_thread_and_the_given_time_count() -> None:
     events = [Event("aten::mm", -50, 50, 1), Event("aten::mul", 90, 150, 1), Event("aten::copy_", 0, 30, 2)]
     assert shares(events) == {"products": 0.5, "memory": 0.1, "other": 0.4}
     assert shares([]) == {"other": 1.0}
 
 
-def test_steps_that_do_not_count_take_a_part_of_the_time_and_two_at_least() -> None:
+def test_warm_up_takes_a_part_of_the_time_and_two_steps_at_least() -> None:
     assert pace.warm_up(60.0, 15.0) == pace.FEWEST_WARM_UP
     assert pace.warm_up(2.0, 15.0) == 3
     assert pace.warm_up(0.01, 15.0) == pace.MOST_WARM_UP
 
 
-def test_steps_that_count_fit_the_time_or_are_as_many_as_asked() -> None:
+def test_measured_steps_fit_the_time_unless_their_number_is_given() -> None:
     assert pace.measured(1.5, 15.0, 0) == 10
     assert pace.measured(60.0, 15.0, 0) == pace.FEWEST_STEPS
     assert pace.measured(0.001, 15.0, 0) == pace.MOST_STEPS
     assert pace.measured(60.0, 15.0, 7) == 7
 
 
-def test_steps_are_added_where_the_first_estimate_was_too_low() -> None:
-    assert pace.more(0.5, 2, 15.0, 0) == 58
-    assert pace.more(13.0, 10, 15.0, 0) == 0
-    assert pace.more(0.5, 2, 15.0, 2) == 0
-    assert pace.more(0.001, 400, 15.0, 0) == pace.MOST_STEPS - 400
-    assert pace.more(11.9, 2, 15.0, 0) == 1
+def test_steps_are_added_if_the_first_estimate_was_too_low() -> None:
+    assert pace.more(0.5, 2, 15.0, fixed=False) == 58
+    assert pace.more(13.0, 10, 15.0, fixed=False) == 0
+    assert pace.more(0.5, 2, 15.0, fixed=True) == 0
+    assert pace.more(0.001, 400, 15.0, fixed=False) == pace.MOST_STEPS - 400
+    assert pace.more(11.9, 2, 15.0, fixed=False) == 1
 
 
-def test_the_profiler_sees_few_steps() -> None:
+def test_few_steps_are_profiled() -> None:
     assert (pace.profiled(60.0), pace.profiled(1.0), pace.profiled(0.01)) == (1, 3, pace.MOST_PROFILED)

@@ -1,4 +1,1 @@
-"""Training under this stack and other recipes: `./inv bench train`.
-
-Start with `run`.
-"""
+"""`./inv bench train`: training with this stack and with other recipes. Start with `run`."""

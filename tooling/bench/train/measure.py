@@ -1,8 +1,11 @@
-"""One run of a recipe or of the ceiling in a container."""
+"""One run of a recipe or of the ceiling in a container, and the data that it mounts."""
 
 from __future__ import annotations
 
+import csv
 import json
+import random
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,28 +14,36 @@ from typing import Any
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.bench.train.recipes import FOLDER
+from tooling.cluster import demo_data
 from tooling.engine import docker
 
 LOGS = CACHE / "logs"
 LIMIT_SECONDS = 1800.0
-# The exit code of `docker run` where the engine refused, for CPUs that are not there for example.
-DOCKERS_OWN = 125
+# The exit code of `docker run` if the engine refuses, for example because a CPU does not exist.
+DOCKER_REFUSED = 125
+PAIRS = 1024
+# English words. Names in code would become many tokens each.
+PLAIN = re.compile(r"[A-Za-z][a-z]*[.,]?")
+# The words in a sentence of MRPC's training set: mean, standard deviation, minimum and maximum.
+MEAN, DEVIATION, FEWEST, MOST = 19.0, 5.1, 6, 30
 
 
 class RunError(Exception):
-    """Why a run says nothing, in one line."""
+    """The reason why a run has no report, in one line."""
 
 
 def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log: str) -> dict[str, Any]:
-    """The one line of JSON that the command prints. Raises UsageError where docker refuses, otherwise RunError:
-    the command's output is then in .cache/logs/."""
+    """Runs the command and returns its report, the line of JSON that it prints.
+
+    Raises UsageError if Docker refuses to start it, and RunError if it fails. Its output is then in .cache/logs/.
+    """
     try:
         done = docker.run(
             image, command, docker_arguments, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"did not end within {LIMIT_SECONDS:.0f} s") from None
-    if done.returncode == DOCKERS_OWN:
+    if done.returncode == DOCKER_REFUSED:
         raise UsageError(f"bench: docker cannot start a container: {reason(done.stderr.decode(errors='replace'))}")
     out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     lines = [line for line in out.splitlines() if line.startswith('{"')]
@@ -42,23 +53,47 @@ def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log
     LOGS.mkdir(parents=True, exist_ok=True)
     path = LOGS / f"bench-train-{log}.log"
     path.write_text(out + error, encoding="utf-8")
-    if done.returncode == 0 and len(lines) > 1:  # every rank believes that it is the first
+    if done.returncode == 0 and len(lines) > 1:  # without a process group, each process acts as rank 0
         raise RunError(f"{len(lines)} processes trained independently; see {path}")
     raise RunError(f"exit code {done.returncode}: {reason(error or out)}; see {path}")
 
 
 def reason(output: str) -> str:
-    """The line of a program's output that says most: its last error, or its last line."""
+    """The line of a program's output that best explains a failure: its last error, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or line.startswith("error")]
-    told = [line for line in errors if "ChildFailedError" not in line and "CalledProcessError" not in line]
-    return next(iter(reversed(told or errors or lines)), "no output")[:200]
+    causes = [line for line in errors if "ChildFailedError" not in line and "CalledProcessError" not in line]
+    return next(iter(reversed(causes or errors or lines)), "no output")[:200]
 
 
 def arguments(cpus: str, model: Path | None, data: Path | None) -> tuple[str, ...]:
-    """docker's, for a container on these CPUs with the scripts and what they read."""
+    """The arguments of `docker run` for a container on `cpus` with the scripts, the model and the data."""
     mounts = [(ROOT / "benchmarks", "benchmarks"), (model, "model"), (data, "data")]
     words = ["--cpuset-cpus", cpus, "--env", f"PYTHONPATH={FOLDER}", "--env", "HF_HUB_OFFLINE=1"]
     for path, name in mounts:
         words += ["--volume", f"{path}:{FOLDER}/{name}:ro"] if path else []
     return tuple(words)
+
+
+def write_pairs(folder: Path, stdlib: Path | None = None) -> Path:
+    """Writes pairs.csv (sentence1, sentence2, label) for MiniLM's job, and returns its path.
+
+    Sentences come from Python's documentation, as long as MRPC's sentences. The same Python gives the same file.
+    """
+    train, _test = demo_data.write(folder / "texts", stdlib)
+    with train.open(encoding="utf-8", newline="") as stream:
+        words = [word for row in csv.DictReader(stream) for word in row["text"].split() if PLAIN.fullmatch(word)]
+    path = folder / "pairs.csv"
+    generator = random.Random(0)  # noqa: S311 - lengths, not secrets
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("sentence1", "sentence2", "label"))
+        place = 0
+        for _ in range(PAIRS):
+            pair = []
+            for _ in range(2):
+                length = round(min(MOST, max(FEWEST, generator.gauss(MEAN, DEVIATION))))
+                pair.append(" ".join(words[(place + number) % len(words)] for number in range(length)))
+                place += length
+            writer.writerow((*pair, generator.randrange(2)))
+    return path

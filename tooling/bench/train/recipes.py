@@ -1,4 +1,4 @@
-"""The recipes: how each starts the same script, in which image, and where it cannot. Pure."""
+"""The recipes: the command with which each starts the same script, and its image. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tooling.basis.errors import UsageError
 
 FOLDER = "/bench"
 SCRIPT = f"{FOLDER}/benchmarks/finetune.py"
-# One line, localhost: accelerate hands it to mpirun.
+# One line, localhost: accelerate passes the file to mpirun.
 HOSTS = f"{FOLDER}/benchmarks/hosts"
 LAUNCH = ("launch", "--nproc-per-node")
 RUN = ("--", "run", "--quiet")
-# What the others are compared with.
+# The recipes with which the others are compared.
 FP32, BF16 = "guide-fp32", "guide-bf16"
 BASELINES = (FP32, BF16)
-# The row of the matrix that has the last IPEX.
+# The row of the matrix with the last IPEX.
 IPEX_PIN = "2.8"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """`start`: the words before the script for so many ranks, or a text that says why it cannot be.
+    """`start` returns the arguments before the script for a number of ranks, or the reason why there are none.
 
-    `flags`: the script's, besides the job's. `pin`: the image's row, "" for the one that is measured.
-    `variables`: of the container, NAME=VALUE.
+    `flags`: arguments of the script, in addition to the job's. `pin`: the row of the image, or "" for the measured
+    row. `variables`: NAME=VALUE in the container.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Recipe:
     variables: tuple[str, ...] = ()
 
     def command(self, ranks: int, job: Sequence[str]) -> tuple[str, ...] | str:
-        """The container's command, or why there is none."""
+        """The command of the container, or the reason why there is none."""
         start = self.start(ranks)
         return start if isinstance(start, str) else (*start, SCRIPT, *job, "--use_cpu", *self.flags)
 
@@ -53,7 +53,7 @@ def _run_cpu(ranks: int) -> tuple[str, ...] | str:
 
 def _accelerate(ranks: int) -> tuple[str, ...]:
     words = ("accelerate", "launch", "--cpu", "--num_machines", "1", "--num_processes", str(ranks))
-    # Without a host file it starts one process, whatever the number.
+    # Without a hostfile, accelerate starts one process for any number.
     hosts = ("--mpirun_hostfile", HOSTS) if ranks > 1 else ()
     return (*words, "--mixed_precision", "bf16", *hosts)
 
@@ -67,7 +67,7 @@ ALL = (
     Recipe(BF16, _torchrun),
     Recipe("run_cpu", _run_cpu),
     Recipe("accelerate", _accelerate),
-    # IPEX alone, without this project's kernels, which are in its image too.
+    # IPEX alone: the image of its row also has the kernels of this project.
     Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{contract.KERNELS}=torch",)),
     Recipe("ours", _launch),
 )
@@ -75,9 +75,9 @@ BY_NAME = {recipe.name: recipe for recipe in ALL}
 
 
 def chosen(names: str | None, known: Sequence[str], default: Sequence[str], option: str) -> tuple[str, ...]:
-    """The names with commas between them, in the order of `known`. Raises UsageError."""
-    asked = [name.strip() for name in names.split(",")] if names is not None else list(default)
-    for name in asked:
+    """The names in a comma-separated list, in the order of `known`. Raises UsageError."""
+    wanted = [name.strip() for name in names.split(",")] if names is not None else list(default)
+    for name in wanted:
         if name not in known:
             raise UsageError(f"bench: {option} {name!r}, expected some of {', '.join(known)}")
-    return tuple(name for name in known if name in asked)
+    return tuple(name for name in known if name in wanted)

@@ -1,22 +1,31 @@
-"""What the measured runs say together: rows, ratios, shares of the ceiling. Pure."""
+"""The results of all runs: the document with rows, ratios and shares of the ceiling, and its tables. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tooling.bench.train.recipes import BASELINES
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.jobs import BY_NAME
+from benchmarks.split import CLASSES
+from tooling.bench.output import Document
+from tooling.bench.train.recipes import BASELINES, BF16, FP32
 
 Report = Mapping[str, Any]
+Row = Mapping[str, Any]
+_SHORT = {"communication": "comm.", "optimizer": "optim."}
 
 
 @dataclass
 class Runs:
-    """A recipe's runs of a job: a report for each round, None where there is none; `reason`: why one is missing.
+    """The runs of a recipe and job: a report for each round, or None with a `reason`.
 
-    `failed`: it was tried and did not work, in contrast to what cannot be tried here.
+    `failed`: a run failed. False if the recipe cannot run here.
     """
 
     job: str
@@ -28,16 +37,17 @@ class Runs:
 
     @property
     def speeds(self) -> list[float | None]:
-        """Samples a second, by round."""
+        """Samples per second of each round."""
         return [report["samples_per_second"] if report else None for report in self.reports]
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """GFLOP/s that the machine makes of a job's products.
+    """The GFLOP/s that the machine reaches with the matrix products of a job.
 
-    `best`: of the fastest shape; `step`: of all products of a step, each at its own rate. Both at the better of
-    bf16 and fp32: on a CPU without bf16 instructions fp32 is what limits. `by_dtype`: the best of each.
+    `best`: with the fastest shape. `step`: with all products of a step, each at its own rate. Both use the faster
+    of bf16 and fp32: on a CPU without bf16 instructions, fp32 is the limit. `by_dtype`: the best rate of each
+    type.
     """
 
     job: str
@@ -47,7 +57,7 @@ class Ceiling:
 
 
 def ceiling(job: str, reports: Sequence[Report]) -> Ceiling:
-    """The best of every round, for each shape."""
+    """The ceiling, from the best round of each shape."""
     rates: dict[tuple[int, ...], dict[str, float]] = {}
     shares: dict[tuple[int, ...], float] = {}
     for report in reports:
@@ -64,7 +74,7 @@ def ceiling(job: str, reports: Sequence[Report]) -> Ceiling:
 
 
 def flops_of_batches(reports: Sequence[Report]) -> dict[tuple[int, int], int]:
-    """By samples and tokens of a batch, from what the ceilings' runs counted."""
+    """Maps the samples and tokens of a batch to the operations that the ceiling's runs counted."""
     return {
         (int(samples), int(length)): flops
         for report in reports
@@ -74,7 +84,7 @@ def flops_of_batches(reports: Sequence[Report]) -> dict[tuple[int, int], int]:
 
 
 def gflops(report: Report, flops: Mapping[tuple[int, int], int]) -> float | None:
-    """The rate of the model's products over all ranks, None where a batch was not counted."""
+    """The rate of the matrix products on all ranks. None if the operations of a batch are unknown."""
     batches = {(samples, length): count for samples, length, count in report["shapes"]}
     if not all(shape in flops for shape in batches):
         return None
@@ -84,9 +94,9 @@ def gflops(report: Report, flops: Mapping[tuple[int, int], int]) -> float | None
 
 
 def ratio(speeds: Sequence[float | None], others: Sequence[float | None]) -> float | None:
-    """The median of the rounds' own ratios: what slows a whole round does not count."""
-    found = [speed / other for speed, other in zip(speeds, others, strict=False) if speed and other]
-    return statistics.median(found) if found else None
+    """The median of the ratios of all rounds: a slow round has no effect."""
+    ratios = [speed / other for speed, other in zip(speeds, others, strict=False) if speed and other]
+    return statistics.median(ratios) if ratios else None
 
 
 def rows(
@@ -138,7 +148,7 @@ def _row(
 def document(
     runs: Sequence[Runs], ceiling_reports: Mapping[str, Sequence[Report]], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole of it."""
+    """The document of a measurement."""
     ceilings = {job: ceiling(job, reports) for job, reports in ceiling_reports.items() if reports}
     flops = {job: flops_of_batches(reports) for job, reports in ceiling_reports.items()}
     some = next((report for reports in ceiling_reports.values() for report in reports), {})
@@ -160,10 +170,90 @@ def document(
 
 
 def _processor(report: Report) -> float:
-    """Seconds of processor time that a sample took: other jobs on the machine hardly change it."""
+    """The processor time per sample, in seconds. Other programs on the machine hardly change it."""
     return float(report["cpu_seconds"]) / (float(report["samples_per_second"]) * float(report["seconds"]))
 
 
 def _digits(value: float) -> float:
-    """Four significant digits: the spread is larger than what is cut off."""
+    """Rounds to four significant digits: the spread of the measurements is larger."""
     return float(f"{value:.4g}")
+
+
+def title(job: str, ranks: int) -> str:
+    """`BERT-base, classification, 128 tokens, batch 32; 2 ranks`."""
+    return f"{BY_NAME[job].title}; {ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def places(document: Document) -> list[tuple[str, int]]:
+    """The jobs and numbers of ranks, in the order of the rows."""
+    return list(dict.fromkeys((row["job"], row["ranks"]) for row in document["rows"]))
+
+
+def table(document: Document) -> RenderableType:
+    """Two tables for each job and number of ranks, speed and distribution of time; then the ceilings."""
+    parts: list[RenderableType] = []
+    for job, ranks in places(document):
+        found = [row for row in document["rows"] if (row["job"], row["ranks"]) == (job, ranks)]
+        parts += [Text(title(job, ranks), style="bold"), _speeds(found), Text()]
+        if any(row.get("split") for row in found):
+            parts += [Text("where the time goes"), _splits(found), Text()]
+        parts += [Text(f"{row['recipe']}: {row['reason']}") for row in found if row["reason"]]
+        parts += [Text()] if any(row["reason"] for row in found) else []
+    for ceiling in document["ceilings"]:
+        by_dtype = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in ceiling["gflops_by_dtype"].items())
+        parts.append(
+            Text(
+                f"ceiling of {ceiling['job']}, GFLOP/s: {ceiling['gflops']:.0f}, with all products of a step "
+                f"{ceiling['step_gflops']:.0f} ({by_dtype})"
+            )
+        )
+    before, after = document["load"]
+    parts.append(Text(f"load average: {before} before, {after} after, including the measurement"))
+    return Group(*parts)
+
+
+def _speeds(found: Iterable[Row]) -> Table:
+    result = _plain(
+        "recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "GFLOP/s", "of ceiling"
+    )
+    for row in found:
+        if row["samples_per_second"] is None:
+            result.add_row(row["recipe"], "-")
+            continue
+        speeds = row["samples_per_second_rounds"]
+        result.add_row(
+            row["recipe"],
+            _number(row["samples_per_second"]),
+            f"{_number(min(speeds))} to {_number(max(speeds))}",
+            *(_times(row["ratio_to"].get(name)) for name in (FP32, BF16)),
+            f"{row['cpu_seconds_per_sample']:.3g}",
+            f"{row['peak_memory_bytes'] / 1e9:.2f}",
+            "" if row["gflops"] is None else f"{row['gflops']:.0f}",
+            "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%}",
+        )
+    return result
+
+
+def _splits(found: Iterable[Row]) -> Table:
+    result = _plain("recipe", *(_SHORT.get(name, name) for name in CLASSES))
+    for row in found:
+        if row.get("split"):
+            result.add_row(row["recipe"], *(f"{row['split'][name]:.0%}" for name in CLASSES))
+    return result
+
+
+def _plain(first: str, *others: str) -> Table:
+    """A table for narrow terminals: without borders, and with one space between the columns."""
+    result = Table(box=None, padding=(0, 1, 0, 0))
+    result.add_column(first, no_wrap=True)
+    for name in others:
+        result.add_column(name, justify="right", no_wrap=True)
+    return result
+
+
+def _number(speed: float) -> str:
+    return f"{speed:.3g}" if speed < 100 else f"{speed:.0f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"

@@ -1,37 +1,32 @@
-"""Measures each job under each recipe, in turn, and writes what was found."""
+"""`./inv bench train`: measures each job under each recipe, in turn."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 from invoke.exceptions import Exit
-from rich.console import Console
 
 from benchmarks import jobs
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
-from tooling.bench.train import measure, pairs, picture, recipes, results, tables
+from tooling.bench import output
+from tooling.bench.train import measure, picture, recipes, results
 from tooling.bench.train.measure import RunError
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
-from tooling.engine import api
+from tooling.engine import api, docker
 from tooling.image import build
 from tooling.image.choice import PinOption
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin, TorchSource
 
-FOLDER = CACHE / "bench"
-# Of the CPUs: more than that before the start is somebody else.
+# A load average above this share of the CPUs, before the start, comes from other programs.
 BUSY = 0.3
 CEILING = f"{recipes.FOLDER}/benchmarks/ceiling.py"
 
@@ -42,13 +37,13 @@ class Options:
 
     pin: PinOption = None
     job: Annotated[
-        str | None, "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default all but tiny"
+        str | None, "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default: all but tiny"
     ] = None
     recipe: Annotated[
-        str | None, "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default all"
+        str | None, "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default: all"
     ] = None
     ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
-    cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default all"] = None
+    cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default: all"] = None
     seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
     steps: Annotated[int, "measured steps of each run; 0: as many as fit in --seconds"] = 0
     repeats: Annotated[int, "number of rounds; each round measures every combination once"] = 3
@@ -57,7 +52,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """The jobs, recipes and numbers of ranks to measure. `flags`: arguments of the script."""
 
     jobs: tuple[str, ...]
     recipes: tuple[Recipe, ...]
@@ -89,23 +84,23 @@ def plan(options: Options) -> Plan:
 
 
 def run(options: Options, say: Say) -> None:
-    """Writes train-TIME.json and .png to .cache/bench, prints tables or the document.
+    """Writes train-TIME.json and .png to .cache/bench, and prints tables or the document.
 
-    Raises Exit with 1 where a recipe failed: its row says why, and the others are measured.
+    If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
-    docker = api.ensure(say)
+    engine = api.ensure(say)
     image = build.build(pin, say)
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
-    cpus = options.cpus or f"0-{docker.cpus - 1}"
+    cpus = options.cpus or f"0-{engine.cpus - 1}"
     started, load = datetime.now(UTC), os.getloadavg()[0]
-    if load > BUSY * docker.cpus:
+    if load > BUSY * engine.cpus:
         say(f"the machine's load average is {load:.1f}: ratios within a round are more reliable than figures")
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
     facts = {"date": started.isoformat(timespec="seconds"), "image": image.id, "pin": pin.name, "cpus": cpus}
-    stem = FOLDER / f"train-{started:%Y%m%dT%H%M%SZ}"
+    path = output.stem(output.folder(None), "train", started)
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
@@ -119,8 +114,9 @@ def run(options: Options, say: Say) -> None:
                 ceilings[name] += _ceiling(name, shapes, pin.image, container, say) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
-                _save(document, stem)
-    _show(document, stem, options.json, say)
+                output.save(document, path)  # an interrupted measurement keeps the rounds so far
+    draw = picture.draw if any(row["samples_per_second"] for row in document["rows"]) else None
+    output.publish(document, path, results.table, draw, options.json, say)
     if failed := sorted({one.recipe for one in runs if one.failed}):
         raise Exit(f"bench: {', '.join(failed)} failed: see their rows", code=1)
 
@@ -133,8 +129,10 @@ def _round(
     container: Sequence[str],
     say: Say,
 ) -> list[str]:
-    """Runs each recipe once, unless one has failed before. Returns the shapes of their batches, `8x384`, the most
-    frequent first."""
+    """Runs each recipe once, except those that failed before.
+
+    Returns the shapes of the batches, such as `8x384`, the most frequent first.
+    """
     batches: dict[str, int] = {}
     for recipe, one in zip(chosen.recipes, runs, strict=True):
         profile = ("--profile",) if is_first else ()
@@ -142,8 +140,8 @@ def _round(
         report = None
         if one.reason is None:
             report = _report(recipe, one, job, found[recipe.pin], container)
-            said = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
-            say(f"  {recipe.name}: {said}")
+            outcome = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
+            say(f"  {recipe.name}: {outcome}")
         one.reports.append(report)
         for samples, length, count in report["shapes"] if report else ():
             batches[f"{samples}x{length}"] = batches.get(f"{samples}x{length}", 0) + count
@@ -153,7 +151,7 @@ def _round(
 def _report(
     recipe: Recipe, one: Runs, job: Sequence[str], image: str | None, container: Sequence[str]
 ) -> Report | None:
-    """A run's report; None where there is none, which `one` then says the reason of."""
+    """The report of one run. Without a report, sets the reason in `one` and returns None."""
     command = recipe.command(one.ranks, job)
     if isinstance(command, str):
         one.reason = command
@@ -171,7 +169,7 @@ def _report(
         one.reason, one.failed = str(failure), True
         return None
     if report["ranks"] != one.ranks:
-        one.reason, one.failed = f"trained with {report['ranks']} rank(s), expected {one.ranks}", True
+        one.reason, one.failed = f"ranks that trained: {report['ranks']}, expected {one.ranks}", True
         return None
     return report
 
@@ -179,7 +177,7 @@ def _report(
 def _ceiling(
     name: str, shapes: Sequence[str], image: str, container: Sequence[str], say: Say
 ) -> list[dict[str, Any]]:
-    """The ceiling's report, or nothing, which is said."""
+    """The report of the ceiling, or an empty list if its run failed."""
     try:
         command = ("run", "--quiet", CEILING, name, *shapes)
         return [measure.run(image, command, container, f"{name}-ceiling")]
@@ -189,31 +187,14 @@ def _ceiling(
 
 
 def _present(row: str) -> str | None:
-    """The image of a row, or of the row with the default index's torch, if there is one."""
+    """The image of a row, with either source of torch. None if no image exists."""
     pin: Pin = parse.load().pin(row)
     candidates = (pin, choose.choose(row, torch_source=TorchSource.DEFAULT))
-    return next((one.image for one in candidates if build.inspect(one.image)), None)
+    return next((one.image for one in candidates if docker.find_image(one.image)), None)
 
 
 def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:
-    """docker's for the job's containers; its model and its data are made or fetched first."""
+    """The arguments of `docker run` for a job's containers. Fetches the model and creates the data if needed."""
     if not jobs.BY_NAME[name].is_pretrained:
         return measure.arguments(cpus, None, None)
-    return measure.arguments(cpus, pretrained.minilm(say), pairs.write(FOLDER / "data").parent)
-
-
-def _save(document: Mapping[str, Any], stem: Path) -> None:
-    """After every round: what is interrupted has the rounds before."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-
-
-def _show(document: Mapping[str, Any], stem: Path, as_json: bool, say: Say) -> None:
-    drawn = any(row["samples_per_second"] for row in document["rows"])
-    if drawn:
-        picture.draw(document, stem.with_suffix(".png"))
-    if as_json:
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    else:
-        Console().print(tables.table(document))
-    say(f"wrote {stem}.json" + (" and .png" if drawn else ""))
+    return measure.arguments(cpus, pretrained.minilm(say), measure.write_pairs(output.FOLDER / "data").parent)

@@ -1,4 +1,1 @@
-"""Jobs that are broken on purpose: `./inv dev faults`.
-
-Start with `faults`.
-"""
+"""`./inv dev faults`: faults in running jobs, and how the jobs end and resume. Start with `reliability`."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster's job: how each fault is brought about, and how its message names it."""
+"""The faults: how each is injected into a running cluster, and the message that must name its cause."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from types import MappingProxyType
 from tooling.basis.errors import UsageError
 from tooling.cluster.compose import LAUNCHER, PROJECT_PREFIX
 
-# The node that has the fault. Rank 0, which serves the meeting and writes checkpoints, is on another one.
+# The node with the fault. Rank 0, which hosts the rendezvous and writes checkpoints, is on the other node.
 NODE = "node-1"
-# As PID 1's child sees it: the processes whose command line holds a text, but for this one.
+# Sends a signal to the processes whose command line contains a text, except PID 1 and this process.
 _SIGNAL = """
 import os, pathlib, sys
 text, number = sys.argv[1].encode(), int(sys.argv[2])
 found = [int(path.name) for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
          and int(path.name) not in (1, os.getpid()) and text in (path / "cmdline").read_bytes()]
 if not found:
-    raise SystemExit(f"no process with {text} here")
+    raise SystemExit(f"no process with {text}")
 for process in found:
     os.kill(process, number)
 """
-# Takes memory until the kernel ends a process of the container: the rank, which is made its first choice.
-_USE_MEMORY_UP = """
+# Allocates memory until the kernel kills a process of the container: the rank, because of its oom_score_adj.
+_EXHAUST_MEMORY = """
 import os, pathlib
 rank = next(path for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
             and int(path.name) != os.getpid() and b"entrypoints.rank.worker" in (path / "cmdline").read_bytes())
@@ -39,22 +39,22 @@ while (rank / "oom_score_adj").exists():
 
 @dataclass(frozen=True)
 class Running:
-    """A cluster whose job runs, started by `process` (./inv up, in a process group of its own)."""
+    """A cluster with a running job. `process`: its ./inv up, in a separate process group."""
 
     name: str
     launcher: str
     process: subprocess.Popen[bytes]
 
     def container(self, service: str) -> str:
-        """The container of a service, as Compose names it."""
+        """Compose's name for the container of a service."""
         return f"{PROJECT_PREFIX}{self.name}-{service}-1"
 
     def signal_in(self, service: str, command: str, number: signal.Signals) -> None:
-        """Sends a signal to the processes of a service whose command line holds `command`."""
+        """Sends a signal to the processes of a service whose command line contains `command`."""
         self.run_in(service, _SIGNAL, command, str(int(number)))
 
     def run_in(self, service: str, script: str, *arguments: str) -> None:
-        """Runs a Python script in a service's container. What it brings about may end it too."""
+        """Runs a Python script in the container of a service. The fault may kill the script, too."""
         argv = ["docker", "exec", self.container(service), "python", "-c", script, *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
         if done.returncode not in (0, 128 + signal.SIGKILL):
@@ -63,14 +63,14 @@ class Running:
 
 @dataclass(frozen=True)
 class Fault:
-    """`causes`: a text for each launcher (regular expression) by which the output names rank or node and cause.
+    """`causes`: for each launcher, a regular expression for the message with the rank or node and the cause.
 
-    The user's own ctrl-C needs none. `output_megabytes`: the size of the output folder's file system, 0 for the
-    machine's own. `options`: of ./inv up.
+    An interrupt has none. `output_megabytes`: the size of a file system for the output folder, or 0 for the
+    machine's file system. `options`: of ./inv up.
     """
 
     name: str
-    what: str
+    description: str
     inflict: Callable[[Running], None]
     causes: MappingProxyType[str, str]
     output_megabytes: int = 0
@@ -102,8 +102,8 @@ def _kill_launcher(running: Running) -> None:
         running.signal_in(NODE, "--nnodes", signal.SIGKILL)
 
 
-def _use_memory_up(running: Running) -> None:
-    running.run_in(NODE, _USE_MEMORY_UP)
+def _exhaust_memory(running: Running) -> None:
+    running.run_in(NODE, _EXHAUST_MEMORY)
 
 
 def _kill_node(running: Running) -> None:
@@ -115,7 +115,7 @@ def _pause_node(running: Running) -> None:
 
 
 def _nothing(_running: Running) -> None:
-    """The job itself brings it about."""
+    """The job itself causes the fault."""
 
 
 def _disconnect(running: Running) -> None:
@@ -123,7 +123,7 @@ def _disconnect(running: Running) -> None:
 
 
 def _interrupt(running: Running) -> None:
-    """What ctrl-C at a terminal does: SIGINT to the whole process group."""
+    """Sends SIGINT to the process group, as ctrl-C at a terminal does."""
     os.killpg(running.process.pid, signal.SIGINT)
 
 
@@ -155,7 +155,7 @@ FAULTS = {
         Fault(
             "out-of-memory",
             "a rank outgrows its node's memory limit",
-            _use_memory_up,
+            _exhaust_memory,
             _same(r"node 1\).*out of memory"),
             options=("--memory=2g",),
         ),

@@ -1,4 +1,4 @@
-"""`./inv dev faults`: every fault under both launchers, on real training, and the recovery from it."""
+"""`./inv dev faults`: injects every fault into real training under both launchers, and resumes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from invoke.exceptions import Exit
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
-from tooling.checks.faults import trial as fault_trial
+from tooling.checks.faults import trial as trials
 from tooling.checks.faults.faults import FAULTS, Fault
+from tooling.checks.faults.trial import Trial
 from tooling.cluster import demo_data, pretrained
 from tooling.cluster.compose import LAUNCHERS
 from tooling.cluster.run import writable_folder
 
 FOLDER = CACHE / "faults"
-# Of a collective; the job has to end within this and 30 s.
+# The timeout of a collective. A job must end within this time plus 30 s.
 TIMEOUT_SECONDS = 30
 SAVE_STEPS, FAULT_STEP, MAX_STEPS = 10, 14, 40
-# Of a step's loss, after a recovery and without a fault: the same samples in the same order, summed alike.
+# The tolerance for the loss of a step after a recovery. Samples, their order and sums are the same as without a
+# fault.
 LOSS_TOLERANCE = 0.01
 RECOVERY_SECONDS = 600.0
 TABLE_WIDTH = 120
@@ -43,10 +44,10 @@ TRAIN = (
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `steps_lost`: trained before the fault and again after it; None: no recovery.
+    """One line of the table. `steps_lost`: steps trained before the fault and again after it. None: no recovery.
 
-    `loss_apart`: the largest relative difference of a step's loss after the recovery from the same step's in a
-    job without a fault.
+    `loss_apart`: the largest relative difference of a step's loss after the recovery to the same step's loss in
+    the baseline job, without a fault.
     """
 
     fault: str
@@ -62,41 +63,43 @@ class Row:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a job went on: see Row."""
+    """How a job resumed: see Row."""
 
     steps_lost: int
     loss_apart: float
 
 
 def run(only: str, launcher: str, say: Say) -> None:
-    """Runs the chosen faults and prints the table; writes .cache/faults/faults.json. Raises Exit if one was not
-    survived as it should be."""
+    """Injects the chosen faults, writes .cache/faults/faults.json, and prints a table.
+
+    Raises Exit with code 1 if a job did not end or resume as expected.
+    """
     chosen = [fault for name, fault in FAULTS.items() if re.search(only, name)]
     launchers = [name for name in LAUNCHERS if launcher in ("", name)]
     if not chosen or not launchers:
         raise UsageError(
-            f"no fault matches {only!r} under {launcher or 'any launcher'}: expected some of {', '.join(FAULTS)}, "
+            f"no fault matches --only {only!r} and --launcher {launcher!r}: expected some of {', '.join(FAULTS)}, "
             f"and {' or '.join(LAUNCHERS)}"
         )
     rows = []
     with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv dev faults")):
         data = _data(say)
         say("running the baseline job, without a fault")
-        undisturbed = _undisturbed(data)
+        baseline = _baseline_losses(data)
         for fault in chosen:
             for name in launchers:
-                say(f"{fault.name} under {name}: {fault.what}")
-                rows.append(_try(fault, name, data, undisturbed))
+                say(f"{fault.name} under {name}: {fault.description}")
+                rows.append(_inject(fault, name, data, baseline))
                 say(f"  {describe(rows[-1])}")
     document = {"rows": [{**row.__dict__} for row in rows], "timeout_seconds": TIMEOUT_SECONDS}
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table(rows))
+    console(TABLE_WIDTH).print(table(rows))
     if any(row.problems for row in rows):
         raise Exit("some faults did not end as expected: see their verdicts", code=1)
 
 
-def judge(trial: fault_trial.Trial, fault: Fault, recovery: Recovery | None) -> tuple[str, ...]:
-    """What is wrong with the way a fault ended, in words."""
+def judge(trial: Trial, fault: Fault, recovery: Recovery | None) -> tuple[str, ...]:
+    """The problems of a trial and its recovery, in words."""
     problems = []
     if trial.exit_code == 0:
         problems.append("exit code 0")
@@ -105,10 +108,10 @@ def judge(trial: fault_trial.Trial, fault: Fault, recovery: Recovery | None) -> 
     if trial.ended_seconds > TIMEOUT_SECONDS + 30:
         problems.append("too late")
     if trial.left:
-        problems.append("left something behind")
+        problems.append("leftovers")
     if recovery is None:
         return (*problems, "no recovery")
-    if not 0 <= recovery.steps_lost <= SAVE_STEPS + 1:  # a step may be complete and not yet reported
+    if not 0 <= recovery.steps_lost <= SAVE_STEPS + 1:  # one step may be complete without being reported
         problems.append(f"recovery lost {recovery.steps_lost} steps")
     if recovery.loss_apart > LOSS_TOLERANCE:
         problems.append("different losses after the recovery")
@@ -116,13 +119,13 @@ def judge(trial: fault_trial.Trial, fault: Fault, recovery: Recovery | None) -> 
 
 
 def losses(printed: str) -> dict[int, float]:
-    """Each step's loss in a job's output; of a step that was trained twice, the second."""
+    """The loss of each step in a job's output. If a step was trained twice, the second loss."""
     found = re.findall(rf"step (\d+)/{MAX_STEPS}  loss (\d+\.\d+)", printed)
     return {int(step): float(loss) for step, loss in found}
 
 
-def apart(some: Mapping[int, float], others: Mapping[int, float]) -> float:
-    """The largest relative difference of two jobs' losses at the steps of `some`; infinite if one is missing."""
+def largest_difference(some: Mapping[int, float], others: Mapping[int, float]) -> float:
+    """The largest relative difference of `some` losses to `others`. Infinite if a step is missing."""
     return max(
         (abs(loss - others[step]) / others[step] if step in others else math.inf for step, loss in some.items()),
         default=math.inf,
@@ -130,21 +133,21 @@ def apart(some: Mapping[int, float], others: Mapping[int, float]) -> float:
 
 
 def describe(row: Row) -> str:
-    """A row in one line."""
+    """A row, in one line."""
     detected = "-" if row.detected_seconds is None else f"{row.detected_seconds:.1f} s"
     return (
-        f"detected after {detected}, ended after {row.ended_seconds:.1f} s with code {row.exit_code}, "
+        f"detected after {detected}, ended after {row.ended_seconds:.1f} s with exit code {row.exit_code}, "
         f"left {', '.join(row.left) or 'nothing'}, steps lost {row.steps_lost}, "
-        f"losses apart {_percent(row.loss_apart)}: "
+        f"loss difference {_percent(row.loss_apart)}: "
         f"{'; '.join(row.problems) or 'good'}"
     )
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows for a terminal."""
+    """The rows as a table."""
     shown = Table(
         *("fault", "launcher", "detected (s)", "ended (s)", "exit", "left"),
-        *("steps lost", "losses apart", "verdict"),
+        *("steps lost", "loss difference", "verdict"),
     )
     for row in rows:
         detected = "" if row.detected_seconds is None else f"{row.detected_seconds:.1f}"
@@ -174,7 +177,7 @@ def _empty_output() -> Path:
     return output
 
 
-def _undisturbed(data: Path) -> dict[int, float]:
+def _baseline_losses(data: Path) -> dict[int, float]:
     output = writable_folder(_empty_output())
     done = _train(LAUNCHERS[0], (f"--data={data}", f"--output={output}", "--offline"))
     if done is None or len(found := losses(done)) != MAX_STEPS:
@@ -182,18 +185,18 @@ def _undisturbed(data: Path) -> dict[int, float]:
     return found
 
 
-def _try(fault: Fault, launcher: str, data: Path, undisturbed: Mapping[int, float]) -> Row:
+def _inject(fault: Fault, launcher: str, data: Path, baseline: Mapping[int, float]) -> Row:
     output = _empty_output()
     options = (f"--data={data}", f"--output={output}", "--offline")
-    with fault_trial.small_file_system(output, fault.output_megabytes) as enlarge:
+    with trials.small_file_system(output, fault.output_megabytes) as enlarge:
         writable_folder(output)
         limit = TIMEOUT_SECONDS + 60
         ready = rf"step {FAULT_STEP}/"
         command = (*TRAIN, f"--ddp_timeout={TIMEOUT_SECONDS}")
-        trial = fault_trial.run(fault, launcher, options, command, ready, limit)
+        trial = trials.run(fault, launcher, options, command, ready, limit)
         (FOLDER / f"{fault.name}-{launcher}.txt").write_text(trial.output, encoding="utf-8")
         enlarge()
-        recovery = _recover(launcher, options, output, trial.output, undisturbed)
+        recovery = _recover(launcher, options, output, trial.output, baseline)
     return Row(
         fault=fault.name,
         launcher=launcher,
@@ -208,9 +211,9 @@ def _try(fault: Fault, launcher: str, data: Path, undisturbed: Mapping[int, floa
 
 
 def _recover(
-    launcher: str, options: Sequence[str], output: Path, printed: str, undisturbed: Mapping[int, float]
+    launcher: str, options: Sequence[str], output: Path, printed: str, baseline: Mapping[int, float]
 ) -> Recovery | None:
-    """Trains on to the end. None if it did not get there from a checkpoint."""
+    """Resumes the job. None if it fails, or does not resume from a checkpoint."""
     done = _train(launcher, options, "--resume_from_checkpoint=true")
     if done is None:
         return None
@@ -219,11 +222,11 @@ def _recover(
         return None
     reached = max(losses(printed))
     resumed_at = int(Path(result["resumed_from"]).name.rpartition("-")[2])
-    return Recovery(steps_lost=reached - resumed_at, loss_apart=apart(losses(done), undisturbed))
+    return Recovery(steps_lost=reached - resumed_at, loss_apart=largest_difference(losses(done), baseline))
 
 
 def _train(launcher: str, options: Sequence[str], *arguments: str) -> str | None:
-    """The output of a job that trains to its end, None if it did not."""
+    """The output of a job. None if the job fails."""
     argv = [str(ROOT / "inv"), "up", "--name=fault-recovery", f"--launcher={launcher}", *options]
     try:
         done = subprocess.run(

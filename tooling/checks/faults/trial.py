@@ -1,4 +1,4 @@
-"""One fault on one cluster: the command's output, the time until its end, and its leftovers."""
+"""One fault on one cluster: the output of ./inv up, the time until its end, and its leftovers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Trial:
-    """`detected_seconds`: from the fault to the line that names its cause, None where none did. `ended_seconds`:
-    to the end of the command. `left`: what outlived it, of all that leftovers knows."""
+    """`detected_seconds`: from the fault to the message with its cause. None without a message. `ended_seconds`:
+    from the fault to the end of ./inv up. `left`: the leftovers."""
 
     fault: str
     launcher: str
@@ -38,10 +38,10 @@ class Trial:
 def run(
     fault: Fault, launcher: str, options: Sequence[str], command: Sequence[str], ready: str, limit_seconds: float
 ) -> Trial:
-    """Starts `./inv up` with two nodes of one rank, brings the fault about when the output matches `ready`, waits.
+    """Starts `./inv up` with two nodes of one rank, injects the fault once the output matches `ready`, and waits.
 
-    Raises UsageError if the job does not get so far, TimeoutExpired if it does not end within `limit_seconds` of
-    the fault; nothing is left running in either case.
+    Raises UsageError if the output never matches, and TimeoutExpired if the job does not end within
+    `limit_seconds` after the fault. In both cases, the job is terminated.
     """
     name = f"fault-{fault.name}-{launcher}"[:31]
     argv = [
@@ -59,21 +59,21 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            argv, stdout=stream, stderr=stream, cwd=ROOT, start_new_session=True, preexec_fn=_as_at_a_terminal
+            argv, stdout=stream, stderr=stream, cwd=ROOT, start_new_session=True, preexec_fn=_restore_sigint
         )
     try:
         _wait_for(re.compile(ready), log, process)
-        began = time.monotonic()
+        injected = time.monotonic()
         fault.inflict(Running(name, launcher, process))
         detected = None
         while process.poll() is None:
-            if time.monotonic() - began > limit_seconds:
+            if time.monotonic() - injected > limit_seconds:
                 raise subprocess.TimeoutExpired(argv, limit_seconds, log.read_bytes())
-            if detected is None and _names(fault, launcher, log):
-                detected = time.monotonic() - began
+            if detected is None and _is_detected(fault, launcher, log):
+                detected = time.monotonic() - injected
             time.sleep(_POLL_SECONDS)
-        ended = time.monotonic() - began
-        if detected is None and _names(fault, launcher, log):
+        ended = time.monotonic() - injected
+        if detected is None and _is_detected(fault, launcher, log):
             detected = ended
         output = log.read_text(encoding="utf-8", errors="replace")
         left = leftovers.of(name)
@@ -87,16 +87,18 @@ def run(
 
 @contextmanager
 def small_file_system(folder: Path, megabytes: int) -> Iterator[Callable[[], object]]:
-    """A file system in memory at `folder`, soon full, and a function that makes room there.
+    """Mounts a small file system in memory at `folder`, and yields a function that enlarges it.
 
-    None where `megabytes` is 0. Raises UsageError for a user who may not mount.
+    Does nothing if `megabytes` is 0. Raises UsageError if the user cannot mount file systems.
     """
     if not megabytes:
         yield lambda: None
         return
     argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(folder)]
     if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        raise UsageError(f"cannot mount a file system at {folder}: disk-full needs root: leave this fault out")
+        raise UsageError(
+            f"cannot mount a file system at {folder}: run disk-full as root, or select other faults with --only"
+        )
     larger = ["mount", "-o", f"remount,size={10 * megabytes}m", str(folder)]
     try:
         yield lambda: subprocess.run(larger, check=True)
@@ -113,11 +115,11 @@ def _wait_for(ready: re.Pattern[str], log: Path, process: subprocess.Popen[bytes
         time.sleep(_POLL_SECONDS)
 
 
-def _names(fault: Fault, launcher: str, log: Path) -> bool:
+def _is_detected(fault: Fault, launcher: str, log: Path) -> bool:
     cause = fault.causes[launcher]
     return bool(cause) and re.search(cause, log.read_text(encoding="utf-8", errors="replace")) is not None
 
 
-def _as_at_a_terminal() -> None:
-    """A shell starts background jobs deaf to SIGINT, and children inherit it."""
+def _restore_sigint() -> None:
+    """Restores SIGINT: a shell starts background jobs with SIGINT ignored, which their children inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

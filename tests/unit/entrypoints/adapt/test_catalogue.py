@@ -1,4 +1,4 @@
-"""The adaptations as far as they need neither torch nor transformers: words, hooks, names, when they apply."""
+"""Adaptations without torch and transformers: old flags, hooks, names, and when they apply."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from entrypoints import contract
-from entrypoints.adapt import catalogue, old_names, words
+from entrypoints.adapt import catalogue, flags, old_apis
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.cli import import_hooks
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.packages import IPEX, release
-from entrypoints.train.scores.adapted import squad
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 
-WORDS = {word.name: word for word in words.WORDS}
+FLAGS = {flag.name: flag for flag in flags.FLAGS}
 NEWEST = {"transformers": "5.23.0", "accelerate": "1.15.0", "torch": "2.13.0+cpu", "evaluate": "0.4.6"}
 OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu", "evaluate": "0.4.5"}
 
@@ -42,27 +41,27 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--output_dir --no_such -5", "--output_dir --no_such -5"),
     ],
 )
-def test_old_words_are_replaced_or_dropped_and_nothing_else_changes(given: str, expected: str) -> None:
-    assert words.rewrite(given.split(), WORDS)[0] == expected.split()
+def test_old_flags_are_replaced_or_dropped_and_nothing_else_changes(given: str, expected: str) -> None:
+    assert flags.rewrite(given.split(), FLAGS)[0] == expected.split()
 
 
-def test_only_words_that_are_on_are_touched_and_those_found_are_told() -> None:
-    kept, found = words.rewrite(["--no_cuda", "--use_ipex", "0"], {"use_ipex": WORDS["use_ipex"]})
+def test_only_active_flags_are_changed_and_those_found_are_returned() -> None:
+    kept, found = flags.rewrite(["--no_cuda", "--use_ipex", "0"], {"use_ipex": FLAGS["use_ipex"]})
     assert kept == ["--no_cuda"]
-    assert [(item.word.name, item.is_true) for item in found] == [("use_ipex", False)]
+    assert [(item.flag.name, item.is_true) for item in found] == [("use_ipex", False)]
 
 
-def test_fields_of_a_file_are_rewritten_and_a_new_one_wins_over_its_old_name() -> None:
-    kept, found = words.rewrite_fields({"no_cuda": True, "use_cpu": False, "use_ipex": True, "seed": 1}, WORDS)
+def test_fields_of_a_file_are_rewritten_unless_the_new_name_is_given_too() -> None:
+    kept, found = flags.rewrite_fields({"no_cuda": True, "use_cpu": False, "use_ipex": True, "seed": 1}, FLAGS)
     assert kept == {"use_cpu": False, "seed": 1}
-    assert [item.word.name for item in found] == ["no_cuda", "use_ipex"]
+    assert [item.flag.name for item in found] == ["no_cuda", "use_ipex"]
 
 
-def test_every_new_name_is_not_itself_an_old_one() -> None:
-    assert not {word.now for word in words.WORDS} & set(WORDS)
+def test_no_replacement_is_an_old_flag() -> None:
+    assert not {flag.now for flag in flags.FLAGS} & set(FLAGS)
 
 
-def test_a_hook_runs_when_the_module_is_imported_and_not_when_it_is_looked_for(
+def test_a_hook_runs_when_the_module_is_imported_and_not_when_its_spec_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hooked_module.py").write_text("value = 1\n")
@@ -86,7 +85,7 @@ def test_a_hook_runs_when_the_module_is_imported_and_not_when_it_is_looked_for(
         sys.modules.pop("hooked_module", None)
 
 
-def test_a_hook_of_a_module_that_is_not_there_changes_nothing() -> None:
+def test_a_hook_of_a_missing_module_changes_nothing() -> None:
     import_hooks.after_import("no_such_module_to_hook", print)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_to_hook")
@@ -127,42 +126,26 @@ class LossWithout(HandsOn):
     [(Passes, False), (HandsOn, True), (Named, True), (Wraps, True), (LossWithout, False)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_forward_divides_by_the_items_if_its_loss_gets_what_it_does_not_know(model: Any, divides: bool) -> None:
+def test_a_forward_divides_by_the_items_if_it_passes_them_to_the_loss(model: Any, divides: bool) -> None:
     assert divides_by_items(model.forward) is divides
 
 
-def test_a_forward_without_source_is_not_judged() -> None:
+def test_a_forward_without_source_has_no_verdict() -> None:
     assert divides_by_items(len) is None
-
-
-@pytest.mark.parametrize(
-    ("prediction", "answers", "exact", "overlap"),
-    [
-        ("the cat", ["Cat!"], 100.0, 100.0),
-        ("a black cat", ["cat", "dog"], 0.0, 200 / 3),
-        ("", ["cat"], 0.0, 0.0),
-        ("the", ["a"], 100.0, 0.0),
-    ],
-    ids=["normalized", "best of several", "nothing", "only articles, as version 1.1 has it"],
-)
-def test_squad_scores_are_those_of_its_definition(
-    prediction: str, answers: list[str], exact: float, overlap: float
-) -> None:
-    assert squad([prediction], [answers]) == pytest.approx({"exact_match": exact, "f1": overlap})
 
 
 def verdicts(arguments: str, versions: dict[str, str]) -> dict[str, bool]:
     situation = Situation(arguments.split(), versions, "ccl")
-    return {one.name: one.look(situation).applies for one in catalogue.ALL}
+    return {one.name: one.check(situation).applies for one in catalogue.ALL}
 
 
-def test_what_applies_follows_the_versions_and_the_command_line() -> None:
+def test_versions_and_the_command_line_decide_which_adaptations_apply() -> None:
     old = "--no_cuda --ddp_backend ccl --use_ipex --xpu_backend ccl --overwrite_output_dir"
     names = ("no-cuda", "ddp-backend", "use-ipex", "xpu-backend", "overwrite-output-dir")
     newest = verdicts(old, NEWEST)
     assert all(newest[name] for name in names)
     assert all(newest[name] for name in ("telemetry", "process-group", "loss-scale"))
-    assert not newest["use-cpu"]  # the command line says it
+    assert not newest["use-cpu"]  # the command line sets it
     of_2_8 = verdicts(old, OF_2_8)
     assert [name for name in names if of_2_8[name]] == ["xpu-backend"]
     assert not of_2_8["telemetry"]
@@ -178,23 +161,23 @@ def test_what_applies_follows_the_versions_and_the_command_line() -> None:
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]
 
 
-def test_a_script_that_pushes_with_what_is_gone_is_told_what_to_do() -> None:
+def test_a_push_with_a_removed_name_raises_an_error_with_the_fix() -> None:
     module: Any = ModuleType("huggingface_hub")
     module.HfApi = object
     for name in ("Repository", "HfApi"):
-        old_names.give_back(name, module)
+        old_apis.add_importable_name(name, module)
     assert module.HfApi is object
-    with pytest.raises(RuntimeError, match="leave --push_to_hub out and upload the folder"):
+    with pytest.raises(RuntimeError, match="remove --push_to_hub, and upload the folder"):
         module.Repository("output", clone_from="name")
 
 
-def test_no_two_adaptations_share_a_name_and_each_says_what_it_does() -> None:
+def test_every_adaptation_has_its_own_name_and_a_summary() -> None:
     names = [one.name for one in catalogue.ALL]
     assert len(set(names)) == len(names)
     assert all(one.summary and "\n" not in one.summary for one in catalogue.ALL)
 
 
-def test_adaptations_are_switched_off_by_flag_and_by_variable() -> None:
+def test_adaptations_are_turned_off_by_flag_and_by_variable() -> None:
     off = catalogue.switched_off(["no-cuda", "use-cpu,telemetry"], {contract.NO_ADAPT: "loss-scale"})
     assert off == {"no-cuda", "use-cpu", "telemetry", "loss-scale"}
     assert catalogue.switched_off(["all"], {}) == {one.name for one in catalogue.ALL}
@@ -210,7 +193,7 @@ def test_explain_lists_every_adaptation_without_running_anything() -> None:
     assert lines["no-cuda"] == "off"
 
 
-def test_an_adaptation_that_is_not_there_is_one_line() -> None:
+def test_the_error_for_an_unknown_adaptation_is_one_line() -> None:
     assert "no adaptation is called 'x'" in one_error_line(entrypoint("run", "--explain", "--no-adapt", "x"))
 
 

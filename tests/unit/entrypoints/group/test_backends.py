@@ -33,7 +33,7 @@ def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int
     ],
     ids=["alone", "two ranks on one node", "one rank a node", "two ranks a node"],
 )
-def test_shared_memory_is_used_where_ranks_share_a_node(
+def test_shared_memory_is_used_by_ranks_of_one_node(
     environment: DistributedEnvironment, providers: str, shared_memory: str
 ) -> None:
     chosen = ccl.group_variables(environment, "eth0", shared_memory == "1")
@@ -45,13 +45,13 @@ def test_shared_memory_is_used_where_ranks_share_a_node(
     )
 
 
-def test_oneccl_is_not_left_to_guess_launcher_and_interface() -> None:
+def test_oneccl_gets_launcher_and_interface() -> None:
     chosen = ccl.group_variables(place(0, 2, nodes=2), "ib0", shared_memory=True)
     assert chosen["CCL_PROCESS_LAUNCHER"] == "none"
     assert chosen["FI_TCP_IFACE"] == "ib0"
 
 
-def test_large_messages_go_through_the_segment_and_a_nodes_own_sums_are_direct() -> None:
+def test_large_messages_use_the_shared_segment_and_direct_sums_within_a_node() -> None:
     one_node = ccl.group_variables(place(0, 2), "lo", shared_memory=True)
     assert (one_node["FI_SHM_DISABLE_CMA"], one_node["CCL_ALLREDUCE"]) == ("1", "nreduce:16384-max")
     two_nodes = ccl.group_variables(place(0, 2, nodes=2), "eth0", shared_memory=True)
@@ -61,14 +61,14 @@ def test_large_messages_go_through_the_segment_and_a_nodes_own_sums_are_direct()
     assert not {"FI_SHM_DISABLE_CMA", "CCL_ALLREDUCE"} & without.keys()
 
 
-def test_without_the_plans_cores_for_workers_there_are_none() -> None:
+def test_workers_are_off_unless_the_plan_reserves_cores() -> None:
     assert ccl.group_variables(place(0, 2), "lo", shared_memory=True)["CCL_WORKER_OFFLOAD"] == "0"
     environ = {"CCL_WORKER_OFFLOAD": "1"}
     backends.set_defaults(environ, place(0, 2), "lo", shared_memory=True)
     assert environ["CCL_WORKER_OFFLOAD"] == "1"
 
 
-def test_a_variable_that_the_user_has_set_stays() -> None:
+def test_a_variable_that_the_user_has_set_is_kept() -> None:
     environ = {"FI_PROVIDER": "verbs", "CCL_LOG_LEVEL": "debug"}
     backends.set_defaults(environ, place(0, 1), "eth0", shared_memory=False)
     assert environ["FI_PROVIDER"] == "verbs"
@@ -93,7 +93,7 @@ def test_a_variable_that_the_user_has_set_stays() -> None:
         "more ranks than CPUs",
     ],
 )
-def test_too_little_shared_memory_is_said_with_the_size_that_does(
+def test_the_warning_for_too_little_shared_memory_has_the_right_size(
     ranks: int, cpus: int, free_mib: int, said: str | None
 ) -> None:
     warning = backends.shared_memory_warning(ranks, Space(size=1 << 40, free=free_mib << 20), cpus)

@@ -1,4 +1,4 @@
-"""The lines that rank 0 prints, from what the ranks say of themselves."""
+"""The lines that rank 0 prints, from the reports of all ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from entrypoints.group.banner import LINES, RankReport, lines
-from entrypoints.machine.cpus import Cpu, bf16_of
 from entrypoints.placement.detect import DistributedEnvironment
 
 VERSIONS = {"torch": "2.13.0+cpu"}
@@ -45,7 +44,7 @@ def test_ranks_that_are_alike_are_six_lines() -> None:
     assert banner(RANK, RANK, ELSEWHERE, ELSEWHERE) == {
         "pin": ["2.13: torch 2.13.0+cpu"],
         "ranks": ["4 on 2 nodes, started by hydra"],
-        "cores": ["4 a rank, 4 compute threads"],
+        "cores": ["4 per rank, 4 compute threads"],
         "bf16": ["by amx_bf16"],
         "group": ["ccl, shared memory within a node, tcp on eth0 between nodes"],
         "preloads": ["libtcmalloc_minimal.so.4, libiomp5.so"],
@@ -70,14 +69,14 @@ def test_ranks_that_are_alike_are_six_lines() -> None:
     ],
     ids=["alone", "one node", "gloo", "interfaces of several names"],
 )
-def test_the_transport_is_the_one_that_is_mapped(seen: tuple[RankReport, ...], backend: str, group: str) -> None:
+def test_the_transport_is_the_mapped_one(seen: tuple[RankReport, ...], backend: str, group: str) -> None:
     assert banner(*seen, backend=backend)["group"] == [group]
 
 
 def test_ranks_that_differ_are_shown_as_a_range_and_shares() -> None:
     other = replace(ELSEWHERE, cores=6, threads=5, bf16="emulated", preloads=())
     shown = banner(RANK, RANK, other)
-    assert shown["cores"] == ["4 to 6 a rank, 4 to 5 compute threads"]
+    assert shown["cores"] == ["4 to 6 per rank, 4 to 5 compute threads"]
     assert shown["bf16"] == ["by amx_bf16 on 2 ranks; no instructions, products in fp32 on 1 rank"]
     assert shown["preloads"] == ["libtcmalloc_minimal.so.4, libiomp5.so on 2 ranks; none on 1 rank"]
     assert shown["warning"] == ["the nodes' CPUs compute bf16 in different ways: the slowest node sets the pace"]
@@ -92,32 +91,18 @@ def test_ranks_that_differ_are_shown_as_a_range_and_shares() -> None:
     ],
     ids=["pins", "preload", "shared memory"],
 )
-def test_what_is_wrong_is_a_warning(other: RankReport, said: str) -> None:
+def test_each_problem_is_a_warning(other: RankReport, said: str) -> None:
     (warning,) = banner(RANK, other)["warning"]
     assert said in warning
 
 
-def test_shared_memory_that_nobody_asked_for_is_not_missed() -> None:
+def test_unconfigured_shared_memory_is_not_reported_as_missing() -> None:
     assert "warning" not in banner(RANK, replace(ELSEWHERE, shared_memory=False, wants_shared_memory=False))
 
 
-def test_everything_wrong_at_once_is_still_eight_lines() -> None:
+def test_all_problems_together_still_fit_in_eight_lines() -> None:
     other = replace(ELSEWHERE, pin="2.8", bf16="emulated", missing=("libiomp5.so",), shared_memory=False)
     first, rest = banner(RANK, other)["warning"]
     assert "pins" in first
     for word in ("bf16", "libiomp5.so", "shared memory"):
         assert word in rest
-
-
-@pytest.mark.parametrize(
-    ("bf16", "cap", "expected"),
-    [
-        ("amx_bf16", "", "amx_bf16"),
-        ("amx_bf16", "avx512_core_bf16", "avx512_bf16"),
-        ("amx_bf16", "AVX512_CORE_AMX", "amx_bf16"),
-        ("avx512_bf16", "AVX2", "emulated"),
-        ("emulated", "AVX512_CORE_BF16", "emulated"),
-    ],
-)
-def test_a_limit_on_onednns_instructions_counts(bf16: str, cap: str, expected: str) -> None:
-    assert bf16_of({"ONEDNN_MAX_CPU_ISA": cap}, Cpu("x86_64", "", (), bf16)) == expected

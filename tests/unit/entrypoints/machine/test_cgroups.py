@@ -48,7 +48,9 @@ def test_the_quota_of_version_1(tmp_path: Path, quota: str, cpus: float | None) 
     ],
     ids=["above", "own", "above is tighter", "not a neighbour's"],
 )
-def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path, groups: dict[str, str], cpus: float) -> None:
+def test_the_tightest_quota_of_the_group_and_its_parents_applies(
+    tmp_path: Path, groups: dict[str, str], cpus: float
+) -> None:
     found = limits(tmp_path, "0::/a/b\n", V2, groups).quota
     assert found is not None
     assert found.cpus == cpus
@@ -65,7 +67,7 @@ def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path, groups: dict[st
         ("0::/gone\n", "/"),
     ],
 )
-def test_what_is_mounted_counts_where_the_groups_path_leads_nowhere(tmp_path: Path, own: str, top: str) -> None:
+def test_the_mounted_group_applies_if_the_groups_path_does_not_exist(tmp_path: Path, own: str, top: str) -> None:
     found = limits(tmp_path, own, V2.replace(" / /sys", f" {top} /sys"), {"cpu.max": "250000 100000"})
     assert found.quota == Quota(2.5, "/sys/fs/cgroup/cpu.max")
 
@@ -76,7 +78,7 @@ def test_a_path_below_the_mounted_group_is_followed(tmp_path: Path) -> None:
     assert found.quota == Quota(1.0, "/sys/fs/cgroup/job/cpu.max")
 
 
-def test_a_group_whose_name_only_begins_like_the_mounted_one_is_another(tmp_path: Path) -> None:
+def test_a_group_whose_name_starts_like_the_mounted_groups_is_another_group(tmp_path: Path) -> None:
     mounts = V2.replace(" / /sys", " /docker/a /sys")
     found = limits(tmp_path, "0::/docker/ab\n", mounts, {"b/cpu.max": "100000 100000", "cpu.max": "300000 100000"})
     assert found.quota == Quota(3.0, "/sys/fs/cgroup/cpu.max")
@@ -126,7 +128,7 @@ def test_no_control_groups_at_all_are_a_warning(tmp_path: Path) -> None:
     assert cgroups.read_limits(tmp_path / "nowhere").warnings
 
 
-def test_a_file_that_may_not_be_read_is_a_warning(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_warning(tmp_path: Path) -> None:
     limits(tmp_path, "0::/\n", V2, {"memory.max": "1000"})
     (tmp_path / "sys/fs/cgroup/cpu.max").mkdir()  # reading fails, for root too
     found = cgroups.read_limits(tmp_path)
@@ -138,3 +140,18 @@ def test_this_machine_is_read_without_a_warning() -> None:
     code = "from entrypoints.machine import cgroups; print(*cgroups.read_limits().warnings)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("sys/fs/cgroup/cpu.stat", "usage_usec 9000000\nnr_throttled 7\nthrottled_usec 2500000\n"),
+        ("sys/fs/cgroup/cpu/cpu.stat", "nr_periods 9\nnr_throttled 7\nthrottled_time 2500000000\n"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_time_in_which_the_quota_throttled_the_process_is_read(file: str, text: str, tmp_path: Path) -> None:
+    assert cgroups.throttled_seconds(tmp_path) == 0
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)

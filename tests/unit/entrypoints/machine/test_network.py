@@ -34,7 +34,7 @@ def test_the_route_to_an_own_address_is_the_interface_that_holds_it() -> None:
 
 
 @pytest.mark.parametrize("master", ["127.0.0.1", "127.0.1.1", "localhost"])
-def test_loopback_is_refused_where_there_are_several_nodes(master: str) -> None:
+def test_loopback_is_refused_for_several_nodes(master: str) -> None:
     with pytest.raises(UsageError, match=r"loopback \(lo\), but the ranks are on several nodes"):
         network.choose(master, several_nodes=True)
 
@@ -49,7 +49,7 @@ def test_a_host_name_that_etc_hosts_maps_to_loopback_is_refused_on_the_master(
         network.choose("node-a", several_nodes=True)
 
 
-def test_the_users_interface_wins_over_the_route() -> None:
+def test_the_users_interface_takes_precedence_over_the_route() -> None:
     address = own_address()
     name = next(name for name, held in network.interfaces().items() if address in held)
     assert network.choose("127.0.1.1", several_nodes=True, wanted=name).interface == name
@@ -60,7 +60,7 @@ def test_the_users_unknown_interface_is_refused_with_the_choices() -> None:
         network.choose("127.0.0.1", several_nodes=False, wanted="nope0")
 
 
-def test_the_users_loopback_is_refused_where_there_are_several_nodes() -> None:
+def test_the_users_loopback_is_refused_for_several_nodes() -> None:
     with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=lo, which is loopback"):
         network.choose(own_address(), several_nodes=True, wanted="lo")
 
@@ -76,7 +76,7 @@ def test_a_name_that_no_resolver_accepts_is_one_line() -> None:
         network.resolve("a" * 70 + ".invalid")
 
 
-def test_resolving_is_tried_again_until_the_name_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolving_is_retried_until_the_name_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = socket.getaddrinfo, []
 
     def late(host: str, *args: object, **kwargs: object) -> object:
@@ -99,7 +99,7 @@ def test_resolving_gives_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0.35 < time.monotonic() - start < 30
 
 
-def test_an_address_that_no_interface_holds_is_refused_with_the_mend() -> None:
+def test_an_address_of_no_interface_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"no interface has 10\.9\.9\.9.*set GLOO_SOCKET_IFNAME"):
         network.interface_of("10.9.9.9", {"eth0": ["10.0.0.1"]})
 
@@ -110,7 +110,7 @@ def test_an_ipv6_address_is_looked_up_in_the_kernels_own_form(tmp_path: Path) ->
     assert network.interface_of("fd00::5", network.interfaces(table)) == "eth7"
 
 
-def test_ipv4_is_preferred_where_a_name_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ipv4_is_preferred_if_a_name_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [
         (socket.AF_INET6, socket.SOCK_DGRAM, 17, "", ("fd00::5", 0, 0, 0)),
         (socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("10.0.0.5", 0)),
@@ -119,7 +119,7 @@ def test_ipv4_is_preferred_where_a_name_has_both(monkeypatch: pytest.MonkeyPatch
     assert network.resolve("both") == "10.0.0.5"
 
 
-def test_a_port_is_waited_for_until_somebody_listens() -> None:
+def test_wait_for_port_returns_once_a_process_listens() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Who makes the products of bf16 matrices."""
+"""When bf16 products are computed in float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from entrypoints.operators import bf16_products
         ("amx_bf16", None, False),
     ],
 )
-def test_products_are_widened_only_where_instructions_lack_and_the_user_does_not_object(
+def test_products_are_widened_only_without_instructions_and_unless_the_user_turns_it_off(
     monkeypatch: pytest.MonkeyPatch, bf16: str, users: str | None, expected: bool
 ) -> None:
     monkeypatch.delenv(contract.BF16_PRODUCTS, raising=False)

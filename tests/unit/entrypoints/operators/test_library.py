@@ -1,4 +1,4 @@
-"""Which of the image's kernels a process uses."""
+"""Which kernels of the image a process uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = (contract.ATTENTION_KERNEL, contract.DROPOUT_KERNEL)
         ({"CPU_TRAIN_STACK_KERNELS": ""}, NAMES),
     ],
 )
-def test_a_variable_leaves_to_torch_what_its_name_says(
+def test_a_variable_turns_off_its_kernels(
     variables: dict[str, str], wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "LIBRARY", tmp_path)
@@ -34,6 +34,6 @@ def test_a_variable_leaves_to_torch_what_its_name_says(
     assert tuple(name for name in NAMES if library.wanted(name)) == wanted
 
 
-def test_without_the_library_everything_is_left_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_no_kernel_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "libkernels.so")
     assert not any(library.wanted(name) for name in NAMES)

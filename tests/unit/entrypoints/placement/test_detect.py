@@ -1,4 +1,4 @@
-"""Rank detection on recorded environments of every launcher, and the export of the result."""
+"""Rank detection on recorded environments of every launcher, and the exported variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_a_launcher_the_process_is_the_only_rank() -> None:
 
 @EVERY_MPI
 @pytest.mark.parametrize("rank", range(8))
-def test_an_mpi_rank_is_placed_in_blocks(launcher: Callable[[int, int, int], dict[str, str]], rank: int) -> None:
+def test_mpi_ranks_are_placed_in_blocks(launcher: Callable[[int, int, int], dict[str, str]], rank: int) -> None:
     found = detect({**launcher(rank, 8, 4), **ADDRESS})
     assert place(found) == (rank, 8, rank % 4, 4, rank // 4)
     assert (found.master_addr, found.master_port) == ("node-0", 29500)
@@ -70,7 +70,7 @@ def test_open_mpis_node_rank_is_not_taken_for_the_nodes_index() -> None:
     assert detect(environ).node_rank == 1
 
 
-def test_torchruns_node_rank_port_and_address_are_taken_as_they_are() -> None:
+def test_torchruns_node_rank_port_and_address_are_used_unchanged() -> None:
     environ = {**recorded.torchrun(3, 4, 2), "GROUP_RANK": "0", "MASTER_PORT": "1234"}
     found = detect({**environ, "LOCAL_RANK": "1"})
     assert (found.node_rank, found.master_addr, found.master_port) == (0, "node-0", 1234)
@@ -103,7 +103,7 @@ def test_the_users_master_addr_wins_over_slurms_first_node() -> None:
     assert detect({**environ, "MASTER_ADDR": "ib-node01"}).master_addr == "ib-node01"
 
 
-def test_plain_variables_give_the_node_by_blocks() -> None:
+def test_plain_variables_imply_the_node_by_blocks() -> None:
     assert place(detect({**recorded.plain(5, 8, 1, 4), **ADDRESS})) == (5, 8, 1, 4, 1)
 
 
@@ -123,7 +123,7 @@ def test_slurms_own_shell_steps_are_not_tasks(step: str) -> None:
     assert detect(environ).launcher == "single"
 
 
-def test_kubernetes_indexed_job_variables_make_no_rank() -> None:
+def test_variables_of_a_kubernetes_indexed_job_are_not_a_rank() -> None:
     assert detect({**recorded.SHELL, "JOB_COMPLETION_INDEX": "3"}).world_size == 1
 
 
@@ -151,7 +151,7 @@ def test_a_script_or_a_job_of_one_process_is_a_single_rank(environ: dict[str, st
 # Several launchers
 
 
-def test_an_inherited_rank_beside_open_mpi_is_refused_not_mixed() -> None:
+def test_an_inherited_rank_that_contradicts_open_mpi_is_refused() -> None:
     environ = {**recorded.open_mpi_4(5, 8, 4), **ADDRESS, "RANK": "1", "WORLD_SIZE": "2"}
     line = refused(environ)
     assert "found RANK=1 WORLD_SIZE=2" in line
@@ -182,13 +182,13 @@ OUTER_ONE_A_NODE = {
 
 
 @pytest.mark.parametrize("outer", OUTER_ONE_A_NODE.values(), ids=OUTER_ONE_A_NODE)
-def test_torchrun_inside_one_process_a_node_is_the_innermost(outer: dict[str, str]) -> None:
+def test_torchrun_inside_one_process_per_node_is_the_innermost_launcher(outer: dict[str, str]) -> None:
     found = detect({**outer, **recorded.torchrun(3, 4, 2)})
     assert place(found) == (3, 4, 1, 2, 1)
     assert found.launcher == "torchrun"
 
 
-def test_hydra_started_through_srun_is_the_innermost() -> None:
+def test_hydra_started_by_srun_is_the_innermost_launcher() -> None:
     environ = {**recorded.srun(1, "1(x2)", [1, 1], "node[01-02]"), **recorded.intel_mpi(2, 4, 2), **ADDRESS}
     assert detect(environ).launcher == "hydra"
 
@@ -213,17 +213,17 @@ def test_two_mpi_launchers_that_disagree_are_refused() -> None:
     assert "hydra reports" in refused({**recorded.open_mpi_4(0, 2, 2), **recorded.intel_mpi(1, 2, 2)})
 
 
-def test_mvapich2_started_by_hydra_has_two_sets_that_agree() -> None:
+def test_mvapich2_started_by_hydra_has_two_equal_sets() -> None:
     assert detect({**recorded.mvapich2(1, 4, 4), **recorded.mpich(1, 4, 4)}).launcher == "MVAPICH2"
 
 
-def test_jsruns_set_beside_spectrum_mpis_is_the_same_place() -> None:
+def test_jsruns_set_equals_spectrum_mpis() -> None:
     environ = {**recorded.jsrun(3, 4, 2), **recorded.open_mpi_4(3, 4, 2), **ADDRESS}
     assert place(detect(environ)) == (3, 4, 1, 2, 1)
     assert "jsrun reports rank 1 of 4" in refused({**environ, **recorded.jsrun(1, 4, 2)})
 
 
-def test_a_flux_job_in_an_instance_that_jsrun_started_is_the_innermost() -> None:
+def test_a_flux_job_inside_jsrun_is_the_innermost_launcher() -> None:
     environ = {**recorded.jsrun(0, 2, 1), **recorded.flux(3, 4, 2), **ADDRESS}
     assert detect(environ).launcher == "Flux"
 
@@ -245,7 +245,7 @@ def test_a_variable_that_contradicts_a_single_rank_is_refused(name: str) -> None
 
 
 @given(nodes=st.integers(1, 5), size=st.integers(1, 5), data=st.data())
-def test_what_was_exported_is_detected_again_as_the_same_place(nodes: int, size: int, data: st.DataObject) -> None:
+def test_exported_variables_are_detected_as_the_same_placement(nodes: int, size: int, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, nodes * size - 1))
     kind = data.draw(st.sampled_from([*MPI.values(), recorded.torchrun]))
     environ = {**kind(rank, nodes * size, size), "MASTER_ADDR": "node-0"}
@@ -259,7 +259,7 @@ def test_what_was_exported_is_detected_again_as_the_same_place(nodes: int, size:
 @given(
     rank=st.integers(-3, 9), world=st.integers(-3, 9), local_rank=st.integers(-3, 9), local_size=st.integers(-3, 9)
 )
-def test_four_plain_numbers_are_either_a_true_placement_or_refused(
+def test_four_plain_numbers_are_either_a_possible_placement_or_refused(
     rank: int, world: int, local_rank: int, local_size: int
 ) -> None:
     environ = {**recorded.plain(rank, world, local_rank, local_size), **ADDRESS}

@@ -1,4 +1,4 @@
-"""Rank detection on what each launcher really gave a rank: environments/ and its README."""
+"""Rank detection on recordings of real launchers: environments/ and its README."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_recording_is_sorted_and_in_the_readme(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "place"), PLACES.items(), ids=PLACES)
-def test_a_recorded_rank_is_where_its_launcher_put_it(
+def test_a_recorded_rank_has_its_launchers_placement(
     name: str, place: tuple[str, int, int, int, int, int, str]
 ) -> None:
     found = detect(recording(name))
@@ -90,27 +90,29 @@ def test_a_recorded_rank_is_where_its_launcher_put_it(
 
 
 @pytest.mark.parametrize(("name", "gap"), GAPS)
-def test_without_one_variable_a_recorded_rank_is_refused_and_the_variable_named(name: str, gap: str) -> None:
+def test_a_recorded_rank_without_one_variable_is_refused_and_the_error_names_the_variable(
+    name: str, gap: str
+) -> None:
     with pytest.raises(UsageError) as error:
         detect(without(name, gap))
     assert str(error.value).partition("but ")[2].startswith(f"not {gap} (launcher: {PLACES[name][0]}): ")
 
 
 @pytest.mark.parametrize("name", ["launch-2.13", "torchrun-2.13"])
-def test_without_its_mark_torchruns_rank_keeps_its_place(name: str) -> None:
+def test_torchruns_rank_without_its_mark_keeps_its_placement(name: str) -> None:
     found = detect(without(name, "TORCHELASTIC_RUN_ID"))
     assert (found.launcher, found.rank, found.world_size) == ("environment", 1, 2)
 
 
 @pytest.mark.parametrize("name", ["srun-22.05", "srun-cyclic-22.05", "srun-two-nodes-22.05"])
-def test_without_its_step_a_slurm_task_is_no_single_rank(name: str) -> None:
+def test_a_slurm_task_without_its_step_is_not_a_single_rank(name: str) -> None:
     with pytest.raises(UsageError, match=r"found SLURM_PROCID=[13], but srun does not set the number of ranks"):
         detect(without(name, "SLURM_STEP_ID"))
 
 
 @pytest.mark.parametrize(("name", "place"), PLACES.items(), ids=PLACES)
 @given(st.data())
-def test_a_part_of_a_launchers_variables_never_makes_another_rank(
+def test_a_subset_of_a_launchers_variables_never_results_in_another_rank(
     name: str, place: tuple[str, int, int, int, int, int, str], data: st.DataObject
 ) -> None:
     whole = recording(name)
@@ -143,7 +145,7 @@ def test_fluxs_cyclic_ranks_are_refused() -> None:
         detect({**recording("flux-cyclic-0.88"), "MASTER_ADDR": "node-0"})
 
 
-def test_a_process_of_accelerates_own_launcher_for_several_machines_is_refused() -> None:
+def test_a_process_of_accelerate_launch_on_several_machines_is_refused() -> None:
     with pytest.raises(UsageError, match=r"found MASTER_ADDR=node-0, but accelerate launch .*--mpirun_hostfile"):
         detect(recording("accelerate-1.15"))
     assert detect(without("accelerate-1.15", "MASTER_ADDR")).launcher == "single"

@@ -50,13 +50,15 @@ GAPS = [
 
 
 @pytest.mark.parametrize(("environ", "gap"), GAPS)
-def test_an_incomplete_set_is_refused_and_the_missing_variable_named(environ: dict[str, str], gap: str) -> None:
+def test_an_incomplete_set_is_refused_and_the_error_names_the_missing_variable(
+    environ: dict[str, str], gap: str
+) -> None:
     line = refused({name: value for name, value in environ.items() if name != gap})
     missing = line.partition("but not ")[2].partition(" (launcher: ")[0].split()
     assert missing == [gap]
 
 
-def test_only_a_rank_and_a_world_size_is_no_complete_set() -> None:
+def test_a_rank_and_a_world_size_are_an_incomplete_set() -> None:
     line = refused({**recorded.SHELL, "RANK": "0", "WORLD_SIZE": "2"})
     assert "but not LOCAL_RANK LOCAL_WORLD_SIZE (launcher: environment): " in line
     assert "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1" in line
@@ -107,14 +109,14 @@ MARKED = {
 
 
 @pytest.mark.parametrize("marks", MARKED.values(), ids=MARKED)
-def test_a_process_with_a_launchers_mark_is_never_taken_for_a_single_rank(marks: dict[str, str]) -> None:
+def test_a_process_with_a_launchers_mark_is_never_a_single_rank(marks: dict[str, str]) -> None:
     line = refused({**recorded.SHELL, **marks})
     assert "does not set the number of ranks and their nodes" in line
     assert "to run a single rank" in line
 
 
 @pytest.mark.parametrize("marks", MARKED.values(), ids=MARKED)
-def test_a_complete_set_beside_a_mark_is_the_ranks_place(marks: dict[str, str]) -> None:
+def test_a_complete_set_takes_precedence_over_a_mark(marks: dict[str, str]) -> None:
     own = recorded.plain(1, 2, 0, 1)
     assert place(detect({**recorded.SHELL, **ADDRESS, **marks, **own})) == (1, 2, 0, 1, 1)
 
@@ -126,12 +128,12 @@ def test_the_error_of_pals_with_pmix_explains_how_to_start() -> None:
 
 
 @pytest.mark.parametrize("extra", [{"PMI_RANK": "3"}, {"PMI_RANK": "0"}])
-def test_the_two_ranks_of_pals_have_to_be_the_same(extra: dict[str, str]) -> None:
+def test_the_two_ranks_of_pals_must_be_equal(extra: dict[str, str]) -> None:
     assert "contradicts PALS, which reports 1" in refused({**recorded.pals(1, 4, 4), **extra})
 
 
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), data=st.data())
-def test_fluxs_ranks_are_all_placed_truly_or_one_refuses(counts: list[int], data: st.DataObject) -> None:
+def test_all_ranks_of_flux_are_placed_correctly_or_one_is_refused(counts: list[int], data: st.DataObject) -> None:
     """Ranks are placed on nodes in any order, and local ranks follow the order of the ranks."""
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
     dealt = data.draw(st.permutations(nodes))
@@ -197,7 +199,7 @@ def test_fluxs_ranks_are_all_placed_truly_or_one_refuses(counts: list[int], data
     ],
     ids=lambda value: value.replace("/", "_") if isinstance(value, str) else "",
 )
-def test_numbers_that_cannot_be_true_are_refused(environ: dict[str, str], found: str, expected: str) -> None:
+def test_impossible_numbers_are_refused(environ: dict[str, str], found: str, expected: str) -> None:
     if environ is not None and "OMPI_COMM_WORLD_RANK" in environ:
         environ = {**environ, **ADDRESS}
     line = refused(environ)
@@ -207,6 +209,6 @@ def test_numbers_that_cannot_be_true_are_refused(environ: dict[str, str], found:
 
 @pytest.mark.parametrize("value", ["one", "-1", "1.0", " 1", "1 ", "0x1", "¹", "٣", "1" * 12], ids=repr)
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"])
-def test_what_is_not_a_plain_integer_is_refused_by_name(name: str, value: str) -> None:
+def test_a_variable_that_is_not_a_plain_integer_is_refused_by_name(name: str, value: str) -> None:
     line = refused({**recorded.plain(0, 1, 0, 1), name: value})
     assert f"{name} is {value!r}" in line

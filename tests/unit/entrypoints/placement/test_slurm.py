@@ -32,13 +32,13 @@ def test_node_lists_expand(text: str, hosts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["٣", "2(x٣)", "²", ""])
-def test_other_digits_are_no_number_of_tasks(text: str) -> None:
+def test_non_ascii_digits_are_not_a_number_of_tasks(text: str) -> None:
     with pytest.raises(UsageError, match="SLURM_STEP_TASKS_PER_NODE"):
         tasks_per_node(text)
 
 
 @pytest.mark.parametrize("step", ["²", "٣"])
-def test_a_step_in_other_digits_is_no_shell_step(step: str) -> None:
+def test_a_step_in_non_ascii_digits_is_not_a_shell_step(step: str) -> None:
     assert detect({**recorded.srun(1, "2", [2], "node01"), "SLURM_STEP_ID": step}).launcher == "Slurm"
 
 

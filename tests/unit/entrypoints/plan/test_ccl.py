@@ -35,7 +35,7 @@ def test_all_ranks_of_a_node_have_as_many_workers(
     [(31, None, "0"), (33, None, "1"), (33, Quota(33, "cpu.max"), "0")],
     ids=["one share is too small", "both are large enough", "the quota does not feed the larger one"],
 )
-def test_ranks_with_unequal_shares_decide_alike_on_a_worker(
+def test_ranks_with_unequal_shares_make_the_same_decision_on_a_worker(
     count: int, quota: Quota | None, expected: str
 ) -> None:
     made = [make(place(index, 2), cores(count), {}, IOMP, "ccl", quota=quota) for index in range(2)]
@@ -86,7 +86,7 @@ def test_the_users_workers_that_do_not_fit_are_a_warning() -> None:
     assert "no cores to spare for workers" in made.warnings[0]
 
 
-def test_compute_keeps_off_the_cpus_that_the_user_gives_to_workers() -> None:
+def test_compute_threads_do_not_use_the_cpus_that_the_user_gives_to_workers() -> None:
     made = make(place(0, 2), cores(8, threads=2), {"CCL_WORKER_AFFINITY": "0-1,4"}, IOMP, "ccl")
     assert made.cores == (2, 3, 10, 11)
     assert made.omp_num_threads == 2
@@ -102,7 +102,7 @@ def test_compute_keeps_off_the_cpus_that_the_user_gives_to_workers() -> None:
         {"CCL_WORKER_AFFINITY": "first"},
     ],
 )
-def test_workers_that_cannot_be_read_are_refused(environ: dict[str, str]) -> None:
+def test_invalid_worker_variables_are_refused(environ: dict[str, str]) -> None:
     ((name, value),) = environ.items()
     with pytest.raises(UsageError, match=f"{name} is '{value}'"):
         make(place(0, 2), cores(64), environ, IOMP, "ccl")

@@ -1,4 +1,4 @@
-"""plan's command line, what a rank's command says of its backend, and the memory policy it starts with."""
+"""The command line of `plan`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.machine import numa
-from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command as plan
-from entrypoints.rank import start
 from tests.unit.entrypoints import ROOT
 from tests.unit.entrypoints import launcher_environments as recorded
 
@@ -26,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().out
 
 
-def test_what_if_asks_for_any_rank_of_any_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_plans_any_rank_of_any_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(
         run(capsys, "--json", "--local-world-size", "4", "--local-rank", "3", "--world-size", "8")
     )
@@ -49,7 +46,7 @@ def test_what_if_asks_for_any_rank_of_any_number(capsys: pytest.CaptureFixture[s
         (["--local-world-size", "4", "--world-size", "2"], "local_world_size is 4, expected 1 to 2"),
     ],
 )
-def test_what_cannot_be_is_one_line(argv: list[str], line: str) -> None:
+def test_impossible_options_are_refused_in_one_line(argv: list[str], line: str) -> None:
     with pytest.raises(UsageError, match=line) as error:
         plan.main(argv)
     assert "\n" not in str(error.value)
@@ -98,85 +95,6 @@ def test_the_interface_is_among_the_reasons_or_its_error_among_the_warnings(
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
     assert "'no-such-host.invalid' does not resolve" in json.loads(run(capsys, "--json"))["warnings"][-1]
-
-
-# The backend in a rank's command
-
-
-@pytest.mark.parametrize(
-    ("line", "backend"),
-    [
-        ("train --bf16 --backend gloo --output_dir x", "gloo"),
-        ("train --backend=ccl", "ccl"),
-        ("train --bf16", None),
-        ("train --backend", None),
-        ("train --no_cuda --ddp_backend gloo", "gloo"),
-        ("train --xpu-backend=gloo --backend ccl", "ccl"),
-        ("run --backend ccl script.py --backend x", "ccl"),
-        ("run --timeout 5 --backend ccl script.py", "ccl"),
-        ("run --quiet --backend=gloo -m module", "gloo"),
-        ("run script.py --backend nccl", None),
-        ("run --timeout 5 script.py --backend nccl", None),
-        ("run -m module --backend nccl", None),
-        ("bench collectives --backend gloo", "gloo"),
-    ],
-)
-def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | None) -> None:
-    assert start.named_backend(line.split()) == backend
-
-
-# Memory
-
-
-def policy_of_a_child(policy: MemoryPolicy) -> str:
-    """What a program sees that a process with this policy starts."""
-    code = (
-        "import os, sys; from entrypoints.machine import numa; from entrypoints.machine.numa import MemoryPolicy\n"
-        f"numa.apply({policy!r})\n"
-        "code = 'from entrypoints.machine import numa; print(numa.current())'\n"
-        "os.execv(sys.executable, [sys.executable, '-c', code])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@pytest.mark.skipif(
-    numa.current() in (numa.REFUSED, numa.UNKNOWN),
-    reason="this kernel or container has no NUMA memory policy to set (CAP_SYS_NICE allows it)",
-)
-@pytest.mark.parametrize(
-    "policy",
-    [MemoryPolicy("preferred", (0,)), MemoryPolicy("interleave", (0,)), MemoryPolicy()],
-    ids=["preferred", "interleave", "default"],
-)
-def test_a_policy_outlives_the_exec_of_the_worker(policy: MemoryPolicy) -> None:
-    assert policy_of_a_child(policy) == policy.mode
-
-
-@pytest.mark.skipif(
-    numa.current() in (numa.REFUSED, numa.UNKNOWN),
-    reason="this kernel or container has no NUMA memory policy to set (CAP_SYS_NICE allows it)",
-)
-@pytest.mark.parametrize("node", [8, 64, 1000])
-def test_a_node_that_is_not_there_raises(node: int) -> None:
-    if Path(f"/sys/devices/system/node/node{node}").exists():
-        pytest.skip(f"this machine has a NUMA node {node}")
-    with pytest.raises(OSError, match="Invalid argument"):
-        numa.apply(MemoryPolicy("preferred", (node,)))
-
-
-def test_a_refused_policy_is_a_warning_and_the_rank_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(policy: MemoryPolicy) -> None:  # what container engines' default profile does
-        raise PermissionError(1, os.strerror(1))
-
-    monkeypatch.setattr(numa, "apply", refuse)
-    start._set_memory_policy(MemoryPolicy("preferred", (1,)))
-    assert "memory policy preferred on NUMA node 1 is refused" in capsys.readouterr().err
 
 
 def test_a_rank_of_many_is_placed_by_its_own_numbers() -> None:

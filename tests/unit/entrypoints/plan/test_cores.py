@@ -34,12 +34,12 @@ def test_the_longer_share_is_where_it_keeps_every_rank_on_its_socket() -> None:
     assert [len(part) for part in divide(own, 4)] == [4, 3, 4, 4]
 
 
-def test_a_sockets_end_counts_more_than_a_numa_nodes() -> None:
+def test_a_socket_boundary_costs_more_than_a_numa_boundary() -> None:
     own = tuple(Core((cpu,), (cpu,), int(cpu > 3), int(cpu > 3) + int(cpu > 4)) for cpu in range(9))
     assert [len(part) for part in divide(own, 2)] == [4, 5]
 
 
-def test_hundreds_of_ranks_are_divided_at_once() -> None:
+def test_cores_are_divided_among_hundreds_of_ranks_quickly() -> None:
     own = tuple(Core((cpu,), (cpu,), cpu // 192, cpu // 48) for cpu in range(383))
     assert len(divide(own, 250)) == 250
 
@@ -95,9 +95,7 @@ def cores_of(folder: Path, machine: str) -> tuple[Core, ...]:
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", [name for name in MACHINES if not MACHINES[name].arm])
-def test_nodes_of_a_local_cluster_share_no_core_and_reach_over_no_socket(
-    folder: Path, name: str, nodes: int
-) -> None:
+def test_nodes_of_a_local_cluster_share_no_core_and_cross_no_socket(folder: Path, name: str, nodes: int) -> None:
     cores = cores_of(folder, name)
     shares = split(cores, nodes)
     assert all(shares)
@@ -129,6 +127,6 @@ def test_a_node_of_a_local_cluster_gets_both_hardware_threads_of_its_cores(
     assert [format_cpu_list(share) for share in shares] == expected
 
 
-def test_nodes_share_whole_cores_in_turn_where_there_are_more_than_hardware_threads() -> None:
+def test_more_nodes_than_hardware_threads_share_cores_in_turn() -> None:
     cores = [Core((0, 2), (0, 2)), Core((1, 3), (1, 3))]
     assert split(cores, 5) == [[0, 2], [1, 3], [0, 2], [1, 3], [0, 2]]

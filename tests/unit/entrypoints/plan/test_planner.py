@@ -24,7 +24,7 @@ def test_hardware_threads_of_one_core_go_to_one_rank_and_count_as_one_thread() -
     assert made.omp_num_threads == 2
 
 
-def test_more_ranks_than_physical_cores_share_out_hardware_threads() -> None:
+def test_more_ranks_than_physical_cores_divide_hardware_threads() -> None:
     own = cores(2, threads=2)
     assert [make(place(index, 4), own).cores for index in range(4)] == [(0,), (2,), (1,), (3,)]
     assert [make(place(index, 3), own).cores for index in range(3)] == [(0, 2), (1,), (3,)]
@@ -58,7 +58,7 @@ def test_a_rank_that_is_bound_already_keeps_its_cores(launcher: str, facts: dict
     ],
     ids=["torchrun in a task", "torchrun in taskset", "shell in taskset", "mpirun in taskset", "nothing known"],
 )
-def test_ranks_that_are_bound_together_divide_what_they_are_bound_to(launcher: str, facts: dict[str, Any]) -> None:
+def test_ranks_that_are_bound_together_divide_their_common_cores(launcher: str, facts: dict[str, Any]) -> None:
     parts = [make(place(index, 2, launcher), cores(4), **facts).cores for index in (0, 1)]
     assert parts == [(0, 1), (2, 3)]
 
@@ -114,7 +114,7 @@ def test_less_than_a_cpu_for_each_rank_is_a_warning() -> None:
     assert "the container's CPU quota is 1.5: less than one CPU for each" in made.warnings[0]
 
 
-def test_a_quota_of_all_cores_limits_nothing() -> None:
+def test_a_quota_of_all_cores_has_no_effect() -> None:
     made = make(place(), cores(4, threads=2), {}, IOMP, quota=Quota(4, "cpu.max"))
     assert made.omp_num_threads == 4
     assert made.environment["KMP_AFFINITY"] == affinity(range(4))
@@ -148,7 +148,7 @@ def test_a_refused_memory_policy_is_reported_and_not_applied() -> None:
     assert any("CAP_SYS_NICE" in reason for reason in made.reasons)
 
 
-def test_a_node_without_memory_or_without_permission_is_not_asked_for_it() -> None:
+def test_memory_policy_skips_nodes_without_memory_or_permission() -> None:
     empty = (NumaNode(0, (0, 1), 0), NumaNode(1, (2, 3), 1 << 30), NumaNode(2, (), 1 << 30))
     assert make(place(0, 2), on_two_nodes(), nodes=empty).memory_policy == MemoryPolicy()
     assert make(place(1, 2), on_two_nodes(), nodes=empty).memory_policy == MemoryPolicy("preferred", (1,))
@@ -168,7 +168,7 @@ def test_the_users_number_of_data_loading_processes_stays() -> None:
             make(place(), cores(8), {name: value})
 
 
-def test_the_preloads_follow_the_users_own() -> None:
+def test_the_preloads_follow_the_users_preloads() -> None:
     made = make(place(), cores(2), {"LD_PRELOAD": "/a.so"}, IOMP)
     assert made.environment["LD_PRELOAD"] == ":".join(["/a.so", *IOMP.paths])
     assert made.preload == IOMP.paths
@@ -178,7 +178,7 @@ def test_without_preloads_ld_preload_is_not_touched() -> None:
     assert "LD_PRELOAD" not in make(place(), cores(2), {"LD_PRELOAD": "/a.so"}).environment
 
 
-def test_what_could_not_be_read_and_a_missing_preload_are_among_the_warnings() -> None:
+def test_unreadable_facts_and_a_missing_preload_are_among_the_warnings() -> None:
     made = make(place(), cores(2), preloads=Preloads(warnings=("no tcmalloc",)), warnings=("no /sys",))
     assert made.warnings == ("no /sys", "no tcmalloc")
 

@@ -33,7 +33,7 @@ def test_the_python_environments_own_library_comes_first(tmp_path: Path) -> None
     assert Locator(str(tmp_path / "venv"), CACHE.format(folder=tmp_path)).locate("libtcmalloc_minimal.so.4") == own
 
 
-def test_the_linkers_cache_gives_the_64_bit_library_of_exactly_this_name(tmp_path: Path) -> None:
+def test_the_linkers_cache_is_searched_for_the_64_bit_library_of_exactly_this_name(tmp_path: Path) -> None:
     wanted = touch(tmp_path / "x" / "libtcmalloc_minimal.so.4")
     touch(tmp_path / "x32" / "libtcmalloc_minimal.so.4")
     touch(tmp_path / "x" / "libtcmalloc_minimal_debug.so.4")
@@ -41,7 +41,7 @@ def test_the_linkers_cache_gives_the_64_bit_library_of_exactly_this_name(tmp_pat
     assert found == wanted
 
 
-def test_a_cache_entry_whose_file_is_gone_is_not_found(tmp_path: Path) -> None:
+def test_a_cache_entry_without_its_file_is_skipped(tmp_path: Path) -> None:
     cache = f"\tlibnowhere.so.4 (libc6,x86-64) => {tmp_path}/libnowhere.so.4\n"
     assert Locator(str(tmp_path), cache).locate("libnowhere.so.4") is None
     touch(tmp_path / "libnowhere.so.4")
@@ -61,7 +61,7 @@ def test_both_libraries_are_found_and_the_reasons_name_them() -> None:
     assert not found.warnings
 
 
-def test_the_full_allocator_serves_where_the_minimal_one_is_missing() -> None:
+def test_the_full_allocator_replaces_a_missing_minimal_one() -> None:
     found = find({}, lambda soname: None if "minimal" in soname else f"/lib/{soname}")
     assert found.paths[0] == "/lib/libtcmalloc.so.4"
 
@@ -100,7 +100,7 @@ def _verify_in_a_process(preload: str, asked: str) -> str:
     ).stdout.strip()
 
 
-def test_a_real_preload_is_seen_as_loaded_through_its_symbolic_link(tmp_path: Path) -> None:
+def test_a_real_preload_counts_as_loaded_through_its_symbolic_link(tmp_path: Path) -> None:
     library = Locator().locate("libBrokenLocale.so.1") or Locator().locate("libm.so.6")
     assert library is not None
     link = tmp_path / "liblink.so"

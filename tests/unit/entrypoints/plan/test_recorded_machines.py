@@ -1,4 +1,4 @@
-"""Plans for recorded machines: what each of 1, 2, 4 and 8 ranks of a node gets of it."""
+"""Plans for recorded machines: the share of each of 1, 2, 4 and 8 ranks of a node."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_arm64_is_refused_in_one_line(folder: Path) -> None:
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_no_rank_reaches_over_sockets_or_nodes_where_that_can_be_avoided(
-    folder: Path, name: str, ranks: int
-) -> None:
+def test_ranks_cross_sockets_and_numa_nodes_only_if_unavoidable(folder: Path, name: str, ranks: int) -> None:
     host = read(folder, name)
     places = sorted({(core.socket, core.node) for core in host.cores})
     sizes = {place: sum((core.socket, core.node) == place for core in host.cores) for place in places}
@@ -98,12 +96,12 @@ def test_no_rank_reaches_over_sockets_or_nodes_where_that_can_be_avoided(
         ("no-numa-folder", 2),
     ],
 )
-def test_auto_is_one_rank_a_numa_node_within_the_quota(folder: Path, name: str, ranks: int) -> None:
+def test_auto_is_one_rank_per_numa_node_within_the_quota(folder: Path, name: str, ranks: int) -> None:
     assert ranks_for(read(folder, name)) == ranks
 
 
 @pytest.mark.parametrize("name", ["quota-1.5-v1", "quota-1.5-v2-nested"])
-def test_a_quota_is_found_wherever_it_stands_and_named(folder: Path, name: str) -> None:
+def test_a_quota_is_found_in_any_group_and_its_file_is_named(folder: Path, name: str) -> None:
     host = read(folder, name)
     assert host.quota is not None
     assert host.quota.cpus == 1.5
@@ -112,12 +110,12 @@ def test_a_quota_is_found_wherever_it_stands_and_named(folder: Path, name: str) 
     assert "KMP_AFFINITY" not in made.environment
 
 
-def test_the_cpus_of_a_mask_that_are_not_there_are_left_out(folder: Path) -> None:
+def test_missing_cpus_of_a_mask_are_ignored(folder: Path) -> None:
     assert read(folder, "vm-2").allowed == {0, 1}
     assert 3 not in read(folder, "offline").allowed
 
 
-def test_memory_alone_is_no_place_for_a_rank(folder: Path) -> None:
+def test_a_numa_node_of_memory_only_gets_no_rank(folder: Path) -> None:
     host = read(folder, "xeon-max-2x56-flat")
     assert [node.cpus for node in host.nodes[2:]] == [(), ()]
     assert ranks_for(host) == 2
@@ -134,19 +132,19 @@ def test_memory_comes_from_the_ranks_own_node_or_from_all_of_its_nodes(folder: P
     assert plans(read(folder, "vm-2"), 1)[0].memory_policy == MemoryPolicy()
 
 
-def test_one_rank_on_two_sockets_is_told_of_auto(folder: Path) -> None:
+def test_the_warning_for_one_rank_on_two_sockets_names_auto(folder: Path) -> None:
     (made,) = plans(read(folder, "ice-lake-2x32"), 1)
     assert "launch --nproc-per-node auto" in made.warnings[0]
     assert not any(made.warnings for made in plans(read(folder, "ice-lake-2x32"), 2))
 
 
-def test_equal_shares_that_cut_through_a_socket_are_a_warning(folder: Path) -> None:
+def test_equal_shares_that_cross_a_socket_are_a_warning(folder: Path) -> None:
     first, second = plans(read(folder, "asymmetric-12+4"), 2)
     assert not first.warnings
     assert "on sockets 0-1" in second.warnings[0]
 
 
-def test_the_guides_choice_for_one_rank_a_socket_of_24_cores_comes_out_by_itself(folder: Path) -> None:
+def test_one_rank_per_socket_of_24_cores_gets_the_guides_setting(folder: Path) -> None:
     # Hugging Face's guide: mpirun -n 2, one process a socket, OMP_NUM_THREADS=23, CCL_WORKER_COUNT=1.
     made = plans(read(folder, "genoa-2x96-nps4"), 8)[0]
     assert (made.omp_num_threads, len(made.ccl_worker_cores)) == (23, 1)
@@ -154,19 +152,19 @@ def test_the_guides_choice_for_one_rank_a_socket_of_24_cores_comes_out_by_itself
     assert made.environment["KMP_AFFINITY"] == affinity(range(23))
 
 
-def test_two_workers_a_rank_as_the_guide_has_them_are_kept_where_the_user_asks(folder: Path) -> None:
+def test_two_workers_per_rank_as_in_the_guide_are_kept_if_the_user_sets_them(folder: Path) -> None:
     first, second = plans(read(folder, "r7iz.metal-16xl"), 2, environ={"CCL_WORKER_COUNT": "2"})
     assert (short(first), short(second)) == ("0-13,32-45 x14 w14-15", "16-29,48-61 x14 w30-31")
     assert first.environment["CCL_WORKER_AFFINITY"] == "14,15,14,15"
 
 
-def test_gloo_leaves_no_core_to_workers(folder: Path) -> None:
+def test_gloo_reserves_no_core_for_workers(folder: Path) -> None:
     for made in plans(read(folder, "r7iz.metal-16xl"), 2, "gloo"):
         assert (made.omp_num_threads, made.ccl_worker_cores) == (16, ())
         assert not any(name.startswith("CCL_") for name in made.environment)
 
 
-def test_data_is_loaded_beside_compute_only_where_there_is_room(folder: Path) -> None:
+def test_data_loading_processes_need_room_next_to_compute_threads(folder: Path) -> None:
     def workers(name: str, ranks: int = 1) -> int:
         return plans(read(folder, name), ranks)[0].dataloader_workers
 

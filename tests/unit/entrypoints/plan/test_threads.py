@@ -37,7 +37,7 @@ def test_nested_thread_counts_are_kept_as_the_user_wrote_them() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "2,", "1.5", "1٣"])
-def test_threads_that_are_no_number_are_refused(value: str) -> None:
+def test_an_invalid_number_of_threads_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match=f"OMP_NUM_THREADS is '{value}'"):
         make(place(), cores(4), {"OMP_NUM_THREADS": value})
 
@@ -49,13 +49,13 @@ def test_an_empty_thread_variable_counts_as_unset() -> None:
 TORCHRUN_RANK = {"OMP_NUM_THREADS": "1", "ROLE_NAME": "default"}
 
 
-def test_torchruns_default_of_one_thread_is_not_the_users() -> None:
+def test_torchruns_default_of_one_thread_is_replaced() -> None:
     made = make(place(0, 2, "torchrun"), cores(8), TORCHRUN_RANK)
     assert made.omp_num_threads == 4
     assert any("torchrun's default" in reason for reason in made.reasons)
 
 
-def test_one_thread_under_our_own_launch_is_the_users() -> None:
+def test_one_thread_under_launch_is_the_users_choice() -> None:
     environ = {"OMP_NUM_THREADS": "1", "ROLE_NAME": "cpu-train-stack"}
     assert make(place(0, 2, "torchrun"), cores(8), environ).omp_num_threads == 1
 
@@ -69,7 +69,9 @@ def test_one_thread_under_our_own_launch_is_the_users() -> None:
     ],
     ids=["one rank a node", "another launcher", "another number"],
 )
-def test_other_numbers_of_threads_are_the_users(where: DistributedEnvironment, environ: dict[str, str]) -> None:
+def test_other_numbers_of_threads_are_the_users_choice(
+    where: DistributedEnvironment, environ: dict[str, str]
+) -> None:
     assert make(where, cores(8), environ).environment["OMP_NUM_THREADS"] == environ["OMP_NUM_THREADS"]
 
 
@@ -94,7 +96,7 @@ def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
     ],
     ids=["too many threads", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "quota"],
 )
-def test_compute_keeps_to_one_hardware_thread_of_each_core_where_the_cores_are_the_ranks(
+def test_compute_threads_use_one_hardware_thread_of_each_core_that_the_rank_has_to_itself(
     environ: dict[str, str], facts: dict[str, Any]
 ) -> None:
     chosen = make(place(1, 2), cores(8, 2), {}, IOMP).environment
@@ -103,13 +105,13 @@ def test_compute_keeps_to_one_hardware_thread_of_each_core_where_the_cores_are_t
     assert "KMP_AFFINITY" not in chosen
 
 
-def test_threads_are_not_placed_where_cores_have_one_hardware_thread_or_are_shared() -> None:
+def test_threads_are_not_placed_if_cores_have_one_hardware_thread_or_are_shared() -> None:
     assert "KMP_AFFINITY" not in make(place(), cores(4), preloads=IOMP).environment
     assert "KMP_AFFINITY" not in make(place(0, 5), cores(2, 2), preloads=IOMP).environment
 
 
 @pytest.mark.parametrize("name", ["KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PLACES", "TORCH_CPP_LOG_LEVEL"])
-def test_the_users_own_variable_is_left_alone(name: str) -> None:
+def test_the_users_variable_is_kept(name: str) -> None:
     made = make(place(), cores(2), {name: "INFO"}, IOMP)
     assert name not in made.environment
     if name.startswith("KMP_"):

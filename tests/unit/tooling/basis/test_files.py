@@ -20,7 +20,7 @@ for _ in range(500):
 """
 
 
-def test_two_processes_can_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+def test_two_processes_can_write_the_same_file_at_the_same_time(tmp_path: Path) -> None:
     file = tmp_path / "file"
     argv = [sys.executable, "-c", WRITE, str(file)]
     writers = [subprocess.Popen([*argv, letter], stderr=subprocess.PIPE, cwd=ROOT) for letter in "ab"]
@@ -40,7 +40,7 @@ with locked(Path(sys.argv[1]), waiting=None):
 """
 
 
-def test_a_lock_that_another_process_holds_is_taken_until_that_process_ends(tmp_path: Path) -> None:
+def test_a_lock_is_held_until_its_process_ends(tmp_path: Path) -> None:
     lock = tmp_path / "folder" / "lock"
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE, cwd=ROOT)
     try:

@@ -19,7 +19,7 @@ from tooling.pins import parse
 SPEC = ClusterSpec("test", "image", nodes=2, ranks_per_node=1, command=("train",), launcher="mpirun")
 
 
-def test_the_identity_is_of_the_folder_and_of_the_machine(tmp_path: Path) -> None:
+def test_the_identity_depends_on_the_folder_and_the_machine(tmp_path: Path) -> None:
     for name in ("one", "another"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("one")
@@ -31,13 +31,13 @@ def test_the_identity_is_of_the_folder_and_of_the_machine(tmp_path: Path) -> Non
     assert identity.of(ROOT, identity.machine_id()) == identity.IDENTITY
 
 
-def test_a_machine_without_an_id_has_an_empty_one(tmp_path: Path) -> None:
+def test_the_id_of_a_machine_without_one_is_empty(tmp_path: Path) -> None:
     assert identity.machine_id(tmp_path / "none") == ""
     (tmp_path / "id").write_text("0123\n")
     assert identity.machine_id(tmp_path / "id") == "0123"
 
 
-def test_images_clusters_and_containers_have_names_of_this_checkout_alone() -> None:
+def test_names_of_images_clusters_and_containers_have_the_identity() -> None:
     for name in (parse.load().pin().image, SPEC.project, docker.PREFIX, job().container(0)):
         assert identity.IDENTITY in name
 
@@ -49,7 +49,7 @@ def test_containers_and_networks_of_a_cluster_are_labelled() -> None:
     assert [one["labels"] for one in labelled] == [expected] * 4
 
 
-def test_a_job_on_hosts_meets_only_containers_of_its_checkout() -> None:
+def test_a_job_on_hosts_sees_only_containers_of_its_checkout() -> None:
     label = f"label=cpu-train-stack.checkout={identity.IDENTITY}"
     assert f"--filter {label}" in commands.present_jobs("one")
     places = [placeholder(index, None) for index in range(3)]

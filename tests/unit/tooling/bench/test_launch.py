@@ -27,16 +27,19 @@ FOUND = {
 
 
 def test_every_way_runs_the_same_script_with_the_ranks_that_it_names() -> None:
-    ways = launch.ways(4)
-    assert len({way.name for way in ways}) == 5
-    for way in ways:
-        assert way.command[-1] == launch.SCRIPT
-        assert ("4 ranks" in way.name) is ("--nproc-per-node=4" in way.command)
-    assert [way.name for way in ways if way.is_baseline] == ["torchrun, 4 ranks", "run_cpu, 1 rank"]
+    launchers = launch.launchers(4)
+    assert len({launcher.name for launcher in launchers}) == 5
+    for launcher in launchers:
+        assert launcher.command[-1] == launch.SCRIPT
+        assert ("4 ranks" in launcher.name) is ("--nproc-per-node=4" in launcher.command)
+    assert [launcher.name for launcher in launchers if launcher.is_baseline] == [
+        "torchrun, 4 ranks",
+        "run_cpu, 1 rank",
+    ]
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
-    rows = {row["way"]: row for row in launch.rows(launch.ways(2), FOUND)}
+    rows = {row["way"]: row for row in launch.rows(launch.launchers(2), FOUND)}
     to = {name: row["ratio_to"]["torchrun, 2 ranks"] for name, row in rows.items()}
     assert to["torchrun, 2 ranks"] == 1.0
     assert to["launch, 2 ranks, gloo"] == 1.5  # of 1.5, 1.2 and 2
@@ -48,9 +51,9 @@ def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
 
 def test_the_table_has_a_column_for_each_baseline() -> None:
     out = StringIO()
-    Console(file=out, width=200).print(launch.table(launch.rows(launch.ways(2), FOUND)))
-    assert "to torchrun, 2 ranks" in out.getvalue()
-    assert "to run_cpu, 1 rank" in out.getvalue()
+    Console(file=out, width=200).print(launch.table({"rows": launch.rows(launch.launchers(2), FOUND)}))
+    assert "vs. torchrun, 2 ranks" in out.getvalue()
+    assert "vs. run_cpu, 1 rank" in out.getvalue()
     assert "10.0 to 24.0" in out.getvalue()
 
 

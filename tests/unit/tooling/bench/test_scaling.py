@@ -1,4 +1,4 @@
-"""What `./inv bench scaling` makes of the image's document: rows, predictions, a table, a picture."""
+"""`./inv bench scaling`: rows, predictions, the table and the picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from entrypoints.machine.facts import Core
 from entrypoints.plan.cores import divide
 from tooling.basis.errors import UsageError
-from tooling.bench import plots_scaling, scaling, scaling_report
+from tooling.bench import plots, scaling, scaling_report
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.forecast.estimate import Estimate
@@ -28,7 +28,7 @@ FACTS = {
     "cores_of_each_node": 0.5,
     "quota_period_us": 100_000,
 }
-# What the nodes of these documents are made of: a step of 0.8 s, a link of 1 GB/s.
+# The nodes of these documents: a step of 0.8 s, a link of 1 GB/s.
 TRUE = Inputs(
     samples_per_second=Estimate.exact(BATCH / 0.8),
     bytes_per_second=Estimate.exact(1e9),
@@ -135,18 +135,18 @@ def test_the_table_fits_a_terminal_and_says_that_cores_are_fractions(document: d
     assert f"{document['predicted'][0]['efficiency']:.0%} (" in row
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_reported() -> None:
     busy = measured()
     busy["phases"][3]["cpu_share"] = [0.3, 0.3, 0.3]
     console = Console(width=200)
     with console.capture() as capture:
         console.print(scaling_report.table(scaling_report.document(busy, FACTS)))
-    assert "a node that wanted 0.5 of a core got 0.30" in capture.get()
+    assert "a node with 0.5 of a core got 0.30" in capture.get()
 
 
 def test_the_picture_is_a_png(document: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "scaling.png"
-    plots_scaling.scaling(document, file)
+    plots.scaling(document, file)
     data = file.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", data[16:24])

@@ -30,7 +30,7 @@ def test_a_difference_that_is_gone_is_noticed_and_so_is_a_test_that_had_to_be_en
         Row("test_sparse_all_reduce_sum", "passed", "passed", "", "ccl has no sparse tensors"),
         Row("test_barrier", "failed", "passed", hung, ""),
     )
-    assert compared.gone() == ["test_sparse_all_reduce_sum"]
+    assert compared.resolved() == ["test_sparse_all_reduce_sum"]
     assert [row.test for row in compared.hung()] == ["test_barrier"]
 
 

@@ -1,14 +1,13 @@
-"""What may be found of a host and its Docker, for the tests of what follows from it."""
+"""Findings about a host and its Docker, as test data."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tooling.engine.find import EngineFacts, Findings
-from tooling.engine.host import Host
+from tooling.engine.find import EngineFacts, Findings, Host
 
 BOOKWORM = Host("debian", 12, "Debian GNU/Linux 12 (bookworm)", root=True, systemd=False)
-FACTS = EngineFacts("26.1.5+dfsg1", "1.45", "/var/lib/docker", 2, "overlay2", 2, 8_000_000_000)
+FACTS = EngineFacts("26.1.5+dfsg1", "/var/lib/docker", 2, "overlay2", 2)
 NOTHING = Findings(problem="no such file")
 COMPLETE = Findings(
     engine=FACTS,

@@ -1,4 +1,4 @@
-"""An engine behind TLS: a real TLS server that knows its clients, and as much of the engine's API as is asked."""
+"""An engine with TLS: a real TLS server that checks its clients and serves a small part of the engine's API."""
 
 from __future__ import annotations
 
@@ -67,10 +67,11 @@ def endpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.shutdown()
 
 
-def test_whatever_asks_the_engine_shows_the_users_certificate(endpoint: str, tmp_path: Path) -> None:
+def test_every_connection_uses_the_users_certificate(endpoint: str, tmp_path: Path) -> None:
     assert nodes.read(endpoint) == []
-    assert registry.present(endpoint, "stack:1") == "sha256:1"
-    assert registry.Registry(endpoint, registry.Target("registry.example", "stack")).client.version()
+    client = registry.Registry(endpoint, registry.Target("registry.example", "stack")).client
+    assert client.version()
+    assert client.images.get("stack:1").id == "sha256:1"
     with follow.following(endpoint, "project", tmp_path / "log", io.BytesIO()):
         pass
 
@@ -82,7 +83,7 @@ def test_an_engine_is_found_without_dockers_client_too(endpoint: str, folder: Pa
     assert found.engine.version == "26.1.5"
 
 
-def test_an_engine_that_another_authority_vouches_for_is_refused(
+def test_an_engine_with_a_certificate_of_another_authority_is_refused(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates.make(tmp_path / "others")
@@ -91,9 +92,7 @@ def test_an_engine_that_another_authority_vouches_for_is_refused(
         nodes.read(endpoint)
 
 
-def test_certificates_that_are_not_there_are_one_line(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_certificates_are_one_line(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"does not have ca\.pem, cert\.pem and key\.pem: set DOCKER_CERT_PATH"):
         nodes.read(endpoint)
@@ -116,7 +115,7 @@ def test_a_context_brings_its_own_certificates(
     assert nodes.read(endpoint) == []
 
 
-def test_the_authority_is_dockers_own_whatever_other_programs_trust(
+def test_the_authority_is_dockers_and_not_that_of_other_programs(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates.make(tmp_path / "others")

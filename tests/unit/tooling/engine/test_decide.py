@@ -1,4 +1,4 @@
-"""What is installed and started for what was found, and what only the user can fix."""
+"""What is installed and started for which findings, and what only the user can fix."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine.decide import Plan, buildkit_is_enough, debian_packages, decide, install_command
-from tooling.engine.find import Findings
-from tooling.engine.host import Host
+from tooling.engine.find import Findings, Host
 
 USER = replace(BOOKWORM, root=False)
 
@@ -25,13 +24,13 @@ USER = replace(BOOKWORM, root=False)
         (None, "Docker version 20.10.24+dfsg1, build 297e128", False),
     ],
 )
-def test_buildkit_counts_by_its_own_version_or_else_by_the_engines(
+def test_the_version_of_buildkit_decides_or_else_that_of_the_engine(
     buildkit: str | None, engine: str, enough: bool
 ) -> None:
     assert buildkit_is_enough(buildkit, engine) is enough
 
 
-def test_where_nothing_is_missing_nothing_is_done() -> None:
+def test_if_nothing_is_missing_nothing_is_done() -> None:
     assert decide(COMPLETE, BOOKWORM).nothing
     assert decide(COMPLETE, replace(BOOKWORM, root=False, os_id="fedora")).nothing
 
@@ -62,7 +61,7 @@ def test_as_root_on_debian_exactly_what_is_missing_is_installed_and_started(
     assert decide(findings, BOOKWORM) == plan
 
 
-def test_certificates_are_installed_with_an_engine_only_where_there_are_none() -> None:
+def test_certificates_are_installed_with_an_engine_only_if_they_are_missing() -> None:
     bare = replace(BOOKWORM, ca_certificates=False)
     assert debian_packages(NOTHING, bare)[-1] == "ca-certificates"
     assert "ca-certificates" not in debian_packages(NOTHING, BOOKWORM)
@@ -114,7 +113,7 @@ def test_certificates_are_installed_with_an_engine_only_where_there_are_none() -
         (replace(NOTHING, client="podman version 4.3.1"), BOOKWORM, "docker is Podman (podman version 4.3.1)"),
     ],
 )
-def test_what_only_the_user_can_fix_is_refused_in_one_line_with_the_command(
+def test_a_problem_for_the_user_is_one_line_with_the_command(
     findings: Findings, host: Host, expected: str
 ) -> None:
     plan = decide(findings, host)
@@ -130,7 +129,7 @@ def test_a_missing_permission_is_never_fixed_by_installing() -> None:
     assert "usermod" in (decide(findings, USER).refusal or "")
 
 
-def test_debian_testing_has_no_version_and_its_own_packages_do() -> None:
+def test_debian_testing_has_no_version_and_uses_its_own_packages() -> None:
     testing = replace(BOOKWORM, version=None)
     assert decide(NOTHING, testing).packages
     assert install_command(testing).startswith("sudo apt-get install docker.io")

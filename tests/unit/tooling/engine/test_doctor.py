@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from entrypoints.doctor.checks import Check, Status, document
+from entrypoints.machine import cpus
 from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine.doctor import (
     GIGABYTE,
-    Check,
-    Status,
     check_bf16,
     check_cpus,
     check_disk,
@@ -23,12 +23,10 @@ from tooling.engine.doctor import (
     check_git,
     check_memory,
     check_system,
-    document,
     examine,
     table,
 )
-from tooling.engine.find import Findings
-from tooling.engine.host import Host
+from tooling.engine.find import Findings, Host
 
 
 @pytest.mark.parametrize(
@@ -39,8 +37,8 @@ from tooling.engine.host import Host
         ("fpu avx512f avx2", Status.WARNING, "emulated"),
     ],
 )
-def test_bf16_is_told_by_the_best_instruction_there_is(flags: str, status: Status, detail: str) -> None:
-    check = check_bf16(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: x\n")
+def test_bf16_names_the_best_instructions_of_the_cpu(flags: str, status: Status, detail: str) -> None:
+    check = check_bf16(cpus.parse_model(["processor\t: 0\n", f"flags\t\t: {flags}\n", "bugs\t: x\n"]).bf16)
     assert check.status is status
     assert detail in check.detail
 
@@ -60,7 +58,7 @@ def test_memory_is_judged_by_what_is_available(available: int, status: Status) -
     assert check_memory(f"MemTotal:  16000000 kB\nMemAvailable:  {available} kB\n").status is status
 
 
-def test_one_cpu_and_a_foreign_machine_and_a_missing_git_are_told() -> None:
+def test_one_cpu_another_architecture_and_a_missing_git_are_reported() -> None:
     assert (check_cpus(1).status, check_cpus(2).status) == (Status.WARNING, Status.OK)
     assert check_system(BOOKWORM, "aarch64").status is Status.ERROR
     assert check_system(BOOKWORM, "x86_64").status is Status.OK
@@ -71,13 +69,13 @@ def statuses(findings: Findings, host: Host) -> dict[str, str]:
     return {check.name: check.status.value for check in check_docker(findings, host)}
 
 
-def test_a_complete_docker_is_all_ok_and_has_nothing_to_mend() -> None:
+def test_a_complete_docker_is_ok_and_needs_no_fix() -> None:
     checks = check_docker(COMPLETE, BOOKWORM)
     assert {check.status for check in checks} == {Status.OK}
     assert {check.fix for check in checks} == {""}
 
 
-def test_what_will_be_installed_is_a_warning_and_what_will_not_is_an_error() -> None:
+def test_a_missing_part_is_a_warning_if_inv_installs_it_and_otherwise_an_error() -> None:
     warned = statuses(NOTHING, BOOKWORM)
     assert set(warned.values()) == {"warning"}
     refused = statuses(NOTHING, replace(BOOKWORM, root=False))
@@ -85,7 +83,7 @@ def test_what_will_be_installed_is_a_warning_and_what_will_not_is_an_error() -> 
     assert set(refused.values()) == {"error"}
 
 
-def test_a_stopped_engine_and_an_old_one_are_told_apart() -> None:
+def test_a_stopped_engine_and_an_old_engine_have_different_fixes() -> None:
     (stopped,) = (check for check in check_docker(STOPPED, BOOKWORM) if check.status is not Status.OK)
     assert (stopped.name, stopped.fix) == ("Docker Engine", "the first command that needs Docker starts Docker")
     old = replace(COMPLETE, engine=replace(FACTS, version="20.10.24+dfsg1"))
@@ -100,14 +98,14 @@ def test_the_json_has_the_four_keys_of_every_check() -> None:
     assert documents.missing("host-doctor", {"checks": checks}) == []
 
 
-def test_the_table_shows_brackets_as_they_are() -> None:
+def test_the_table_prints_brackets_literally() -> None:
     out = StringIO()
     Console(file=out, width=100).print(table([Check("a", Status.ERROR, "[red]x[/red] [/]", "[bold]")]))
     assert "[red]x[/red] [/]" in out.getvalue()
     assert "[bold]" in out.getvalue()
 
 
-def test_this_machine_is_examined_without_an_error_in_the_doctor_itself() -> None:
+def test_the_doctor_can_examine_this_machine() -> None:
     names = [check.name for check in examine()]
     assert names[:5] == ["system", "Python", "CPUs", "memory", "bf16"]
     assert {"Docker Engine", "docker client", "compose", "buildx", "mmdebstrap", "git"} <= set(names)

@@ -1,14 +1,24 @@
-"""What is found of a Docker Engine and its client."""
+"""The facts that are found: the engine, its client, and the host."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.tooling.engine.findings import FACTS
-from tooling.engine.find import find, parse_buildkit, parse_engine, parse_plugins, version_tuple
+from tooling.engine.find import (
+    find,
+    host_from,
+    parse_buildkit,
+    parse_engine,
+    parse_os_release,
+    parse_plugins,
+    read_host,
+    version_tuple,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +34,7 @@ from tooling.engine.find import find, parse_buildkit, parse_engine, parse_plugin
         (None, ()),
     ],
 )
-def test_a_version_is_read_whatever_a_distribution_adds_to_it(text: str | None, numbers: tuple[int, ...]) -> None:
+def test_a_version_is_read_without_a_distributions_suffix(text: str | None, numbers: tuple[int, ...]) -> None:
     assert version_tuple(text) == numbers
 
 
@@ -37,12 +47,12 @@ def test_an_engines_info_becomes_facts() -> None:
         "NCPU": 2,
         "MemTotal": 8_000_000_000,
     }
-    assert parse_engine(info, "1.45") == FACTS
+    assert parse_engine(info) == FACTS
 
 
 @pytest.mark.parametrize("info", [{}, {"ServerVersion": "", "NCPU": 0}], ids=["nothing", "the client's zeros"])
 def test_no_answer_is_no_engine(info: dict[str, Any]) -> None:
-    assert parse_engine(info, "") is None
+    assert parse_engine(info) is None
 
 
 def test_plugins_are_found_and_broken_ones_are_not() -> None:
@@ -71,14 +81,50 @@ def test_buildkits_version_is_read_from_buildx(text: str, buildkit: str | None) 
     assert parse_buildkit(text) == buildkit
 
 
-def test_a_dead_address_chosen_by_the_user_is_found_as_such_and_nothing_hangs() -> None:
+def test_an_address_that_the_user_chose_and_that_does_not_respond_is_reported() -> None:
     found = find({"PATH": os.environ["PATH"], "DOCKER_HOST": "tcp://127.0.0.1:9"})
     assert (found.engine, found.chosen_by, found.endpoint) == (None, "DOCKER_HOST", "tcp://127.0.0.1:9")
     assert found.problem
 
 
-def test_without_a_client_the_socket_itself_is_asked() -> None:
+def test_without_a_client_the_socket_is_queried() -> None:
     found = find({"PATH": "/nonexistent", "DOCKER_HOST": "unix:///nonexistent.sock"})
     assert (found.client, found.engine) == (None, None)
     assert found.problem
     assert "\n" not in found.problem
+
+
+def test_os_release_is_read_with_quotes_comments_and_blank_lines() -> None:
+    text = "# comment\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n\nID=debian\nVERSION_ID='12'\nnonsense\n"
+    assert parse_os_release(text) == {
+        "PRETTY_NAME": "Debian GNU/Linux 12 (bookworm)",
+        "ID": "debian",
+        "VERSION_ID": "12",
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ({"ID": "debian", "VERSION_ID": "12"}, 12),
+        ({"ID": "ubuntu", "VERSION_ID": "24.04"}, 24),
+        ({"ID": "debian"}, None),
+    ],
+    ids=["Debian 12", "Ubuntu 24.04", "Debian testing"],
+)
+def test_a_hosts_version_is_its_major_number(release: dict[str, str], version: int | None, tmp_path: Path) -> None:
+    host = host_from(release, root=False, root_directory=tmp_path)
+    assert (host.version, host.systemd, host.docker_ce, host.ca_certificates) == (version, False, False, False)
+
+
+def test_the_facts_of_a_host_are_read_from_its_root_directory(tmp_path: Path) -> None:
+    for directory in ("run/systemd/system", "var/lib/dpkg/info", "etc/ssl/certs", "usr/lib"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/info/docker-ce.list").touch()
+    (tmp_path / "etc/ssl/certs/ca-certificates.crt").touch()
+    (tmp_path / "usr/lib/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    host = read_host(tmp_path)
+    assert (host.os_id, host.version, host.systemd, host.docker_ce, host.ca_certificates) == (
+        *("debian", 12),
+        *(True, True, True),
+    )

@@ -1,19 +1,32 @@
-"""apt's commands, sources and messages for Docker's packages."""
+"""Docker's packages: apt's commands and messages, its sources, and the pinned source of Debian 13."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.unit.tooling.engine.findings import BOOKWORM
 from tooling.basis.errors import UsageError
-from tooling.engine.apt_sources import APT, Source
-from tooling.engine.host import Host
-from tooling.engine.install import UPDATE, apt_cause, apt_files, install_argv, parse_candidate
+from tooling.engine.find import Host
+from tooling.engine.install import (
+    APT,
+    UPDATE,
+    Source,
+    apt_cause,
+    apt_files,
+    install_argv,
+    newer_release,
+    parse_candidate,
+    parse_deb822,
+    parse_one_line,
+    preferences,
+    read_sources,
+)
 
 POLICY = "docker.io:\n  Installed: (none)\n  Candidate: {}\n  Version table:\n"
-MIRROR = Source(("deb",), ("http://mirror.example/debian",), ("bookworm",), ("main",))
+BOOKWORM_MAIN = Source(("deb",), ("http://mirror.example/debian",), ("bookworm",), ("main",))
 
 
 def test_apt_installs_the_given_packages_without_recommendations_and_waits_for_its_lock() -> None:
@@ -25,7 +38,7 @@ def test_apt_installs_the_given_packages_without_recommendations_and_waits_for_i
 
 
 def test_debian_12_gets_a_pinned_source_of_debian_13() -> None:
-    files = apt_files(("docker.io",), BOOKWORM, [MIRROR], POLICY.format("20.10.24+dfsg1-1+deb12u1+b6"))
+    files = apt_files(("docker.io",), BOOKWORM, [BOOKWORM_MAIN], POLICY.format("20.10.24+dfsg1-1+deb12u1+b6"))
     assert sorted(files) == [
         APT / "preferences.d" / "cpu-train-stack-trixie",
         APT / "sources.list.d" / "cpu-train-stack-trixie.sources",
@@ -44,7 +57,7 @@ def test_debian_12_gets_a_pinned_source_of_debian_13() -> None:
     ids=["Debian 13", "Debian testing", "Debian 12 with a newer source", "Debian 12's own package"],
 )
 def test_elsewhere_no_source_is_added(packages: tuple[str, ...], host: Host, candidate: str) -> None:
-    assert apt_files(packages, host, [MIRROR], POLICY.format(candidate)) == {}
+    assert apt_files(packages, host, [BOOKWORM_MAIN], POLICY.format(candidate)) == {}
 
 
 def test_a_debian_12_without_a_source_of_its_own_is_a_clear_error() -> None:
@@ -70,3 +83,101 @@ def test_no_candidate_is_no_version() -> None:
 )
 def test_apts_cause_is_what_came_first(log: str, cause: str) -> None:
     assert apt_cause(log).startswith(cause)
+
+
+MIRROR = "http://mirror.example/debian"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def test_one_line_entries_are_read_with_and_without_options() -> None:
+    text = f"""
+        # deb {MIRROR} sid main
+        deb {MIRROR} bookworm main contrib  # a comment
+        deb [arch=amd64 signed-by={KEYRING}] {MIRROR} bookworm-updates main
+        deb-src {MIRROR} bookworm main
+        nonsense
+    """
+    assert parse_one_line(text) == [
+        Source(("deb",), (MIRROR,), ("bookworm",), ("main", "contrib")),
+        Source(("deb",), (MIRROR,), ("bookworm-updates",), ("main",), KEYRING),
+        Source(("deb-src",), (MIRROR,), ("bookworm",), ("main",)),
+    ]
+
+
+def test_brackets_may_be_separated_from_the_options_by_spaces() -> None:
+    (source,) = parse_one_line(f"deb [ signed-by={KEYRING} ] {MIRROR} bookworm main")
+    assert (source.uris, source.suites, source.signed_by) == ((MIRROR,), ("bookworm",), KEYRING)
+
+
+def test_deb822_stanzas_are_read_with_comments_folded_lines_and_several_suites() -> None:
+    text = f"""Types: deb
+# a comment inside a stanza
+URIs: {MIRROR}
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By: {KEYRING}
+
+Types: deb
+URIs:
+ {MIRROR}
+ http://second.example/debian
+Suites: bookworm-security
+Components: main
+
+Enabled: no
+Types: deb
+URIs: {MIRROR}
+Suites: sid
+Components: main
+"""
+    assert parse_deb822(text) == [
+        Source(("deb",), (MIRROR,), ("bookworm", "bookworm-updates"), ("main",), KEYRING),
+        Source(("deb",), (MIRROR, "http://second.example/debian"), ("bookworm-security",), ("main",)),
+    ]
+
+
+def test_both_formats_under_a_directory_are_read_and_disabled_files_are_not(tmp_path: Path) -> None:
+    parts = tmp_path / "sources.list.d"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text(f"deb {MIRROR} bookworm main\n")
+    (parts / "b.sources").write_text(f"Types: deb\nURIs: {MIRROR}\nSuites: trixie\nComponents: main\n")
+    (parts / "c.list.disabled").write_text(f"deb {MIRROR} sid main\n")
+    assert [source.suites for source in read_sources(tmp_path)] == [("bookworm",), ("trixie",)]
+
+
+def test_an_empty_directory_has_no_sources(tmp_path: Path) -> None:
+    assert read_sources(tmp_path) == []
+
+
+def test_the_newer_release_comes_from_the_hosts_mirror_with_the_same_key() -> None:
+    sources = [
+        Source(("deb",), ("http://security.example",), ("bookworm-security",), ("main",), "/other.gpg"),
+        Source(("deb-src",), ("http://wrong.example",), ("bookworm",), ("main",), "/other.gpg"),
+        Source(("deb",), (MIRROR,), ("bookworm", "bookworm-updates"), ("main", "contrib"), KEYRING),
+    ]
+    assert newer_release(sources, own="bookworm", newer="trixie") == (
+        f"Types: deb\nURIs: {MIRROR}\nSuites: trixie\nComponents: main\nSigned-By: {KEYRING}\n"
+    )
+
+
+def test_a_key_inside_the_source_stays_a_folded_field() -> None:
+    text = f"Types: deb\nURIs: {MIRROR}\nSuites: bookworm\nComponents: main\nSigned-By:\n -----BEGIN\n .\n abc\n"
+    written = newer_release(parse_deb822(text), own="bookworm", newer="trixie")
+    assert written is not None
+    assert parse_deb822(written)[0].signed_by == parse_deb822(text)[0].signed_by == "-----BEGIN\n .\n abc"
+
+
+@pytest.mark.parametrize("components", [(), ("contrib",)], ids=["none", "without main"])
+def test_without_an_entry_for_main_there_is_no_newer_release(components: tuple[str, ...]) -> None:
+    sources = [Source(("deb",), (MIRROR,), ("bookworm",), components)]
+    assert newer_release(sources, own="bookworm", newer="trixie") is None
+
+
+def test_only_dockers_packages_without_runc_are_installed_from_the_newer_release() -> None:
+    everything, dockers = preferences("trixie").strip().split("\n\n")
+    assert everything.splitlines() == ["Package: *", "Pin: release n=trixie", "Pin-Priority: -1"]
+    assert dockers.splitlines() == [
+        "Package: docker.io docker-cli docker-compose docker-buildx containerd",
+        "Pin: release n=trixie",
+        "Pin-Priority: 500",
+    ]

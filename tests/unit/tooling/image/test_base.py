@@ -1,4 +1,4 @@
-"""The base image: present, or pulled, or made. A stand-in for `docker` on PATH says what the engine would."""
+"""The base image: present, pulled or built. A stand-in for `docker` on PATH answers as the engine would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ echo "$*" >> "$IMAGES/../calls"
 for reference; do :; done
 file="$IMAGES/$(echo "$reference" | tr / _)"
 case $1 in
-    image) [ -f "$file" ] && echo "sha256:id-of-$reference" ;;
+    image) [ -f "$file" ] && sed "s|ID|sha256:id-of-$reference|" "$IMAGES/../inspect.json" ;;
     pull) {pull} ;;
     import) {imported} ;;
 esac
@@ -35,12 +35,13 @@ NO_REGISTRY = f"{ENGINE}{HUB}dial tcp: lookup registry-1.docker.io on 10.0.0.1:5
 
 
 class Programs:
-    """Puts stand-ins on PATH and tells how they were called."""
+    """Puts stand-ins on PATH and records their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.images = folder / "images"
         self.images.mkdir()
+        (folder / "inspect.json").write_text('{"Id": "ID", "Size": 1, "Config": {}, "RootFS": {"Layers": []}}')
 
     def put(self, name: str, script: str) -> None:
         path = self.folder / "bin" / name
@@ -66,7 +67,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     return made
 
 
-def test_an_official_base_that_is_present_is_taken_before_anything_else(programs: Programs) -> None:
+def test_an_official_base_in_the_engine_is_used_first(programs: Programs) -> None:
     programs.docker()
     (programs.images / PIN.base).touch()
     (programs.images / BOOTSTRAPPED).touch()
@@ -74,20 +75,20 @@ def test_an_official_base_that_is_present_is_taken_before_anything_else(programs
     assert set(programs.called()) == {"image"}
 
 
-def test_a_base_that_was_made_before_is_taken_without_asking_a_registry(programs: Programs) -> None:
+def test_a_base_that_was_built_before_is_used_without_a_registry(programs: Programs) -> None:
     programs.docker()
     (programs.images / BOOTSTRAPPED).touch()
     assert base.ensure(PIN, silent) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
     assert set(programs.called()) == {"image"}
 
 
-def test_a_base_that_is_not_there_is_pulled_by_its_digest(programs: Programs) -> None:
+def test_a_missing_base_is_pulled_by_its_digest(programs: Programs) -> None:
     programs.docker(pull='echo Pulling; touch "$file"')
     assert base.ensure(PIN, silent) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
     assert programs.called() == ["image", "image", "pull"]
 
 
-def test_where_no_registry_answers_the_base_is_made_and_each_step_is_said(programs: Programs) -> None:
+def test_without_a_registry_the_base_is_built_with_a_line_for_each_step(programs: Programs) -> None:
     programs.docker()
     programs.put(
         "mmdebstrap", '#!/bin/sh\nfor archive; do :; done\necho "$*" >> "$IMAGES/../made"\n: > "$archive"\n'
@@ -108,7 +109,7 @@ def test_where_no_registry_answers_the_base_is_made_and_each_step_is_said(progra
     [(11, True, []), (12, False, []), (12, True, ["--hook-dir={hook}", "--include=usr-is-merged"])],
     ids=["bullseye", "old-mmdebstrap", "bookworm"],
 )
-def test_a_base_is_made_without_usrmerge_and_its_perl_where_debian_allows_it(
+def test_a_base_is_built_without_usrmerge_and_perl_if_debian_allows_it(
     programs: Programs, monkeypatch: pytest.MonkeyPatch, release: int, has_hook: bool, expected: list[str]
 ) -> None:
     hook = programs.folder / "hook"
@@ -140,10 +141,10 @@ def test_a_base_is_made_without_usrmerge_and_its_perl_where_debian_allows_it(
             "docker import of .* failed: no space left",
             id="import",
         ),
-        pytest.param("exec sleep 60", ":", "mmdebstrap bookworm did not end within 0.3 s", id="hangs"),
+        pytest.param("exec sleep 60", ":", "mmdebstrap bookworm did not finish within 0.3 s", id="hangs"),
     ],
 )
-def test_a_base_that_cannot_be_made_is_one_line(
+def test_a_base_that_cannot_be_built_is_one_line(
     programs: Programs, monkeypatch: pytest.MonkeyPatch, mmdebstrap: str, imported: str, expected: str
 ) -> None:
     monkeypatch.setattr(base, "BOOTSTRAP_SECONDS", 0.3)
@@ -157,7 +158,7 @@ def test_a_base_that_cannot_be_made_is_one_line(
 
 
 @pytest.mark.timeout(30)
-def test_a_pull_from_a_registry_that_never_answers_is_given_up(programs: Programs) -> None:
+def test_a_pull_from_a_silent_registry_is_stopped(programs: Programs) -> None:
     programs.docker(pull='echo $$ > "$IMAGES/../pid"; exec sleep 60')
     with pytest.raises(base.NoRegistryError, match=r"no response for 0\.3 s"):
         base.pull("silent/image", silence_seconds=0.3)
@@ -166,7 +167,7 @@ def test_a_pull_from_a_registry_that_never_answers_is_given_up(programs: Program
 
 
 @pytest.mark.timeout(30)
-def test_a_pull_whose_layers_come_slowly_is_not_given_up_once_the_registry_has_answered(
+def test_a_slow_pull_is_not_stopped_once_the_registry_has_answered(
     programs: Programs,
 ) -> None:
     programs.docker(pull="echo Pulling from library/debian; sleep 1.4; echo Pull complete")
@@ -181,7 +182,7 @@ def test_a_pull_that_stalls_after_the_registry_has_answered_is_an_error(programs
 
 
 @pytest.mark.timeout(30)
-def test_a_pull_ends_with_the_engines_command_not_with_the_silence_after_it(programs: Programs) -> None:
+def test_a_pull_ends_when_the_engines_command_ends(programs: Programs) -> None:
     programs.docker(pull="exit 0")
     base.pull("some/image", silence_seconds=3600)
 
@@ -199,7 +200,7 @@ def test_a_pull_ends_with_the_engines_command_not_with_the_silence_after_it(prog
         "Forbidden",
     ],
 )
-def test_only_a_registry_that_cannot_be_reached_is_none(programs: Programs, said: str) -> None:
+def test_an_unreachable_registry_counts_as_no_registry(programs: Programs, said: str) -> None:
     programs.docker(pull=f"echo '{ENGINE}{HUB}{said}' >&2; exit 1")
     with pytest.raises(base.NoRegistryError) as caught:
         base.pull("some/image", silence_seconds=3600)
@@ -218,9 +219,7 @@ def test_only_a_registry_that_cannot_be_reached_is_none(programs: Programs, said
     ],
     ids=["rate limit", "disk", "login", "access", "certificate", "anything else"],
 )
-def test_a_pull_that_a_registry_refuses_is_an_error_in_the_engines_words(
-    programs: Programs, said: str, expected: str
-) -> None:
+def test_a_refused_pull_is_an_error_with_the_engines_message(programs: Programs, said: str, expected: str) -> None:
     programs.docker(pull=f"echo '{ENGINE}{said}' >&2; exit 1")
     with pytest.raises(UsageError) as caught:
         base.ensure(PIN, silent)

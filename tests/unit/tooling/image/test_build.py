@@ -1,4 +1,4 @@
-"""What decides whether an image is up to date, and the command that builds it."""
+"""Which changes rebuild an image, the command that builds it, and its labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.basis.say import Say
-from tooling.image import base, build
+from tooling.engine import docker
+from tooling.image import base, build, recipe
 from tooling.image.base import Base
 from tooling.pins import parse
 from tooling.pins.pin import Ccl, Pin
@@ -28,21 +29,21 @@ GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of everything that an image is made from, which a test may change."""
+    """A copy of the inputs of an image, which a test may change."""
     for folder in ("images", "entrypoints", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    monkeypatch.setattr(build, "ROOT", tmp_path)
-    monkeypatch.setattr(build, "IMAGES", tmp_path / "images")
-    monkeypatch.setattr(build, "ENTRYPOINTS", tmp_path / "entrypoints")
-    monkeypatch.setattr(build, "BINDINGS", tmp_path / "bindings")
-    monkeypatch.setattr(build, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(recipe, "ROOT", tmp_path)
+    monkeypatch.setattr(recipe, "IMAGES", tmp_path / "images")
+    monkeypatch.setattr(recipe, "ENTRYPOINTS", tmp_path / "entrypoints")
+    monkeypatch.setattr(recipe, "BINDINGS", tmp_path / "bindings")
+    monkeypatch.setattr(recipe, "KERNELS", tmp_path / "kernels")
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "images" / "locks")
     return tmp_path
 
 
 def append(path: str) -> Callable[[Path], object]:
-    """A change of one file, which is made if it is not there."""
+    """A change of one file. Creates the file if it is missing."""
 
     def change(checkout: Path) -> None:
         file = checkout / path
@@ -77,12 +78,10 @@ def flip_mode(path: str) -> Callable[[Path], object]:
         ),
     ],
 )
-def test_an_image_is_made_again_when_one_of_its_inputs_changes(
-    checkout: Path, change: Callable[[Path], object]
-) -> None:
-    before = build.inputs_sha256(PIN, GROUND)
+def test_a_change_of_an_input_rebuilds_the_image(checkout: Path, change: Callable[[Path], object]) -> None:
+    before = recipe.inputs_sha256(PIN, GROUND)
     change(checkout)
-    assert build.inputs_sha256(PIN, GROUND) != before
+    assert recipe.inputs_sha256(PIN, GROUND) != before
 
 
 @pytest.mark.parametrize(
@@ -103,18 +102,18 @@ def test_an_image_is_made_again_when_one_of_its_inputs_changes(
         pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").chmod(0o600), id="umask"),
     ],
 )
-def test_an_image_is_not_made_again_for_what_is_not_in_it(
+def test_a_change_of_anything_else_does_not_rebuild_the_image(
     checkout: Path, change: Callable[[Path], object]
 ) -> None:
-    before = build.inputs_sha256(PIN, GROUND)
+    before = recipe.inputs_sha256(PIN, GROUND)
     change(checkout)
-    assert build.inputs_sha256(PIN, GROUND) == before
+    assert recipe.inputs_sha256(PIN, GROUND) == before
 
 
 def test_another_base_or_another_package_is_another_image(checkout: Path) -> None:
     other_base = Base(GROUND.reference, "sha256:" + "2" * 64, GROUND.source)
     other_pin = replace(PIN, tcmalloc_package="libtcmalloc-other")
-    sums = {build.inputs_sha256(pin, ground) for pin in (PIN, other_pin) for ground in (GROUND, other_base)}
+    sums = {recipe.inputs_sha256(pin, ground) for pin in (PIN, other_pin) for ground in (GROUND, other_base)}
     assert len(sums) == 4
 
 
@@ -122,14 +121,14 @@ def words_after(argv: list[str], option: str) -> list[str]:
     return [argv[i + 1] for i, word in enumerate(argv) if word == option]
 
 
-def test_the_build_command_names_every_input_and_nothing_of_the_hosts_environment(
+def test_the_build_command_has_every_input_and_nothing_from_the_hosts_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:s3cret@index.invalid/simple")
     monkeypatch.setenv("HF_TOKEN", "s3cret")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.invalid")
-    made = build.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
-    argv = build.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
+    made = recipe.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
+    argv = recipe.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
     assert argv[:3] == ["docker", "buildx", "build"]
     assert argv[-1] == str(ROOT / "images")
     assert words_after(argv, "--tag") == [f"cpu-train-stack:2.13-{IDENTITY}"]
@@ -158,12 +157,12 @@ def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> N
         for line in (ROOT / "images/Dockerfile").read_text(encoding="utf-8").splitlines()
         if line.startswith("ARG ")
     }
-    argv = build.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
+    argv = recipe.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
     assert {word.split("=")[0] for word in words_after(argv, "--build-arg")} == declared
 
 
-def test_the_labels_tell_the_pin_the_base_and_every_version() -> None:
-    made = build.labels(PIN, GROUND, {"b": "2", "a": "1"}, "sum")
+def test_the_labels_name_the_pin_the_base_and_every_version() -> None:
+    made = recipe.labels(PIN, GROUND, {"b": "2", "a": "1"}, "sum")
     assert json.loads(made["cpu-train-stack.versions"]) == {"a": "1", "b": "2"}
     assert made["cpu-train-stack.pin"] == PIN.name
     assert made["cpu-train-stack.inputs-sha256"] == "sum"
@@ -173,7 +172,7 @@ def test_the_labels_tell_the_pin_the_base_and_every_version() -> None:
     assert all(made.values())
 
 
-def test_an_origin_with_a_token_is_told_without_it(checkout: Path) -> None:
+def test_the_label_of_the_origin_has_no_token(checkout: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
         subprocess.run(["git", "-C", str(checkout), *identity, *arguments], check=True, capture_output=True)
@@ -182,18 +181,18 @@ def test_an_origin_with_a_token_is_told_without_it(checkout: Path) -> None:
     git("remote", "add", "origin", "https://user:s3cret@example.invalid/stack.git")
     git("add", ".")
     git("commit", "--message", "First")
-    made = build.labels(PIN, GROUND, {}, "sum")
+    made = recipe.labels(PIN, GROUND, {}, "sum")
     assert made["org.opencontainers.image.source"] == "example.invalid/stack.git"
     assert len(made["org.opencontainers.image.revision"]) == 40
     (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n')
-    assert build.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
+    assert recipe.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
 
 
 def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both would stage the locks in one folder, under the same names, and write one log."""
-    engine: dict[str, tuple[str, dict[str, str], int]] = {}
+    """Both would stage the locks in the same folder and write the same log."""
+    engine: dict[str, docker.LocalImage] = {}
     together, most = 0, 0
     said: list[str] = []
 
@@ -202,12 +201,13 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
         together += 1
         most = max(most, together)
         time.sleep(0.5)
-        engine[pin.image] = ("sha256:1", {build.INPUTS_LABEL: build.inputs_sha256(pin, GROUND)}, 1)
+        labels = {recipe.INPUTS_LABEL: recipe.inputs_sha256(pin, GROUND)}
+        engine[pin.image] = docker.LocalImage("sha256:1", 1, labels, (), {})
         together -= 1
 
     monkeypatch.setattr(build, "CACHE", checkout / ".cache")
     monkeypatch.setattr(build, "_buildx", buildx)
-    monkeypatch.setattr(build, "inspect", engine.get)
+    monkeypatch.setattr(docker, "find_image", engine.get)
     monkeypatch.setattr(build, "take_shared_tag", lambda _pin: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(fetch, "fetch", lambda *_: checkout)
@@ -224,12 +224,12 @@ def test_a_folder_that_is_not_a_checkout_has_an_unknown_revision(
 ) -> None:
     if not has_git:
         monkeypatch.setenv("PATH", str(checkout))
-    made = build.labels(PIN, GROUND, {}, "sum")
+    made = recipe.labels(PIN, GROUND, {}, "sum")
     assert made["org.opencontainers.image.revision"] == "unknown"
     assert made["org.opencontainers.image.source"] == "unknown"
 
 
-def test_the_dockerfile_has_a_stage_for_each_place_that_the_ccl_backend_comes_from() -> None:
+def test_the_dockerfile_has_a_stage_for_each_source_of_the_ccl_backend() -> None:
     recipe = (ROOT / "images" / "Dockerfile").read_text(encoding="utf-8")
     assert {line.split()[-1] for line in recipe.splitlines() if " AS backend-" in line} == {
         f"backend-{ccl}" for ccl in Ccl

@@ -1,4 +1,4 @@
-"""What is pushed is what was tested: the lock file, the checks before a push, the bill of materials."""
+"""The checks before a push, the image lock and the bill of materials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from tooling.basis.errors import UsageError
-from tooling.image import build, inspect, lock, push, sbom
+from tooling.image import inspect, lock, push, recipe, sbom
 from tooling.image.choice import Choice
 from tooling.image.inspect import Inventory
 from tooling.image.lock import ImageLock
@@ -46,7 +46,7 @@ CHECKS = [
 ]
 
 
-def test_a_lock_that_was_written_is_read_again(tmp_path: Path) -> None:
+def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     lock.write(LOCK, tmp_path / "image.lock.json")
     assert lock.read(tmp_path / "image.lock.json") == LOCK
 
@@ -95,18 +95,18 @@ def test_a_registry_is_a_host_and_a_name(text: str, host: str, name: str) -> Non
     "text",
     ["stack", "team/stack", "registry.example/Stack", "registry.example/a:tag", "http://h.example/a", "h.x/"],
 )
-def test_what_is_no_registry_is_one_line(text: str) -> None:
+def test_another_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST"):
         Target.parse(text)
 
 
-def test_a_lock_and_a_pin_are_one_too_many() -> None:
+def test_a_lock_and_a_pin_cannot_be_combined() -> None:
     with pytest.raises(UsageError, match="do not combine it with --pin"):
         Choice(pin="2.13", image_lock="image.lock.json")
 
 
 def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(recipe, "ROOT", tmp_path)
     with pytest.raises(UsageError, match="not a git checkout"):
         push.clean_revision()
     for words in (["init"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x"]):
@@ -117,7 +117,7 @@ def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pyte
         push.clean_revision()
 
 
-def test_an_image_that_is_its_row_may_be_pushed() -> None:
+def test_an_image_that_matches_its_row_may_be_pushed() -> None:
     assert inspect.mismatch(PIN, FOUND, CHECKS) is None
 
 
@@ -130,17 +130,19 @@ def test_an_image_that_is_its_row_may_be_pushed() -> None:
         pytest.param(
             replace(FOUND, python_packages=FOUND.python_packages[:-2]), CHECKS, "oneccl-bind-pt is", id="ccl"
         ),
-        pytest.param(FOUND, [], "its doctor's versions are not ok: not checked", id="no-doctor"),
-        pytest.param(FOUND, [{**CHECKS[0], "status": "warning"}], "its doctor's versions are not", id="versions"),
+        pytest.param(FOUND, [], "its doctor reports wrong versions: not checked", id="no-doctor"),
+        pytest.param(
+            FOUND, [{**CHECKS[0], "status": "warning"}], "its doctor reports wrong versions", id="versions"
+        ),
         pytest.param(
             FOUND,
             [*CHECKS, {"name": "allreduce ccl", "status": "error", "detail": "two ranks fail"}],
-            "its doctor finds: allreduce ccl: two ranks fail",
+            "its doctor reports an error: allreduce ccl: two ranks fail",
             id="sick",
         ),
     ],
 )
-def test_an_image_that_is_not_its_row_is_not_pushed(
+def test_an_image_that_differs_from_its_row_is_not_pushed(
     found: Inventory, checks: list[dict[str, str]], expected: str
 ) -> None:
     assert (inspect.mismatch(PIN, found, checks) or "").startswith(expected)

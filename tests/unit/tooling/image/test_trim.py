@@ -1,4 +1,4 @@
-"""images/scripts/trim.py on a made-up environment."""
+"""images/scripts/trim.py with a small environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tooling.basis.paths import IMAGES
 TRIM = IMAGES / "scripts" / "trim.py"
 SP = "lib/python3.11/site-packages"
 
-GOES = [
+REMOVED = [
     "include/python3.11/Python.h",
     f"{SP}/torch/include/ATen/ATen.h",
     f"{SP}/numpy/_core/include/numpy/arrayobject.h",
@@ -47,7 +47,7 @@ GOES = [
     "lib/libtcm_debug.so.1",
     "bin/IMB-MPI1",
 ]
-STAYS = [
+KEPT = [
     "bin/python",
     "bin/mpirun",
     "lib/libiomp5.so",
@@ -67,7 +67,7 @@ STAYS = [
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    for number, name in enumerate(GOES + STAYS):
+    for number, name in enumerate(REMOVED + KEPT):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes([number]) * 1000)
@@ -80,13 +80,13 @@ def trim(venv: Path) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_what_nobody_reads_goes_and_the_rest_stays(venv: Path) -> None:
+def test_unused_files_are_removed_and_others_stay(venv: Path) -> None:
     trim(venv)
     left = {str(path.relative_to(venv)) for path in venv.rglob("*") if path.is_file()}
-    assert {name for name in left if not name.startswith("lib64")} == set(STAYS)
+    assert {name for name in left if not name.startswith("lib64")} == set(KEPT)
 
 
-def test_every_rule_has_a_file_here_that_it_takes(venv: Path) -> None:
+def test_every_rule_matches_a_file_of_this_test(venv: Path) -> None:
     spec = importlib.util.spec_from_file_location("trim", TRIM)
     assert spec is not None
     assert spec.loader is not None
@@ -96,7 +96,7 @@ def test_every_rule_has_a_file_here_that_it_takes(venv: Path) -> None:
     assert idle == []
 
 
-def test_what_was_saved_is_told_for_each_rule(venv: Path) -> None:
+def test_the_saved_size_is_printed_for_each_rule(venv: Path) -> None:
     (venv / "lib/libmpi.a").write_bytes(b"x" * 2_500_000)
     assert re.search(r"trim: +2\.5 MB  \*\*/\*\.a  \(static libraries\)", trim(venv))
 

@@ -10,8 +10,8 @@ import pytest
 
 import entrypoints.doctor.image
 from entrypoints.doctor.checks import Status
-from tooling.engine import api
-from tooling.image import base, build, builds
+from tooling.engine import api, docker
+from tooling.image import base, build, recipe
 from tooling.image.base import Base
 from tooling.pins import advisories, choose, parse, table
 from tooling.pins.advisories import Advisory, Range
@@ -128,19 +128,20 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every image is up to date."""
     monkeypatch.setattr(api, "ensure", lambda _: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
-    monkeypatch.setattr(build, "inputs_sha256", lambda *_: "sum")
+    monkeypatch.setattr(recipe, "inputs_sha256", lambda *_: "sum")
     monkeypatch.setattr(build, "take_shared_tag", lambda _: None)
-    monkeypatch.setattr(build, "inspect", lambda _: ("sha256:1", {build.INPUTS_LABEL: "sum"}, 1))
+    image = docker.LocalImage("sha256:1", 1, {recipe.INPUTS_LABEL: "sum"}, (), {})
+    monkeypatch.setattr(docker, "find_image", lambda _: image)
 
 
 @pytest.mark.usefixtures("no_engine")
 def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound_row() -> None:
     said: list[str] = []
-    builds.one("2.8", (), "default", said.append)
+    build.build_one(OLD, said.append)
     assert said[:-1] == [f"2.8-default-torch: warning: {advisory}" for advisory in OLD.advisories]
     assert len(said) == len(OLD.advisories) + 1 == 5
     said.clear()
-    builds.one("2.13", (), "row", said.append)
+    build.build_one(parse.load().pin("2.13"), said.append)
     assert len(said) == 1
 
 
@@ -152,27 +153,27 @@ def test_the_line_is_printed_before_versions_are_resolved(
     monkeypatch.setattr(locks, "path_of", lambda _: Path("/nonexistent"))
     monkeypatch.setattr(locks, "write", lambda pin, _: said.append(f"resolving {pin.name}"))
     monkeypatch.setattr(locks, "read", lambda _: {})
-    builds.one(None, ["transformers=4.57.0"], "row", said.append)
+    build.build_one(choose.choose(assignments=["transformers=4.57.0"]), said.append)
     assert "CVE-2026-4372" in said[1]
     assert "resolving 2.13-own-" in said[2]
 
 
 def test_the_image_is_labelled_with_its_advisories() -> None:
-    made = build.labels(OLD, GROUND, {}, "sum")
+    made = recipe.labels(OLD, GROUND, {}, "sum")
     assert made["cpu-train-stack.advisories"].split() == [advisory.id for advisory in OLD.advisories]
-    assert "cpu-train-stack.advisories" not in build.labels(parse.load().pin(), GROUND, {}, "sum")
+    assert "cpu-train-stack.advisories" not in recipe.labels(parse.load().pin(), GROUND, {}, "sum")
 
 
 def test_an_advisory_for_the_pins_versions_changes_the_image_and_another_one_does_not() -> None:
     def image_with(fixed: str) -> Pin:
         return replace(OLD, known_advisories=(Advisory("CVE-2026-1", "it", (Range("torch", None, fixed),)),))
 
-    sums = [build.inputs_sha256(image_with(fixed), GROUND) for fixed in ("2.8.1", "2.8.0", "2.7.0")]
+    sums = [recipe.inputs_sha256(image_with(fixed), GROUND) for fixed in ("2.8.1", "2.8.0", "2.7.0")]
     assert sums[0] != sums[1] == sums[2]
 
 
 def test_the_doctor_reads_what_the_build_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    argv = build.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
+    argv = recipe.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
     [passed] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
     file = tmp_path / "advisories.json"
     file.write_text(passed + "\n", encoding="utf-8")

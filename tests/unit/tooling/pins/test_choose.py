@@ -17,12 +17,12 @@ from tooling.pins.pin import Ccl, TorchSource
 DEFAULT = parse.load().pin()
 
 
-def test_without_options_it_is_the_row() -> None:
+def test_without_options_the_row_is_chosen() -> None:
     assert choose.choose() == DEFAULT
     assert choose.choose("2.8") == parse.load().pin("2.8")
 
 
-def test_the_default_indexs_torch_has_a_name_a_lock_and_a_sum_of_its_own() -> None:
+def test_a_pin_with_the_default_indexs_torch_has_another_name_lock_and_sha256() -> None:
     pin = choose.choose("2.15", torch_source="default")
     assert (pin.name, pin.packages["torch"]) == ("2.15-default-torch", "2.15.0")
     assert pin.torch_source is TorchSource.DEFAULT
@@ -30,7 +30,7 @@ def test_the_default_indexs_torch_has_a_name_a_lock_and_a_sum_of_its_own() -> No
     assert pin.facts_sha256 != parse.load().pin("2.15").facts_sha256
 
 
-def test_an_own_combination_has_a_tag_of_its_own_and_nothing_of_the_row_is_lost() -> None:
+def test_a_users_own_combination_has_another_tag_and_keeps_the_rest_of_the_row() -> None:
     pin = choose.choose(assignments=["torch=2.14.1", "Accelerate=1.14.0"])
     assert pin.own
     assert pin.image.startswith("cpu-train-stack:2.13-own-")
@@ -42,7 +42,7 @@ def test_an_own_combination_has_a_tag_of_its_own_and_nothing_of_the_row_is_lost(
 
 
 @pytest.mark.parametrize("row", ["2.7", "2.4", "2.0"])
-def test_the_default_indexs_torch_does_without_intels_bindings(row: str) -> None:
+def test_with_the_default_indexs_torch_intels_bindings_are_left_out(row: str) -> None:
     pin = choose.choose(row, torch_source="default")
     assert (pin.ccl, pin.oneccl, dict(pin.build_packages)) == (Ccl.NONE, "", {})
     assert "oneccl-bind-pt" not in {*pin.packages, *pin.sources}
@@ -51,7 +51,7 @@ def test_the_default_indexs_torch_does_without_intels_bindings(row: str) -> None
     assert Choice(row).backend == "ccl"
 
 
-def test_what_is_compiled_in_can_be_chosen_too() -> None:
+def test_the_version_of_a_compiled_package_can_be_chosen() -> None:
     assert choose.choose(assignments=["oneccl-devel=2022.1.0"]).build_packages == {"oneccl-devel": "2022.1.0"}
 
 
@@ -66,14 +66,16 @@ def test_what_is_compiled_in_can_be_chosen_too() -> None:
         pytest.param("1.9", [], "row", "no wheel of oneccl_bind_pt was ever published", id="refused"),
     ],
 )
-def test_what_cannot_be_is_one_line(name: str | None, assignments: list[str], source: str, expected: str) -> None:
+def test_an_impossible_choice_is_one_line(
+    name: str | None, assignments: list[str], source: str, expected: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         choose.choose(name, assignments, source)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_refused_pin_names_the_nearest_one() -> None:
+def test_the_error_for_a_refused_pin_names_the_nearest_pin() -> None:
     argv = [sys.executable, "-m", "tooling", "build", "--pin", "1.9"]
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stdout) == (contract.USAGE_EXIT_CODE, "")

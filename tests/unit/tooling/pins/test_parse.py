@@ -149,7 +149,7 @@ def test_each_row_with_a_mistake_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         parse.load(path)
     assert str(caught.value).splitlines() == [
-        "versions.toml, pin 2 13: a pin's name = '2 13', expected what an image's tag may hold, such as 2.13",
+        "versions.toml, pin 2 13: a pin's name = '2 13', expected characters of an image's tag, such as 2.13",
         "versions.toml, pin 2.13: missing debian, python, tcmalloc_package, ccl: the keys are debian, python, "
         "tcmalloc_package, ccl, sources, packages, base, oneccl, build_packages",
     ]

@@ -70,7 +70,7 @@ def test_a_users_own_combination_is_not_recorded(path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"tiny": {}}', '{"tiny": {"status": "perfect"}}'])
 def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"status\.json is not what \./inv dev check-matrix writes") as caught:
+    with pytest.raises(UsageError, match=r"status\.json was not written by \./inv dev check-matrix") as caught:
         status.of(ROW, path)
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""images/locks/<pin>.txt: read strictly, written only when everything resolved."""
+"""images/locks/<pin>.txt: read strictly, and written only if every package is resolved."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ PROVED = [row for row in parse.load().pins.values() if status.of(row).torch_sour
 @pytest.mark.parametrize(
     "pin", [row for row in PROVED if status.of(row).status is not Status.LISTED], ids=lambda pin: pin.name
 )
-def test_the_lock_of_every_proved_pin_is_there_and_holds_the_pins_packages(
-    pin: Pin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_proved_pin_has_a_lock_with_the_pins_packages(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     wheels = locks.read(pin)
     assert all(wheels[name].version == version for name, version in pin.packages.items())
@@ -77,7 +75,7 @@ def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
         pytest.param("<<<<<<< HEAD\n", "'<<<<<<< HEAD' is not 'name==version", id="conflict-marker"),
     ],
 )
-def test_a_lock_that_cannot_be_used_is_one_line_that_says_how_to_make_it(
+def test_an_unusable_lock_is_one_line_with_the_command_that_writes_it(
     lock_folder: Path, text: str | None, expected: str
 ) -> None:
     if text is not None:
@@ -90,7 +88,7 @@ def test_a_lock_that_cannot_be_used_is_one_line_that_says_how_to_make_it(
     assert caught.value.code == contract.USAGE_EXIT_CODE
 
 
-def test_a_lock_that_was_written_is_read_again(
+def test_a_lock_is_read_as_it_was_written(
     lock_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = [make_wheel(tmp_path / "links", "tiny_a", "1.0"), make_wheel(tmp_path / "links", "tiny_b", "2.0")]
@@ -146,7 +144,7 @@ OTHER_PYTHONS = [
 
 
 @pytest.mark.parametrize(("release", "expected"), OTHER_PYTHONS)
-def test_a_lock_for_another_python_has_what_its_markers_ask_for(
+def test_a_lock_for_another_python_has_the_packages_of_its_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: DebianRelease, expected: list[str]
 ) -> None:
     links = tmp_path / "links"
@@ -166,7 +164,9 @@ def test_a_lock_for_another_python_has_what_its_markers_ask_for(
     assert all(read[name].sha256 == hashlib.sha256(wheels[name].read_bytes()).hexdigest() for name in expected)
 
 
-def test_a_users_own_combination_is_locked_outside_of_the_project(lock_folder: Path, tmp_path: Path) -> None:
+def test_the_lock_of_a_users_own_combination_is_outside_of_the_repository(
+    lock_folder: Path, tmp_path: Path
+) -> None:
     own = make_pin({"tiny-a": "1.0"}).with_versions({"tiny-a": "1.1"})
     assert locks.path_of(own).parent == locks.OWN_LOCKS
     assert lock_folder not in locks.path_of(own).parents

@@ -1,4 +1,4 @@
-"""The wheel folder: exactly the lock's wheels, or one line that says why not and nothing partial."""
+"""The wheel folder: exactly the wheels of the lock, or one line with the cause and no partial file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WHEELS = ["tiny_a-1.0-py3-none-any.whl", "tiny_b-2.0-py3-none-any.whl"]
 
 @pytest.fixture(autouse=True)
 def no_pip_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what a test says: no index, no configuration and no proxy of this machine."""
+    """Only the settings of a test: no index, no configuration and no proxy of this machine."""
     for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -62,13 +62,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def silent_server() -> Iterator[socket.socket]:
-    """A server that accepts connections and never says a word."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
 
 def fails(place: Place) -> str:
-    """The one line of a fetch that fails and leaves nothing partial behind."""
+    """The message of a fetch that fails. Asserts that no partial file is left."""
     with pytest.raises(UsageError) as caught:
         fetch.fetch(place.pin, silent, place.fetched)
     assert caught.value.code == contract.USAGE_EXIT_CODE
@@ -78,7 +78,7 @@ def fails(place: Place) -> str:
     return str(caught.value)
 
 
-def test_a_fetch_gives_exactly_the_locks_wheels_and_a_second_one_does_nothing(
+def test_a_fetch_downloads_exactly_the_locks_wheels_and_a_second_fetch_does_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fetch.fetch(place.pin, silent, place.fetched) == place.fetched
@@ -103,7 +103,7 @@ def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> 
     assert (place.fetched / WHEELS[0]).read_bytes() == (place.served / WHEELS[0]).read_bytes()
 
 
-def test_a_file_with_a_wrong_hash_is_gone_even_if_it_cannot_be_fetched_again(
+def test_a_file_with_a_wrong_hash_is_deleted_even_if_it_cannot_be_fetched_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch.fetch(place.pin, silent, place.fetched)
@@ -113,14 +113,14 @@ def test_a_file_with_a_wrong_hash_is_gone_even_if_it_cannot_be_fetched_again(
     assert place.names() == WHEELS[1:]
 
 
-def test_a_wheel_that_is_served_with_a_wrong_hash_is_refused_and_nothing_is_kept(place: Place) -> None:
+def test_a_downloaded_wheel_with_a_wrong_hash_is_refused(place: Place) -> None:
     make_wheel(place.served, "tiny_b", "2.0", b"something else")
     message = fails(place)
-    assert message.startswith("fetching tiny-a, tiny-b for pin tiny: a wheel's sha256 is not the lock's")
+    assert message.startswith("fetching tiny-a, tiny-b for pin tiny: a wheel's sha256 differs from the lock")
     assert place.names() == []
 
 
-def test_what_a_killed_fetch_left_is_cleared_away(place: Place) -> None:
+def test_partial_files_of_a_killed_fetch_are_deleted(place: Place) -> None:
     partial = place.fetched.parent / ".partial-tiny-abc"
     partial.mkdir(parents=True)
     (partial / "half.whl").write_bytes(b"half")
@@ -128,7 +128,7 @@ def test_what_a_killed_fetch_left_is_cleared_away(place: Place) -> None:
     assert not partial.exists()
 
 
-def test_what_is_not_the_locks_is_removed_from_the_folder(place: Place) -> None:
+def test_files_that_are_not_in_the_lock_are_deleted(place: Place) -> None:
     place.fetched.mkdir(parents=True)
     (place.fetched / "notes.txt").write_text("mine")
     (place.fetched / "tiny_a-0.9-py3-none-any.whl").write_bytes(b"older")
@@ -139,7 +139,7 @@ def test_what_is_not_the_locks_is_removed_from_the_folder(place: Place) -> None:
     assert place.names() == WHEELS
 
 
-def test_a_version_that_the_lock_spells_in_its_own_way_is_the_same_version(
+def test_another_spelling_of_a_version_in_the_lock_is_the_same_version(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = locks.path_of(place.pin)
@@ -200,9 +200,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     argv = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        pytest.skip(
-            "needs the right to mount a tmpfs of 1 MB, as root outside of an unprivileged container has it"
-        )
+        pytest.skip("needs permission to mount a tmpfs of 1 MB: run as root outside of an unprivileged container")
     try:
         yield folder
     finally:
@@ -226,7 +224,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_partial_wheel(
     assert full.names() == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(place: Place, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_one_line(place: Place, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as caught:
         fetch.fetch(place.pin, silent, tmp_path / "file" / "tiny")

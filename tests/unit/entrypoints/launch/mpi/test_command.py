@@ -22,19 +22,19 @@ from tests.unit.entrypoints import ROOT
 
 def test_the_options_of_a_job() -> None:
     argv = ["--hosts=node-0,node-1", "--ranks-per-node=2", "--env=HF_TOKEN", "--", "train", "--bf16"]
-    made = command.parse(argv, {})
-    assert made.hosts == ("node-0", "node-1")
-    assert (made.ranks_per_node, made.variables, made.port) == (2, ("HF_TOKEN",), 2222)
-    assert made.command == ("train", "--bf16")
+    launch = command.parse(argv, {})
+    assert launch.hosts == ("node-0", "node-1")
+    assert (launch.ranks_per_node, launch.variables, launch.port) == (2, ("HF_TOKEN",), 2222)
+    assert launch.command == ("train", "--bf16")
 
 
 def test_the_defaults_are_a_kubernetes_mpijobs_variables(tmp_path: Path) -> None:
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("job-worker-0.job.default.svc:1\njob-worker-1.job.default.svc:1\n")
     environ = {"I_MPI_HYDRA_HOST_FILE": str(hostfile), "I_MPI_PERHOST": "3"}
-    made = command.parse(["--", "train"], environ)
-    assert made.hosts == ("job-worker-0.job.default.svc", "job-worker-1.job.default.svc")
-    assert made.ranks_per_node == 3
+    launch = command.parse(["--", "train"], environ)
+    assert launch.hosts == ("job-worker-0.job.default.svc", "job-worker-1.job.default.svc")
+    assert launch.ranks_per_node == 3
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_mpirun_passes_on_only_named_variables() -> None:
 
 
 def test_the_ranks_meet_on_the_first_host_unless_the_user_sets_another() -> None:
-    made = hydra.environ({"A": "b"}, ["node-0", "node-1"], Path("/run/ssh/config"))
-    assert (made["MASTER_ADDR"], made["MASTER_PORT"], made["A"]) == ("node-0", "29500", "b")
+    environ = hydra.environ({"A": "b"}, ["node-0", "node-1"], Path("/run/ssh/config"))
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"], environ["A"]) == ("node-0", "29500", "b")
     own = hydra.environ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2"}, ["node-0"], Path("/run/ssh/config"))
     assert (own["MASTER_ADDR"], own["MASTER_PORT"]) == ("10.0.0.1", "2")
 

@@ -71,15 +71,15 @@ class Watched:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Callable[[], Watched]]:
-    made: list[Watched] = []
+    watches: list[Watched] = []
 
     def begin() -> Watched:
-        made.append(Watched(tmp_path / "ranks"))
-        assert made[-1].event() == {"state": "ready"}
-        return made[-1]
+        watches.append(Watched(tmp_path / "ranks"))
+        assert watches[-1].event() == {"state": "ready"}
+        return watches[-1]
 
     yield begin
-    for watch in made:
+    for watch in watches:
         for member in watch.ranks:
             member.kill()
             member.wait()

@@ -1,4 +1,4 @@
-"""Which columns hold texts, labels, questions and answers, and what is refused in them."""
+"""Columns with texts, labels, questions and answers, and the errors for bad columns and rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import classification_rows as columns
-from entrypoints.train.data.tables import Table
+from entrypoints.train.data import classification_rows
+from entrypoints.train.data.splits import infer_task
+from entrypoints.train.data.tables import Table, parse_text_columns
 
 
 def table(**content: list[Any]) -> Table:
@@ -28,46 +29,50 @@ def table(**content: list[Any]) -> Table:
     ids=["glue-pair", "single", "first-two", "not-row-names", "not-numbers-in-csv", "not-numbers-in-json"],
 )
 def test_text_columns_follow_run_glue(content: dict[str, list[Any]], expected: tuple[str, ...]) -> None:
-    assert columns.labelled_texts(table(**content), "label", None).text_columns == expected
+    assert classification_rows.labelled_texts(table(**content), "label", None).text_columns == expected
 
 
-def test_labels_may_be_text_or_integers_and_come_out_as_names() -> None:
-    data = columns.labelled_texts(table(text=["a", "b", "c"], label=[1, "x", 2.0]), "label", None)
+def test_labels_may_be_texts_or_integers_and_become_names() -> None:
+    data = classification_rows.labelled_texts(table(text=["a", "b", "c"], label=[1, "x", 2.0]), "label", None)
     assert data.labels == ["1", "x", "2"]
 
 
 @pytest.mark.parametrize("labels", [["0", "0.5", "1.5"], ["1", "nan"], ["0.25"]])
-def test_a_csvs_numbers_with_fractions_are_no_classes(labels: list[str]) -> None:
+def test_fractions_in_a_csv_file_are_not_classes(labels: list[str]) -> None:
     found = next(label for label in labels if not label.isdigit())
     with pytest.raises(
         UsageError, match=f"holds the number {found}, expected classes .*: regression is not supported"
     ):
-        columns.labelled_texts(table(text=["a"] * len(labels), label=labels), "label", None)
+        classification_rows.labelled_texts(table(text=["a"] * len(labels), label=labels), "label", None)
 
 
 def test_a_name_that_looks_like_a_number_is_a_class_among_other_names() -> None:
-    data = columns.labelled_texts(table(text=["a", "b", "c"], label=["2.7", "3.1", "none"]), "label", None)
+    data = classification_rows.labelled_texts(
+        table(text=["a", "b", "c"], label=["2.7", "3.1", "none"]), "label", None
+    )
     assert data.labels == ["2.7", "3.1", "none"]
 
 
 def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
-    assert columns.label_names(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
-    assert columns.label_names(["b", "10", "a"]) == ["10", "a", "b"]
+    assert classification_rows.label_names(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
+    assert classification_rows.label_names(["b", "10", "a"]) == ["10", "a", "b"]
 
 
-def test_a_data_sets_own_order_of_labels_is_kept_so_that_f1_is_that_of_its_second_one() -> None:
+def test_the_order_of_a_data_sets_classes_is_kept() -> None:
     mrpc = ["not_equivalent", "equivalent"]
-    assert columns.in_order(["equivalent", "not_equivalent"], mrpc) == mrpc
-    assert columns.in_order(["equivalent"], mrpc) == mrpc  # with labels that the first rows do not have
-    assert columns.in_order(["neg", "pos"], []) == ["neg", "pos"]
-    assert columns.in_order(["neg", "pos"], mrpc) == ["neg", "pos"]
+    assert classification_rows.in_order(["equivalent", "not_equivalent"], mrpc) == mrpc
+    assert (
+        classification_rows.in_order(["equivalent"], mrpc) == mrpc
+    )  # with labels that the first rows do not have
+    assert classification_rows.in_order(["neg", "pos"], []) == ["neg", "pos"]
+    assert classification_rows.in_order(["neg", "pos"], mrpc) == ["neg", "pos"]
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         ({"text": ["a"]}, "no column 'label'"),
-        ({"label": ["1"], "score": ["2"]}, "no column of text beside 'label'"),
+        ({"label": ["1"], "score": ["2"]}, "no column of text besides 'label'"),
         ({"text": ["a", " "], "label": ["1", "0"]}, "1 of 2 rows have no text in column 'text', first in row 2"),
         ({"text": ["a", None], "label": ["1", "0"]}, "first in row 2"),
         ({"text": ["a", 7], "label": ["1", "0"]}, "row 2: column 'text' holds int 7"),
@@ -79,54 +84,54 @@ def test_a_data_sets_own_order_of_labels_is_kept_so_that_f1_is_that_of_its_secon
 )
 def test_a_bad_row_is_refused_with_its_number(content: dict[str, list[Any]], expected: str) -> None:
     with pytest.raises(UsageError) as raised:
-        columns.labelled_texts(table(**content), "label", None)
+        classification_rows.labelled_texts(table(**content), "label", None)
     assert expected in str(raised.value)
 
 
-def test_validation_labels_must_be_among_those_of_training() -> None:
-    data = columns.labelled_texts(table(text=["a"], label=["maybe"]), "label", None)
+def test_validation_labels_must_occur_in_the_training_data() -> None:
+    data = classification_rows.labelled_texts(table(text=["a"], label=["maybe"]), "label", None)
     with pytest.raises(UsageError, match="'maybe'"):
-        columns.check_known_labels(["no", "yes"], data)
-    columns.check_known_labels(["maybe", "no"], data)
+        classification_rows.check_known_labels(["no", "yes"], data)
+    classification_rows.check_known_labels(["maybe", "no"], data)
 
 
 def test_training_labels_must_be_classes() -> None:
-    one = columns.labelled_texts(table(text=["a", "b"], label=["1", "1"]), "label", None)
+    one = classification_rows.labelled_texts(table(text=["a", "b"], label=["1", "1"]), "label", None)
     with pytest.raises(UsageError, match="all 2 rows have the label '1'"):
-        columns.check_label_names(["1"], one)
+        classification_rows.check_label_names(["1"], one)
     names = [str(number) for number in range(30)]
-    many = columns.labelled_texts(table(text=["a"] * 30, label=names), "label", None)
+    many = classification_rows.labelled_texts(table(text=["a"] * 30, label=names), "label", None)
     with pytest.raises(UsageError, match="30 different labels in 30 rows"):
-        columns.check_label_names(names, many)
-    columns.check_label_names(["0", "1"], one)
+        classification_rows.check_label_names(names, many)
+    classification_rows.check_label_names(["0", "1"], one)
 
 
 def test_the_task_is_inferred_from_the_columns() -> None:
-    assert columns.infer_task(table(question=["q"], context=["c"], answers=[{}]), "label") == "question-answering"
-    assert columns.infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
-    assert columns.infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
+    assert infer_task(table(question=["q"], context=["c"], answers=[{}]), "label") == "question-answering"
+    assert infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
+    assert infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
     with pytest.raises(UsageError, match="has the columns 'text', 'topic'"):
-        columns.infer_task(table(text=["q"], topic=["c"]), "label")
+        infer_task(table(text=["q"], topic=["c"]), "label")
 
 
 def test_text_column_names_are_one_or_two() -> None:
-    assert columns.parse_text_columns("a, b") == ("a", "b")
-    assert columns.parse_text_columns(None) is None
+    assert parse_text_columns("a, b") == ("a", "b")
+    assert parse_text_columns(None) is None
     for value in ("", "a,b,c"):
         with pytest.raises(UsageError, match="expected one or two"):
-            columns.parse_text_columns(value)
+            parse_text_columns(value)
 
 
 def question(answers: Any, **more: list[Any]) -> Table:
     return table(question=["where?"], context=["tom lives in paris"], answers=[answers], **more)
 
 
-def test_answers_are_read_in_both_forms() -> None:
+def test_answers_are_read_in_both_formats() -> None:
     for answers in (
         {"text": ["paris"], "answer_start": [13]},
         [{"text": "paris", "answer_start": 13}],
     ):
-        item = columns.questions(question(answers), with_negative=False).items[0]
+        item = classification_rows.questions(question(answers), with_negative=False).items[0]
         assert (item.answers, item.starts) == (("paris",), (13,))
 
 
@@ -141,16 +146,16 @@ def test_answers_are_read_in_both_forms() -> None:
     ],
     ids=str,
 )
-def test_answers_of_another_form_are_refused(answers: Any) -> None:
+def test_answers_in_another_format_are_refused(answers: Any) -> None:
     with pytest.raises(UsageError, match="row 1: column 'answers' holds"):
-        columns.questions(question(answers), with_negative=True)
+        classification_rows.questions(question(answers), with_negative=True)
 
 
 def test_a_question_without_an_answer_needs_the_flag() -> None:
     none: dict[str, list[Any]] = {"text": [], "answer_start": []}
     with pytest.raises(UsageError, match="--version_2_with_negative"):
-        columns.questions(question(none), with_negative=False)
-    assert columns.questions(question(none), with_negative=True).items[0].answers == ()
+        classification_rows.questions(question(none), with_negative=False)
+    assert classification_rows.questions(question(none), with_negative=True).items[0].answers == ()
 
 
 def test_a_training_answer_that_is_not_at_its_offset_is_left_out() -> None:
@@ -159,16 +164,18 @@ def test_a_training_answer_that_is_not_at_its_offset_is_left_out() -> None:
         context=["tom lives in paris"] * 2,
         answers=[{"text": ["paris"], "answer_start": [start]} for start in (13, 12)],
     )
-    kept, left_out = columns.trainable(columns.questions(rows, with_negative=False))
+    kept, left_out = classification_rows.trainable(classification_rows.questions(rows, with_negative=False))
     assert (len(kept), left_out) == (1, 1)
-    wrong = columns.questions(question({"text": ["paris"], "answer_start": [0]}), with_negative=False)
+    wrong = classification_rows.questions(question({"text": ["paris"], "answer_start": [0]}), with_negative=False)
     with pytest.raises(UsageError, match="no answer is found at its answer_start"):
-        columns.trainable(wrong)
+        classification_rows.trainable(wrong)
 
 
-def test_the_digest_tells_rows_apart() -> None:
+def test_different_rows_have_different_digests() -> None:
     def digest(*texts: str) -> str:
-        return columns.labelled_texts(table(text=list(texts), label=["1"] * len(texts)), "label", None).digest()
+        return classification_rows.labelled_texts(
+            table(text=list(texts), label=["1"] * len(texts)), "label", None
+        ).digest()
 
     assert digest("ab", "c") == digest("ab", "c")
     assert len({digest("ab", "c"), digest("a", "bc"), digest("c", "ab"), digest("ab")}) == 4

@@ -1,16 +1,15 @@
-"""Rows for language models, the spans that the assistant says, and how rows are packed."""
+"""Rows for language models, and the errors for bad rows."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import classification_rows, language_rows
+from entrypoints.train.data import language_rows
+from entrypoints.train.data.splits import infer_task
 from entrypoints.train.data.tables import Table
-from entrypoints.train.tasks import chat, packing
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
@@ -30,15 +29,13 @@ def table(**content: list[Any]) -> Table:
     ],
     ids=["messages", "completion", "tags", "own tag column", "text called tokens"],
 )
-def test_the_task_is_inferred_where_the_columns_leave_no_doubt(
-    content: dict[str, list[Any]], expected: str
-) -> None:
-    assert classification_rows.infer_task(table(**content), "label") == expected
+def test_the_task_is_inferred_from_unambiguous_columns(content: dict[str, list[Any]], expected: str) -> None:
+    assert infer_task(table(**content), "label") == expected
 
 
-def test_texts_alone_may_be_for_either_task_so_it_has_to_be_named() -> None:
+def test_texts_without_labels_need_a_task() -> None:
     with pytest.raises(UsageError, match="write --task text-generation or --task fill-mask"):
-        classification_rows.infer_task(table(text=["a"]), "label")
+        infer_task(table(text=["a"]), "label")
 
 
 @pytest.mark.parametrize(
@@ -68,78 +65,17 @@ def test_a_bad_row_is_named(content: dict[str, list[Any]], expected: str) -> Non
         ({"tokens": [["a"]], "topic": [["O"]]}, "token-classification needs 'tokens'"),
     ],
 )
-def test_words_and_tags_must_go_together(content: dict[str, list[Any]], expected: str) -> None:
+def test_every_word_needs_a_tag(content: dict[str, list[Any]], expected: str) -> None:
     with pytest.raises(UsageError) as raised:
         language_rows.tagged_words(table(**content), "label")
     assert expected in str(raised.value)
 
 
-def test_a_text_column_can_be_named_and_empty_rows_are_left_out() -> None:
+def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
     found = language_rows.documents(table(messages=[[USER], [USER]], body=["a", None]), "body")
     assert (found.kind, found.items) == (language_rows.Kind.TEXT, ["a"])
 
 
-def test_other_rows_have_another_digest() -> None:
+def test_different_rows_have_different_digests() -> None:
     first, second = (language_rows.documents(table(messages=[[USER, other]]), None) for other in (USER, ANSWER))
     assert first.digest() != second.digest()
-
-
-class Tokenizer:
-    """A chat template: `u:a|b:b|`. `forgets`: earlier answers are rendered without their first letter."""
-
-    chat_template = "given"
-
-    def __init__(self, forgets: bool = False) -> None:
-        self._forgets = forgets
-
-    def apply_chat_template(self, messages: list[Any], tokenize: bool, add_generation_prompt: bool) -> str:
-        parts = []
-        for number, message in enumerate(messages):
-            earlier = self._forgets and message["role"] == "assistant" and number < len(messages) - 1
-            parts.append(f"{message['role'][0]}:{message['content'][1 if earlier else 0 :]}|")
-        return "".join(parts) + ("a:" if add_generation_prompt else "")
-
-
-def said(tokenizer: Tokenizer, messages: list[dict[str, str]], first: int = 0) -> list[str]:
-    text, spans = chat.spoken(tokenizer, messages, first)
-    return [text[begin:end] for begin, end in spans]
-
-
-def test_the_assistants_turns_are_learnt_with_their_ends_and_nothing_else() -> None:
-    talk = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
-    assert said(Tokenizer(), talk) == ["b|", "cc|"]
-    assert said(Tokenizer(), talk, first=2) == ["cc|"]
-    assert said(Tokenizer(), [USER]) == []
-
-
-def test_a_turn_that_the_template_renders_otherwise_later_on_is_not_learnt() -> None:
-    talk = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
-    assert said(Tokenizer(forgets=True), talk) == ["cc|"]
-
-
-def test_a_tokenizer_without_a_template_is_refused_or_given_one(tmp_path: Any) -> None:
-    tokenizer = Tokenizer()
-    tokenizer.chat_template = ""
-    with pytest.raises(UsageError, match="no chat template"):
-        chat.set_template(tokenizer, None)
-    (tmp_path / "chat.jinja").write_text("{{ messages }}")
-    chat.set_template(tokenizer, str(tmp_path / "chat.jinja"))
-    assert tokenizer.chat_template == "{{ messages }}"
-
-
-def test_every_row_is_packed_once_and_no_bin_is_too_full() -> None:
-    chance = random.Random(3)  # noqa: S311 - lengths, not secrets
-    lengths = [chance.randint(1, 64) for _ in range(500)]
-    found = packing.bins(lengths, 64)
-    assert sorted(row for rows in found for row in rows) == list(range(500))
-    sums = [sum(lengths[row] for row in rows) for rows in found]
-    assert max(sums) <= 64
-    assert len(found) <= 1.05 * -(-sum(lengths) // 64)  # random lengths pack nearly without room
-    assert found == packing.bins(lengths, 64)
-
-
-def test_rows_are_packed_by_hand() -> None:
-    assert packing.bins([3, 5, 2, 6], 8) == [[3, 2], [1, 0]]
-    assert packing.bins([], 8) == []
-    with pytest.raises(ValueError, match="row 0 has 9 tokens"):
-        packing.bins([9], 8)

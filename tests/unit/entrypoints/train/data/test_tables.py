@@ -1,4 +1,4 @@
-"""Data files of every format, whole and broken."""
+"""Data files of every format, valid and broken."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content:
     assert read(write(tmp_path, name, content)).columns == ROWS
 
 
-def test_squads_release_format_becomes_a_row_for_each_question(tmp_path: Path) -> None:
+def test_squads_format_becomes_one_row_per_question(tmp_path: Path) -> None:
     table = read(write(tmp_path, "train-v2.0.json", json.dumps(SQUAD)))
     assert table.rows == 2
     assert table.columns["context"] == ["tom lives in paris"] * 2
@@ -63,7 +63,7 @@ def test_squads_release_format_becomes_a_row_for_each_question(tmp_path: Path) -
     assert table.columns["id"] == ["1", "2"]
 
 
-def test_a_key_that_only_some_json_rows_have_is_missing_in_the_others(tmp_path: Path) -> None:
+def test_a_key_that_only_some_json_rows_have_is_none_in_other_rows(tmp_path: Path) -> None:
     table = read(write(tmp_path, "x.jsonl", '{"a": 1}\n{"a": 2, "b": 3}\n'))
     assert table.columns == {"a": [1, 2], "b": [None, 3]}
 
@@ -92,7 +92,7 @@ def test_first_cuts_every_column() -> None:
         ("x.jsonl", '{"text": "a"}\n{"text"\n', "line 2 column"),
         ("x.json", "3", "expected a list of objects"),
         ("x.json", "[[1]]", "row 1: found list, expected an object"),
-        ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's form"),
+        ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's format"),
         ("x.doc", "a", "suffix '.doc' is unknown"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(
     assert "\n" not in str(raised.value)
 
 
-def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
     with pytest.raises(UsageError, match="byte 14 is not UTF-8"):
@@ -115,7 +115,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path: Path) ->
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="found nothing there"):
+    with pytest.raises(UsageError, match="does not exist"):
         read(tmp_path / "none.csv")
-    with pytest.raises(UsageError, match="found a folder there"):
+    with pytest.raises(UsageError, match="is a folder, expected a file"):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""A config file means what the same words mean on a command line, and its errors name the line."""
+"""A config file has the same meaning as flags on the command line, and its errors name the line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError
 from entrypoints.rank import start
-from entrypoints.train.flags import old_flags
+from entrypoints.train.flags import arguments
 
 
 def written(folder: Path, text: str) -> str:
@@ -39,7 +39,7 @@ def argv(folder: Path, text: str) -> list[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_value_is_the_word_that_stands_there(tmp_path: Path, line: str, expected: list[str]) -> None:
+def test_values_are_taken_literally(tmp_path: Path, line: str, expected: list[str]) -> None:
     assert argv(tmp_path, line) == expected
 
 
@@ -48,7 +48,7 @@ def test_a_value_is_the_word_that_stands_there(tmp_path: Path, line: str, expect
     ["no", "null", "a: b", "5e-5", "", "é", "two\nlines", 5e-5, True, 3, '{"a": 1}'],
     ids=repr,
 )
-def test_what_is_printed_is_read_back(tmp_path: Path, value: Any) -> None:
+def test_printed_values_are_read_back(tmp_path: Path, value: Any) -> None:
     line = config_files.dump("key", value)
     assert "\n" not in line
     words = argv(tmp_path, line)
@@ -70,32 +70,32 @@ def test_what_is_printed_is_read_back(tmp_path: Path, value: Any) -> None:
     ],
     ids=["broken", "list", "twice", "nested", "odd key", "date"],
 )
-def test_a_bad_file_is_answered_with_the_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_the_error_for_a_bad_file_names_the_line(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(UsageError) as raised:
         config_files.read(written(tmp_path, text))
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_the_error_for_a_missing_file_names_it() -> None:
     with pytest.raises(UsageError, match=r"'/none\.yaml' cannot be read"):
         config_files.read("/none.yaml")
 
 
-def test_only_what_stands_before_the_flags_is_a_config_file() -> None:
+def test_only_the_first_argument_can_be_a_config_file() -> None:
     assert config_files.split(["a.yaml", "--seed", "1"]) == ("a.yaml", ["--seed", "1"])
     assert config_files.split(["--fsdp_config", "a.json"]) == (None, ["--fsdp_config", "a.json"])
     assert config_files.split([]) == (None, [])
 
 
-def test_a_wrong_key_is_answered_with_the_nearest_right_one() -> None:
-    assert old_flags.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith(
+def test_the_error_for_an_unknown_key_names_the_nearest_key() -> None:
+    assert arguments.unknown_key("max_seq_lenght", ["max_seq_length", "seed"]).endswith(
         "did you mean max_seq_length?"
     )
-    assert "train --help" in old_flags.unknown_key("zzz", ["max_seq_length", "seed"])
+    assert "train --help" in arguments.unknown_key("zzz", ["max_seq_length", "seed"])
 
 
-def test_the_process_group_that_a_file_names_is_known_before_the_rank_starts(tmp_path: Path) -> None:
+def test_the_backend_in_a_file_is_known_before_the_rank_starts(tmp_path: Path) -> None:
     file = written(tmp_path, "seed: 1\nbackend: gloo\n")
     assert start.named_backend(["train", file]) == "gloo"
     assert start.named_backend(["train", file, "--backend", "ccl"]) == "ccl"

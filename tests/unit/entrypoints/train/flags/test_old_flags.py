@@ -1,12 +1,12 @@
-"""Flags of old guides and typing errors each get one line that says what to write."""
+"""Flags of old guides and misspelled flags each get one line with the right flag."""
 
 from __future__ import annotations
 
 import pytest
 
-from entrypoints.adapt import flags as arguments
+from entrypoints.adapt import training_arguments
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags import old_flags
+from entrypoints.train.flags import arguments, old_flags
 
 # The release that the default pin has: what it knows of the old flags.
 KNOWN = frozenset({"fp16", "fp16_full_eval", "auto_find_batch_size", "local_rank", "ddp_backend", "deepspeed"})
@@ -16,7 +16,7 @@ KNOWN |= {"overwrite_output_dir"}  # this trainer's own
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        # The guides' own.
+        # From the guides.
         ("--no_cuda --bf16", "--use_cpu=true --bf16"),
         ("--no_cuda True --ddp_backend ccl", "--use_cpu=True --backend=ccl"),
         ("--xpu_backend ccl --seed 3", "--backend=ccl --seed 3"),
@@ -26,7 +26,7 @@ KNOWN |= {"overwrite_output_dir"}  # this trainer's own
         ("--task_name mrpc", "--dataset_config_name=mrpc --dataset_name=nyu-mll/glue"),
         ("--overwrite_output_dir True", "--overwrite_output_dir True"),
         ("--local_rank -1", ""),
-        # Others of their time.
+        # Other flags of that time.
         ("--evaluation_strategy epoch", "--eval_strategy=epoch"),
         ("--per_gpu_train_batch_size 4", "--per_device_train_batch_size=4"),
         ("--warmup_ratio 0.1", "--warmup_steps=0.1"),
@@ -39,7 +39,7 @@ KNOWN |= {"overwrite_output_dir"}  # this trainer's own
         ("--max_length 64", "--max_seq_length=64"),
     ],
 )
-def test_a_flag_of_an_old_guide_is_understood_with_one_note(given: str, expected: str) -> None:
+def test_an_old_flag_is_replaced_with_one_note(given: str, expected: str) -> None:
     cleaned = old_flags.clean(given.split(), known=KNOWN)
     assert cleaned.argv == expected.split()
     changed = [word for word in given.split() if word.startswith("--") and word not in expected.split()]
@@ -47,13 +47,13 @@ def test_a_flag_of_an_old_guide_is_understood_with_one_note(given: str, expected
     assert not any("\n" in note or "None" in note for note in cleaned.notes)
 
 
-def test_every_old_flag_that_run_adapts_is_one_that_train_answers() -> None:
-    adapted = {one.name for one in arguments.ADAPTATIONS}
-    assert adapted <= {name.replace("_", "-") for name in old_flags.ANSWERED}
+def test_train_handles_every_old_flag_that_run_adapts() -> None:
+    adapted = {one.name for one in training_arguments.ADAPTATIONS}
+    assert adapted <= {name.replace("_", "-") for name in old_flags.HANDLED}
     assert {"no-cuda", "ddp-backend"} <= adapted
 
 
-def test_what_is_given_by_its_own_name_wins() -> None:
+def test_the_replacement_of_an_old_flag_takes_precedence() -> None:
     cleaned = old_flags.clean(["--ddp_backend", "gloo", "--backend", "ccl", "--fp16", "--bf16", "False"])
     assert cleaned.argv == ["--backend", "ccl", "--bf16", "False"]
     assert cleaned.notes == [
@@ -62,7 +62,7 @@ def test_what_is_given_by_its_own_name_wins() -> None:
     ]
 
 
-def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> None:
+def test_logging_dir_becomes_tensorboards_variable_unless_it_is_set() -> None:
     cleaned = old_flags.clean(["--logging_dir", "/logs"])
     assert cleaned.notes == [
         "--logging_dir has become the variable TENSORBOARD_LOGGING_DIR: it names tensorboard's folder"
@@ -75,24 +75,24 @@ def test_the_folder_of_tensorboard_becomes_its_variable_unless_that_is_set() -> 
 @pytest.mark.parametrize(
     ("argv", "advice"),
     [
-        (["--deepspeed", "x.json"], "drop it"),
-        (["--remove_unused_columns", "False"], "drop it"),
+        (["--deepspeed", "x.json"], "remove it"),
+        (["--remove_unused_columns", "False"], "remove it"),
         (["--task_name", "ner"], "expected a GLUE task"),
     ],
 )
-def test_what_has_no_equivalent_is_answered_with_what_to_write(argv: list[str], advice: str) -> None:
+def test_a_flag_without_an_equivalent_is_refused_with_the_fix(argv: list[str], advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
         old_flags.clean(["--bf16", *argv], known=KNOWN)
 
 
-def test_ipex_is_a_flag_where_image_and_release_have_it() -> None:
+def test_use_ipex_is_kept_if_image_and_release_support_it() -> None:
     known = frozenset({"use_ipex"})
     assert old_flags.clean(["--use_ipex"], has_ipex=True, known=known).argv == ["--use_ipex"]
     assert old_flags.clean(["--use_ipex"], has_ipex=False, known=known).argv == []
     assert old_flags.clean(["--use_ipex"], has_ipex=True).argv == []
 
 
-def test_a_release_keeps_what_its_own_flags_mean() -> None:
+def test_flags_that_a_release_supports_are_kept() -> None:
     for argv in (["--warmup_ratio", "0.1"], ["--group_by_length"], ["--logging_dir", "/x"]):
         assert (
             old_flags.clean(argv, known=frozenset({"warmup_ratio", "group_by_length", "logging_dir"})).argv == argv
@@ -100,12 +100,12 @@ def test_a_release_keeps_what_its_own_flags_mean() -> None:
 
 
 @pytest.mark.parametrize("argv", [["--use_cpu", "False"], ["--no_cuda=0"]], ids=" ".join)
-def test_asking_for_something_else_than_cpus_is_refused(argv: list[str]) -> None:
+def test_other_devices_than_cpus_are_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError, match="CPUs only"):
         old_flags.clean(argv)
 
 
-def test_other_flags_and_their_values_pass_untouched() -> None:
+def test_other_flags_and_their_values_are_not_changed() -> None:
     argv = ["--learning_rate", "-1e-5", "--output_dir=/x", "--", "y"]
     assert old_flags.clean(argv).argv == argv
 
@@ -115,9 +115,9 @@ def test_other_flags_and_their_values_pass_untouched() -> None:
     [
         ("--max_seq_lenght", "did you mean --max_seq_length?"),
         ("--learning-rat=3", "did you mean --learning_rate?"),
-        ("--zzz", "unknown flag --zzz: train --help"),
-        ("stray", "found 'stray' where a --flag was expected, or before them all a config file"),
+        ("--zzz", "unknown flag --zzz: run train --help"),
+        ("stray", "unexpected argument 'stray', expected a --flag"),
     ],
 )
-def test_an_unknown_flag_is_answered_with_the_nearest_known_one(argument: str, expected: str) -> None:
-    assert expected in str(old_flags.unknown(argument, ["max_seq_length", "learning_rate", "output_dir"]))
+def test_the_error_for_an_unknown_flag_names_the_nearest_flag(argument: str, expected: str) -> None:
+    assert expected in str(arguments.unknown(argument, ["max_seq_length", "learning_rate", "output_dir"]))

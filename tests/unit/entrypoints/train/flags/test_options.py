@@ -1,4 +1,4 @@
-"""What --fsdp, --torch_compile and an adapter's folder ask for, before anything heavy is imported."""
+"""--fsdp, --torch_compile, and the folders of adapters."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train import main
 from entrypoints.train.flags import unsupported
 from entrypoints.train.model import adapters
-from entrypoints.train.output import folder as output
+from entrypoints.train.output import checkpoints
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(None, False), ("", False), ("false", False), (True, True), ("true", True), ("full_shard", True)],
 )
-def test_fsdp_is_asked_for_or_not(value: Any, expected: bool) -> None:
+def test_values_of_fsdp(value: Any, expected: bool) -> None:
     assert unsupported.wants_sharding(value) is expected
 
 
 @pytest.mark.parametrize("value", ["shard_grad_op", "full_shard offload", "hybrid_shard"])
-def test_other_ways_of_sharding_are_refused(value: str) -> None:
+def test_other_kinds_of_sharding_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match="expected full_shard"):
         unsupported.wants_sharding(value)
 
 
 @pytest.mark.parametrize("version", [None, "4.41.0", "4.46.3", "5.23.0", "6.0.0rc1"])
-def test_the_trainer_takes_every_transformers_that_it_can(version: str | None) -> None:
+def test_supported_releases_of_transformers_are_accepted(version: str | None) -> None:
     main.check_release(version)
 
 
 @pytest.mark.parametrize("version", ["4.24.0", "4.40.2"])
-def test_an_older_transformers_is_refused_with_what_to_do(version: str) -> None:
-    with pytest.raises(UsageError, match=f"needs transformers 4.41.0 or newer, this image has {version}: take"):
+def test_an_older_transformers_is_refused_with_the_fix(version: str) -> None:
+    with pytest.raises(UsageError, match=f"needs transformers 4.41.0 or newer, this image has {version}: use"):
         main.check_release(version)
 
 
-def test_a_compilation_without_a_compiler_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/compiler")
     for asked in (
         {"torch_compile": True},
@@ -59,7 +59,7 @@ def adapter(folder: Path, content: str) -> Path:
     return folder
 
 
-def test_an_adapter_names_its_model(tmp_path: Path) -> None:
+def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
     config = json.dumps({"base_model_name_or_path": "/model"})
     assert adapters.base_of(str(adapter(tmp_path / "a", config))) == "/model"
     assert adapters.base_of(str(tmp_path)) is None
@@ -68,12 +68,12 @@ def test_an_adapter_names_its_model(tmp_path: Path) -> None:
             adapters.base_of(str(adapter(tmp_path / str(number), content)))
 
 
-def test_a_checkpoint_of_an_adapter_is_not_one_of_a_whole_model(tmp_path: Path) -> None:
+def test_checkpoints_of_adapters_and_of_full_models_are_not_mixed(tmp_path: Path) -> None:
     path = adapter(tmp_path / "checkpoint-3", "{}")
     assert adapters.is_adapter(path)
     with pytest.raises(UsageError, match="found an adapter, expected a full model"):
-        output.check_same_model(path, {}, adapter=False)
-    output.check_same_model(path, {}, adapter=True)
+        checkpoints.check_same_model(path, {}, adapter=False)
+    checkpoints.check_same_model(path, {}, adapter=True)
     (tmp_path / "checkpoint-4").mkdir()
     with pytest.raises(UsageError, match="found a full model, expected an adapter"):
-        output.check_same_model(tmp_path / "checkpoint-4", {}, adapter=True)
+        checkpoints.check_same_model(tmp_path / "checkpoint-4", {}, adapter=True)

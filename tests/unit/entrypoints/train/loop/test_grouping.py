@@ -1,4 +1,4 @@
-"""Rows of like length share a step; every row is there once; the longest come first."""
+"""Rows of similar length share a step; every row occurs once; the longest rows come first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def padded(lengths: list[int], rows: list[int], together: int) -> int:
 
 
 @pytest.mark.parametrize("together", [8, 16, 24, 2000])
-def test_every_row_is_there_once_and_the_longest_comes_first(together: int) -> None:
+def test_every_row_occurs_once_and_the_longest_comes_first(together: int) -> None:
     rows = order(LENGTHS, together, seed=1, epoch=0)
     assert sorted(rows) == list(range(1000))
     assert LENGTHS[rows[0]] == max(LENGTHS)
 
 
-def test_hardly_any_padding_is_left() -> None:
+def test_grouping_removes_nearly_all_padding() -> None:
     useful = sum(LENGTHS)
     assert padded(LENGTHS, order(LENGTHS, 8, seed=1, epoch=0), 8) < 1.05 * useful
     assert padded(LENGTHS, list(range(1000)), 8) > 1.5 * useful
@@ -37,7 +37,7 @@ def test_epochs_and_seeds_differ_and_ranks_do_not() -> None:
     assert first != order(LENGTHS, 8, seed=2, epoch=0)
 
 
-def test_a_step_that_is_not_full_is_last() -> None:
+def test_an_incomplete_step_is_last() -> None:
     rows = order(LENGTHS[:21], 8, seed=1, epoch=0)
     assert max(LENGTHS[row] for row in rows[16:]) <= min(LENGTHS[row] for row in rows[:16])
     assert order([], 8, seed=1, epoch=0) == []

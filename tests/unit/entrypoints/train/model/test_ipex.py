@@ -1,4 +1,4 @@
-"""IPEX, in the images that have it: what it packed learns in a process group, by the accelerate of the row."""
+"""Layers that IPEX packed learn in a process group. Runs only in images with IPEX."""
 
 from __future__ import annotations
 

@@ -1,16 +1,22 @@
-"""A checkpoint that was only half written is never resumed from."""
+"""Checkpoints are published atomically, incomplete ones are skipped, and the last complete one is never
+deleted."""
 
 from __future__ import annotations
 
 import json
+import signal
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.train.output import checkpoints
+from entrypoints.train.output import folder as output
 
 
 def safetensors(path: Path, size: int = 16) -> None:
@@ -19,7 +25,7 @@ def safetensors(path: Path, size: int = 16) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
 
 
-def whole(folder: Path, step: int) -> Path:
+def complete(folder: Path, step: int) -> Path:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     safetensors(path / "model.safetensors")
@@ -28,6 +34,10 @@ def whole(folder: Path, step: int) -> Path:
             archive.writestr("data", b"0" * 100)
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path
+
+
+def incomplete(folder: Path, step: int) -> None:
+    (complete(folder, step) / "trainer_state.json").unlink()
 
 
 def cut(path: Path, size: int = -1) -> None:
@@ -51,27 +61,25 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 }
 
 
-def test_the_last_whole_checkpoint_is_found_by_its_number(tmp_path: Path) -> None:
+def test_the_last_complete_checkpoint_is_found_by_its_number(tmp_path: Path) -> None:
     for step in (2, 10, 9):
-        whole(tmp_path, step)
+        complete(tmp_path, step)
     (tmp_path / "checkpoint-x").mkdir()
-    assert checkpoints.last_whole(tmp_path) == (tmp_path / "checkpoint-10", [])
+    assert checkpoints.last_complete(tmp_path) == (tmp_path / "checkpoint-10", [])
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    older = whole(tmp_path, 2)
-    damage(whole(tmp_path, 4))
-    found, notes = checkpoints.last_whole(tmp_path)
+def test_a_damaged_checkpoint_is_skipped_for_an_older_one(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    older = complete(tmp_path, 2)
+    damage(complete(tmp_path, 4))
+    found, notes = checkpoints.last_complete(tmp_path)
     assert found == older
     assert len(notes) == 1
-    assert notes[0].startswith("checkpoint-4 is passed over:")
+    assert notes[0].startswith("checkpoint-4 is skipped:")
 
 
-def test_sharded_weights_are_whole_if_every_shard_is(tmp_path: Path) -> None:
-    path = whole(tmp_path, 2)
+def test_sharded_weights_are_complete_if_every_shard_is(tmp_path: Path) -> None:
+    path = complete(tmp_path, 2)
     (path / "model.safetensors").unlink()
     for name in ("a.safetensors", "b.safetensors"):
         safetensors(path / name)
@@ -79,7 +87,112 @@ def test_sharded_weights_are_whole_if_every_shard_is(tmp_path: Path) -> None:
     assert checkpoints.fault(path) is None
 
 
-def test_there_may_be_no_checkpoint_and_no_folder(tmp_path: Path) -> None:
-    assert checkpoints.last_whole(tmp_path) == (None, [])
-    assert checkpoints.last_whole(tmp_path / "none") == (None, [])
-    assert checkpoints.fault(tmp_path / "none") == "there is no such folder"
+def test_a_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
+    assert checkpoints.last_complete(tmp_path) == (None, [])
+    assert checkpoints.last_complete(tmp_path / "none") == (None, [])
+    assert checkpoints.fault(tmp_path / "none") == "the folder does not exist"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
+    complete(checkpoints.staging_folder(tmp_path), 10)
+    assert checkpoints.all_in(tmp_path) == []
+    checkpoints.publish(tmp_path, "checkpoint-10")
+    assert names(tmp_path) == ["checkpoint-10"]
+    assert checkpoints.fault(tmp_path / "checkpoint-10") is None
+
+
+def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
+    incomplete(tmp_path, 10)
+    complete(checkpoints.staging_folder(tmp_path), 10)
+    checkpoints.publish(tmp_path, "checkpoint-10")
+    assert checkpoints.last_complete(tmp_path) == (tmp_path / "checkpoint-10", [])
+
+
+# Publishes a checkpoint, and kills itself before its Nth change of a folder, if there are that many.
+KILLED = """
+import os, pathlib, signal, sys
+from entrypoints.train.output import checkpoints
+output, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+def kill(event, _):
+    global left
+    if event in ("os.rename", "os.remove", "os.rmdir"):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+checkpoints.publish(output, "checkpoint-10")
+checkpoints.rotate(output, 1, None)
+"""
+
+
+def test_a_kill_at_any_moment_of_publishing_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
+    """With save_total_limit 1, a step that is saved again is the only checkpoint."""
+    code, moment = -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        folder = tmp_path / str(moment)
+        complete(folder, 10)
+        complete(checkpoints.staging_folder(folder), 10)
+        argv = [sys.executable, "-c", KILLED, str(folder), str(moment)]
+        code = subprocess.run(argv, check=False, timeout=60).returncode
+        start = output.choose_start(folder, "true", overwrite=False)
+        assert start.checkpoint == folder / "checkpoint-10", (moment, names(folder))
+        output.prepare(folder, start)
+        assert names(folder) == ["checkpoint-10"]
+        moment += 1
+    assert code == 0
+    assert moment > 3
+
+
+def test_incomplete_checkpoints_of_an_earlier_process_are_deleted_at_the_next_start(tmp_path: Path) -> None:
+    incomplete(checkpoints.staging_folder(tmp_path), 10)
+    output.prepare(tmp_path)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "kept"),
+    [
+        (None, None, [5, 10, 15, 20]),
+        (0, None, [5, 10, 15, 20]),
+        (2, None, [15, 20]),
+        (1, None, [20]),
+        (2, 5, [5, 20]),
+        (1, 10, [10, 20]),
+    ],
+)
+def test_the_oldest_beyond_the_limit_are_deleted_but_not_the_best(
+    tmp_path: Path, limit: int | None, best: int | None, kept: list[int]
+) -> None:
+    for step in (5, 10, 15, 20):
+        complete(tmp_path, step)
+    checkpoints.rotate(tmp_path, limit, str(tmp_path / f"checkpoint-{best}") if best else None)
+    assert sorted(map(checkpoints.step_of, tmp_path.iterdir())) == kept
+
+
+def test_the_only_complete_checkpoint_is_kept_although_newer_ones_exist(tmp_path: Path) -> None:
+    complete(tmp_path, 5)
+    incomplete(tmp_path, 10)
+    incomplete(tmp_path, 15)
+    checkpoints.rotate(tmp_path, 1, None)
+    assert checkpoints.last_complete(tmp_path)[0] == tmp_path / "checkpoint-5"
+
+
+def test_the_error_of_a_full_disk_names_the_rank_its_node_and_the_checkpoint_to_resume_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(tmp_path, 10)
+    incomplete(checkpoints.staging_folder(tmp_path), 20)
+    monkeypatch.setattr(checkpoints, "_FULL_BYTES", 1 << 62)
+    error = checkpoints.full_disk_error(tmp_path, 20, RuntimeError("write failed"))
+    assert isinstance(error, UsageError)
+    for text in ("rank 0 on ", "is full", "step 20 (write failed)", "resume from checkpoint-10"):
+        assert text in str(error)
+    assert names(tmp_path) == ["checkpoint-10"]
+
+
+def test_another_failure_is_not_reported_as_a_full_disk(tmp_path: Path) -> None:
+    assert checkpoints.full_disk_error(tmp_path, 20, RuntimeError("something else")) is None

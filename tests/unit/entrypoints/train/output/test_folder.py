@@ -1,4 +1,4 @@
-"""Where a run begins, and when its output folder is refused."""
+"""Where a run starts, and when its output folder is refused."""
 
 from __future__ import annotations
 
@@ -10,83 +10,83 @@ import pytest
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.output import checkpoints
 from entrypoints.train.output import folder as output
-from entrypoints.train.output import result
-from tests.unit.entrypoints.train.output.test_checkpoints import cut, whole
+from tests.unit.entrypoints.train.output.test_checkpoints import complete, cut
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder beside the name of its job."""
+    """The files of a folder, without the names of its job."""
     return sorted(path.name for path in folder.iterdir() if path.name != "_job")
 
 
-def test_an_empty_or_missing_folder_begins_at_the_pretrained_model(tmp_path: Path) -> None:
+def test_an_empty_or_missing_folder_starts_at_the_pretrained_model(tmp_path: Path) -> None:
     assert output.choose_start(tmp_path, None, overwrite=False).checkpoint is None
     assert output.choose_start(tmp_path / "none", "false", overwrite=False).checkpoint is None
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed_or_overwritten(tmp_path: Path) -> None:
-    checkpoint = whole(tmp_path, 3)
+    checkpoint = complete(tmp_path, 3)
     with pytest.raises(UsageError, match="holds an earlier run"):
         output.choose_start(tmp_path, None, overwrite=False)
     assert output.choose_start(tmp_path, None, overwrite=True).checkpoint is None
     assert output.choose_start(tmp_path, "True", overwrite=False).checkpoint == checkpoint
     (tmp_path / "finished").mkdir()
-    (tmp_path / "finished" / result.NAME).write_text("{}")
+    (tmp_path / "finished" / output.RESULT).write_text("{}")
     with pytest.raises(UsageError, match="holds an earlier run"):
         output.choose_start(tmp_path / "finished", None, overwrite=False)
 
 
-def test_resuming_without_a_checkpoint_starts_over_with_a_note(tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_starts_at_the_pretrained_model_with_a_note(tmp_path: Path) -> None:
     start = output.choose_start(tmp_path, "true", overwrite=False)
     assert start.checkpoint is None
     assert "starting from the pretrained model" in start.notes[0]
 
 
 def test_an_explicit_checkpoint_must_be_complete(tmp_path: Path) -> None:
-    path = whole(tmp_path, 3)
+    path = complete(tmp_path, 3)
     assert output.choose_start(tmp_path / "new", str(path), overwrite=False).checkpoint == path
     cut(path / "model.safetensors")
     with pytest.raises(UsageError, match=r"model\.safetensors is missing or broken"):
         output.choose_start(tmp_path / "new", str(path), overwrite=False)
-    with pytest.raises(UsageError, match="there is no such folder"):
+    with pytest.raises(UsageError, match="the folder does not exist"):
         output.choose_start(tmp_path / "new", str(tmp_path / "none"), overwrite=False)
 
 
-def test_overwriting_takes_away_checkpoints_and_result_and_nothing_else(tmp_path: Path) -> None:
-    whole(tmp_path, 3)
-    (tmp_path / result.NAME).write_text("{}")
+def test_overwriting_deletes_checkpoints_and_result_and_nothing_else(tmp_path: Path) -> None:
+    complete(tmp_path, 3)
+    (tmp_path / output.RESULT).write_text("{}")
     (tmp_path / "mine.txt").write_text("keep")
     output.prepare(tmp_path, output.choose_start(tmp_path, None, overwrite=True))
     assert names(tmp_path) == ["mine.txt"]
 
 
 @pytest.mark.parametrize("resume", ["true", "checkpoint-5"])
-def test_overwriting_leaves_the_checkpoint_that_the_run_begins_with(tmp_path: Path, resume: str) -> None:
+def test_overwriting_keeps_the_checkpoint_at_which_the_run_starts(tmp_path: Path, resume: str) -> None:
     for step in (3, 5):
-        whole(tmp_path, step)
+        complete(tmp_path, step)
     asked = resume if resume == "true" else str(tmp_path / resume)
     output.prepare(tmp_path, output.choose_start(tmp_path, asked, overwrite=True))
     assert names(tmp_path) == ["checkpoint-5"]
 
 
 def test_a_resumed_run_loses_its_old_result_but_not_its_checkpoints(tmp_path: Path) -> None:
-    whole(tmp_path, 3)
-    (tmp_path / result.NAME).write_text("{}")
+    complete(tmp_path, 3)
+    (tmp_path / output.RESULT).write_text("{}")
     output.prepare(tmp_path, output.choose_start(tmp_path, "true", overwrite=False))
     assert names(tmp_path) == ["checkpoint-3"]
 
 
-def test_an_explicit_checkpoint_never_stands_among_another_runs(tmp_path: Path) -> None:
-    """A restart takes the last one in the folder, which has to be of the same run."""
-    early, late = (str(whole(tmp_path, step)) for step in (3, 5))
+def test_an_explicit_checkpoint_is_never_mixed_with_those_of_another_run(tmp_path: Path) -> None:
+    """A restart resumes from the last checkpoint in the folder, which must be of the same run."""
+    early, late = (str(complete(tmp_path, step)) for step in (3, 5))
     with pytest.raises(UsageError, match="holds checkpoint-5, later than"):
         output.choose_start(tmp_path, early, overwrite=False)
     assert output.choose_start(tmp_path, late, overwrite=False).checkpoint == Path(late)
-    other = whole(tmp_path / "other", 9)
+    other = complete(tmp_path / "other", 9)
     with pytest.raises(UsageError, match="holds an earlier run"):
         output.choose_start(tmp_path, str(other), overwrite=False)
-    cut(Path(late) / "optimizer.pt")  # a broken one is never gone on from
+    cut(Path(late) / "optimizer.pt")  # a run never resumes from a broken checkpoint
     assert output.choose_start(tmp_path, early, overwrite=False).checkpoint == Path(early)
 
 
@@ -94,7 +94,7 @@ AGENT = "/tmp/torchelastic_a1/none_b2"
 MINE = {contract.JOB: "team/bert/1"}
 
 
-def test_a_job_has_one_name_at_every_start_by_its_launcher_and_none_without_one() -> None:
+def test_a_job_has_the_same_name_after_a_restart_and_no_name_without_a_launcher() -> None:
     flags = {"learning_rate": 0.1}
     first, again, another = (
         output.job_name({"TORCHELASTIC_ERROR_FILE": f"{folder}/attempt_{attempt}/0/error.json"}, flags)
@@ -108,37 +108,37 @@ def test_a_job_has_one_name_at_every_start_by_its_launcher_and_none_without_one(
     assert output.job_name({}, flags) == output.job_name({"TORCHELASTIC_ERROR_FILE": "/dev/null"}, flags) == ""
 
 
-def test_a_restart_goes_on_with_its_own_checkpoints_whatever_the_flags_say(tmp_path: Path) -> None:
+def test_a_restart_resumes_from_its_own_checkpoint_regardless_of_the_flags(tmp_path: Path) -> None:
     name = output.job_name(MINE, {})
     for overwrite in (False, True):
-        folder, old = tmp_path / str(overwrite), whole(tmp_path / f"old-{overwrite}", 9)
+        folder, old = tmp_path / str(overwrite), complete(tmp_path / f"old-{overwrite}", 9)
         for resume in (None, "true", str(old)):
             first = output.choose_start(folder, resume, overwrite=overwrite, jobs=[name, ""])
             output.prepare(folder, first, [name, ""])
-        # Before its first checkpoint it begins as it was asked to.
+        # Before its first checkpoint, it starts as the flags specify.
         start = output.choose_start(folder, str(old), overwrite, [name])
         assert (start.checkpoint, start.replaces) == (old, False)
         assert "no checkpoint of this job" in start.notes[0]
-        mine = whole(folder, 3)
+        mine = complete(folder, 3)
         for resume in (None, "true", str(old)):
             start = output.choose_start(folder, resume, overwrite, ["another node's agent", name])
             assert (start.checkpoint, start.replaces) == (mine, False)
 
 
 @pytest.mark.parametrize("other", [[], [""], [output.job_name({contract.JOB: "team/bert/2"}, {})]])
-def test_a_restart_never_goes_on_with_another_jobs_checkpoints(tmp_path: Path, other: list[str]) -> None:
+def test_a_restart_never_resumes_from_a_checkpoint_of_another_job(tmp_path: Path, other: list[str]) -> None:
     name = output.job_name(MINE, {})
     output.prepare(tmp_path, output.Start(None), other)
-    whole(tmp_path, 3)
+    complete(tmp_path, 3)
     for _ in range(2):  # the first start and its restart, both before the folder was prepared
         with pytest.raises(UsageError, match="holds an earlier run"):
             output.choose_start(tmp_path, None, overwrite=False, jobs=[name])
         start = output.choose_start(tmp_path, None, overwrite=True, jobs=[name])
         assert (start.checkpoint, start.replaces) == (None, True)
-    # A folder that somebody else has used since is not this job's any more.
+    # A folder that another job has used since does not belong to this job.
     output.prepare(tmp_path, start, [name])
     output.prepare(tmp_path, output.Start(None), other)
-    whole(tmp_path, 5)
+    complete(tmp_path, 5)
     with pytest.raises(UsageError, match="holds an earlier run"):
         output.choose_start(tmp_path, None, overwrite=False, jobs=[name])
 
@@ -152,10 +152,10 @@ def test_a_folder_that_cannot_be_created_or_written_to_is_refused(tmp_path: Path
 
 
 def test_a_checkpoint_of_another_model_or_with_other_labels_is_refused(tmp_path: Path) -> None:
-    path = whole(tmp_path, 3)
+    path = complete(tmp_path, 3)
     (path / "config.json").write_text(json.dumps({"model_type": "bert", "id2label": {"0": "no", "1": "yes"}}))
-    output.check_same_model(path, {"model_type": "bert", "id2label": {0: "no", 1: "yes"}})
+    checkpoints.check_same_model(path, {"model_type": "bert", "id2label": {0: "no", 1: "yes"}})
     with pytest.raises(UsageError, match="id2label"):
-        output.check_same_model(path, {"model_type": "bert", "id2label": {0: "neg", 1: "pos"}})
+        checkpoints.check_same_model(path, {"model_type": "bert", "id2label": {0: "neg", 1: "pos"}})
     with pytest.raises(UsageError, match="model_type"):
-        output.check_same_model(path, {"model_type": "roberta", "id2label": {0: "no", 1: "yes"}})
+        checkpoints.check_same_model(path, {"model_type": "roberta", "id2label": {0: "no", 1: "yes"}})

@@ -1,4 +1,4 @@
-"""Entities and their F1, by hand and by CoNLL's rules."""
+"""Entities and their F1 in cases computed by hand, and by CoNLL's rules."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from entrypoints.train.scores import entities
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_entities_begin_and_end_as_conll_has_it(tags: str, expected: set[entities.Entity]) -> None:
+def test_entities_begin_and_end_as_in_conll(tags: str, expected: set[entities.Entity]) -> None:
     assert entities.found_in(tags.split()) == expected
 
 
-def test_an_entity_is_right_only_as_a_whole() -> None:
+def test_an_entity_is_correct_only_if_type_and_all_words_are() -> None:
     expected = [["B-A", "I-A", "O", "B-B"], ["B-A", "O"]]
     predicted = [["B-A", "O", "O", "B-B"], ["B-A", "O"]]
     found = entities.scores(predicted, expected)

@@ -1,4 +1,4 @@
-"""Exact match and F1 on cases worked out by hand from SQuAD's official definition."""
+"""Exact match and F1 in cases computed by hand from SQuAD's official definition."""
 
 from __future__ import annotations
 
@@ -61,6 +61,21 @@ def test_a_prediction_gets_the_official_scores(
     assert f1(prediction, answers) == pytest.approx(overlap)
 
 
+@pytest.mark.parametrize(
+    ("prediction", "answers", "exact", "overlap"),
+    [
+        ("the cat", ["Cat!"], 100.0, 100.0),
+        ("a black cat", ["cat", "dog"], 0.0, 200 / 3),
+        ("", ["cat"], 0.0, 0.0),
+        ("the", ["a"], 100.0, 0.0),
+    ],
+    ids=["normalized", "best of several", "nothing", "only articles, as in version 1.1"],
+)
+def test_scores_of_version_1_1(prediction: str, answers: list[str], exact: float, overlap: float) -> None:
+    found = scores([prediction], [answers], both_empty=0.0)
+    assert found == pytest.approx({"exact_match": exact, "f1": overlap})
+
+
 def test_scores_are_means_over_questions_in_percent() -> None:
     found = scores(["Rome", "Eiffel"], [["Rome"], ["Eiffel Tower"]])
     assert found == {"exact_match": 50.0, "f1": pytest.approx(100 * (1 + 2 / 3) / 2)}
@@ -100,7 +115,7 @@ def test_the_best_window_of_a_long_context_wins() -> None:
     assert best_answer(CONTEXT, windows, ALWAYS) == "paris"
 
 
-def test_no_answer_is_chosen_only_if_every_window_says_so_and_it_leads() -> None:
+def test_no_answer_is_chosen_only_if_it_leads_in_every_window() -> None:
     options = SpanOptions(n_best=20, max_length=30, no_answer_lead=0.0)
     nothing, paris = window({0: 5.0}, {0: 5.0}), window({6: 2.0}, {6: 2.0})
     assert best_answer(CONTEXT, [nothing], options) == ""

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import jobs
 from benchmarks.split import CLASSES
 from tooling.basis.errors import UsageError
-from tooling.bench.train import measure, pairs, picture, recipes, results, run, tables
+from tooling.bench.train import measure, picture, recipes, results, run
 from tooling.bench.train.results import Runs
 from tooling.bench.train.run import Options
 
@@ -124,7 +124,7 @@ def test_bad_options_are_refused_before_anything_is_built(options: Options, said
         run.run(options, print)
 
 
-def test_a_plan_has_what_was_asked_for() -> None:
+def test_a_plan_follows_from_the_options() -> None:
     found = run.plan(Options(job="tiny", recipe="ours", ranks="2,1,2", steps=3, repeats=1))
     assert (found.jobs, [recipe.name for recipe in found.recipes], found.ranks) == (("tiny",), ["ours"], (2, 1))
     assert found.flags == ("--seconds=15", "--steps=3")
@@ -137,7 +137,7 @@ def test_a_ratio_is_the_median_of_the_rounds_that_both_have() -> None:
     assert results.ratio([None], [10]) is None
 
 
-def test_a_ceiling_is_the_best_of_the_rounds_and_of_the_types() -> None:
+def test_a_ceiling_is_the_best_of_all_rounds_and_types() -> None:
     found = results.ceiling("tiny", [ceiling_report(product(4, 8, 0.5), product(2, 1, 0.5, m=2))])
     assert (found.best, found.by_dtype) == (8, {"bf16": 4, "fp32": 8})
     assert found.step == pytest.approx(1 / (0.5 / 8 + 0.5 / 2))
@@ -165,7 +165,7 @@ def test_a_recipe_without_a_run_is_a_row_with_the_reason(document: dict[str, Any
     assert (rows["accelerate"]["samples_per_second"], rows["accelerate"]["failed"]) == (5, True)
 
 
-def test_a_recipe_whose_image_is_missing_says_how_to_make_it_and_has_not_failed() -> None:
+def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
     one = Runs("tiny", "ipex-2.8", 2)
     assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, ()) is None
     assert str(one.reason).startswith("the image of pin 2.8 is missing: run ./inv build --pin 2.8")
@@ -180,7 +180,7 @@ def test_a_batch_that_was_not_counted_has_no_share() -> None:
 def test_the_tables_fit_a_narrow_terminal(document: dict[str, Any]) -> None:
     console = Console(width=90)
     with console.capture() as capture:
-        console.print(tables.table(document))
+        console.print(results.table(document))
     lines = capture.get().splitlines()
     assert "…" not in "".join(lines)
     (speed,) = [line.split() for line in lines if line.startswith("ours ") and "x" in line]
@@ -221,13 +221,13 @@ def test_the_reason_of_a_failure_is_its_last_error(output: str, expected: str) -
     assert measure.reason(output).startswith(expected)
 
 
-def test_pairs_are_as_long_as_mrpcs_and_always_the_same(tmp_path: Path) -> None:
+def test_pairs_have_the_lengths_of_mrpc_and_never_change(tmp_path: Path) -> None:
     part = Path(sysconfig.get_path("stdlib")) / "asyncio"
-    first = pairs.write(tmp_path / "a", part).read_text(encoding="utf-8")
-    assert pairs.write(tmp_path / "b", part).read_text(encoding="utf-8") == first
+    first = measure.write_pairs(tmp_path / "a", part).read_text(encoding="utf-8")
+    assert measure.write_pairs(tmp_path / "b", part).read_text(encoding="utf-8") == first
     rows = list(csv.DictReader(first.splitlines()))
     lengths = [len(row[name].split()) for row in rows for name in ("sentence1", "sentence2")]
-    assert len(rows) == pairs.ROWS
-    assert (min(lengths), max(lengths)) == (pairs.FEWEST, pairs.MOST)
-    assert sum(lengths) / len(lengths) == pytest.approx(pairs.MEAN, abs=0.5)
+    assert len(rows) == measure.PAIRS
+    assert (min(lengths), max(lengths)) == (measure.FEWEST, measure.MOST)
+    assert sum(lengths) / len(lengths) == pytest.approx(measure.MEAN, abs=0.5)
     assert {row["label"] for row in rows} == {"0", "1"}

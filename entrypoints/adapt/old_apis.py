@@ -1,0 +1,233 @@
+"""Names and parameters that libraries removed or renamed, and that example scripts of transformers 4 still use.
+
+datasets: load_metric moved to the package evaluate and was removed in 3.0; `use_auth_token` has been called
+`token` since datasets 2.14 and transformers 4.32, and datasets 3.0 and transformers 5.0 refuse the old name.
+transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 removed send_example_telemetry,
+get_full_repo_name (only for --push_to_hub), and TrainingArguments' use_legacy_prediction_loop and
+tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been called processing_class since
+4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository. accelerate: 1.0 removed
+Accelerator.use_fp16 and renamed logging_dir to project_dir.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from types import ModuleType
+from typing import Any, NoReturn
+
+from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, removed_in
+from entrypoints.cli.import_hooks import after_import
+
+_METRIC, _TOKEN, _TELEMETRY, _TOKENIZER = "load-metric", "auth-token", "telemetry", "trainer-tokenizer"
+_TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
+_OLD_PARAMETER = "use_auth_token"
+_REMOVED_FIELDS = ("use_legacy_prediction_loop", "tpu_metrics_debug")
+_PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
+
+
+def _add_telemetry(situation: Situation, module: ModuleType) -> None:
+    if hasattr(module, "send_example_telemetry"):
+        return
+
+    def send_example_telemetry(*args: Any, **options: Any) -> None:  # noqa: ARG001 - nothing is sent
+        situation.report(_TELEMETRY, "send_example_telemetry was removed from transformers: nothing is sent")
+
+    module.send_example_telemetry = send_example_telemetry  # type: ignore[attr-defined]
+
+
+def _rename_tokenizer(situation: Situation, module: ModuleType) -> None:
+    init = module.Trainer.__init__
+    names = inspect.signature(init).parameters
+    if "tokenizer" in names or "processing_class" not in names:
+        return
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
+        if "tokenizer" in options and "processing_class" not in options:
+            options["processing_class"] = options.pop("tokenizer")
+            situation.report(_TOKENIZER, "Trainer(tokenizer=...) is now Trainer(processing_class=...)")
+        init(self, *args, **options)
+
+    module.Trainer.__init__ = __init__
+
+
+def _add_load_metric(situation: Situation, module: ModuleType) -> None:
+    if hasattr(module, "load_metric"):
+        return
+
+    def load_metric(*args: Any, **options: Any) -> Any:
+        import evaluate
+
+        situation.report(_METRIC, "datasets.load_metric is now evaluate.load")
+        return evaluate.load(*args, **options)
+
+    module.load_metric = load_metric  # type: ignore[attr-defined]
+
+
+def _rename_token(situation: Situation, options: dict[str, Any]) -> dict[str, Any]:
+    if _OLD_PARAMETER not in options:
+        return options
+    kept = {name: value for name, value in options.items() if name != _OLD_PARAMETER}
+    if options[_OLD_PARAMETER]:  # None and False mean no token
+        kept.setdefault("token", options[_OLD_PARAMETER])
+    situation.report(_TOKEN, f"{_OLD_PARAMETER} is now called token")
+    return kept
+
+
+def _hook_load_dataset(situation: Situation, module: ModuleType) -> None:
+    original = module.load_dataset
+
+    @functools.wraps(original)
+    def load_dataset(*args: Any, **options: Any) -> Any:
+        return original(*args, **_rename_token(situation, options))
+
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+
+
+def _hook_from_pretrained(situation: Situation, module: ModuleType) -> None:
+    original = module.PreTrainedModel.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, *args: Any, **options: Any) -> Any:
+        return original(cls, *args, **_rename_token(situation, options))
+
+    module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+
+
+def _install_token(situation: Situation) -> None:
+    if situation.since("datasets", "3.0.0"):
+        on_import("datasets", _hook_load_dataset)(situation)
+    if situation.since("transformers", "5.0.0"):
+        on_import("transformers.modeling_utils", _hook_from_pretrained)(situation)
+
+
+def _add_is_torch_tpu_available(situation: Situation, module: ModuleType) -> None:
+    """On the class of all lazy modules: processing_utils replaces the module transformers by another object."""
+    original = module._LazyModule.__getattr__
+
+    def is_torch_tpu_available(*args: Any, **options: Any) -> bool:  # noqa: ARG001 - check_device
+        situation.report(_TPU, "is_torch_tpu_available is now is_torch_xla_available")
+        return bool(module.is_torch_xla_available())
+
+    @functools.wraps(original)
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807 - replaces it
+        try:
+            return original(self, name)
+        except AttributeError:
+            if (self.__name__, name) != ("transformers", is_torch_tpu_available.__name__):
+                raise
+            return is_torch_tpu_available
+
+    module._LazyModule.__getattr__ = __getattr__
+
+
+def _add_removed_fields(situation: Situation, module: ModuleType) -> None:
+    arguments = module.TrainingArguments
+    fields = {item.name for item in dataclasses.fields(arguments)}
+    for name in _REMOVED_FIELDS:
+        if name not in fields:
+            setattr(arguments, name, _RemovedField(situation))
+
+
+class _RemovedField:
+    """A field that TrainingArguments had: False on every object until a script sets it."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+
+    def __get__(self, owner: object, kind: object = None) -> bool:
+        names = " and ".join(_REMOVED_FIELDS)
+        self.situation.report(_LOOP, f"{names} were removed from TrainingArguments: the script reads False")
+        return False
+
+
+def _refuse_push(*args: Any, **options: Any) -> NoReturn:  # noqa: ARG001 - the parameters of the removed names
+    raise RuntimeError(_PUSH)
+
+
+def add_importable_name(name: str, module: ModuleType) -> None:
+    """Let scripts import a removed name. A call raises RuntimeError."""
+    if not hasattr(module, name):
+        setattr(module, name, _refuse_push)
+
+
+def _install_repository(_situation: Situation) -> None:
+    after_import("huggingface_hub", functools.partial(add_importable_name, "Repository"))
+    after_import("transformers.utils", functools.partial(add_importable_name, "get_full_repo_name"))
+
+
+def _hook_accelerator(situation: Situation, module: ModuleType) -> None:
+    accelerator = module.Accelerator
+    if not hasattr(accelerator, "use_fp16"):
+
+        def use_fp16(self: Any) -> bool:
+            situation.report(_ACCELERATOR, "Accelerator.use_fp16 is now mixed_precision")
+            return bool(self.mixed_precision == "fp16")
+
+        accelerator.use_fp16 = property(use_fp16)
+    init = accelerator.__init__
+    if "logging_dir" in inspect.signature(init).parameters:
+        return
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
+        if "logging_dir" in options:
+            options.setdefault("project_dir", options.pop("logging_dir"))
+            situation.report(_ACCELERATOR, "Accelerator(logging_dir=...) is now Accelerator(project_dir=...)")
+        init(self, *args, **options)
+
+    accelerator.__init__ = __init__
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _TELEMETRY,
+        "transformers.utils.send_example_telemetry exists, and sends nothing",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.utils", _add_telemetry),
+    ),
+    Adaptation(
+        _TOKENIZER,
+        "Trainer(tokenizer=...) is passed on as processing_class",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.trainer", _rename_tokenizer),
+    ),
+    Adaptation(
+        _METRIC,
+        "datasets.load_metric exists, and calls evaluate.load",
+        removed_in("datasets", "3.0.0"),
+        on_import("datasets", _add_load_metric),
+    ),
+    Adaptation(
+        _TOKEN,
+        "use_auth_token is passed on as token, or dropped",
+        removed_in("datasets", "3.0.0"),
+        _install_token,
+    ),
+    Adaptation(
+        _TPU,
+        "transformers.is_torch_tpu_available exists, and calls is_torch_xla_available",
+        removed_in("transformers", "4.51.0"),
+        on_import("transformers.utils.import_utils", _add_is_torch_tpu_available),
+    ),
+    Adaptation(
+        _LOOP,
+        "TrainingArguments.use_legacy_prediction_loop and tpu_metrics_debug read as False",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.training_args", _add_removed_fields),
+    ),
+    Adaptation(
+        _REPOSITORY,
+        "huggingface_hub.Repository and get_full_repo_name can be imported; a call raises an error with the fix",
+        removed_in("transformers", "5.0.0"),
+        _install_repository,
+    ),
+    Adaptation(
+        _ACCELERATOR,
+        "Accelerator.use_fp16 exists, and logging_dir is passed on as project_dir",
+        removed_in("accelerate", "1.0.0"),
+        on_import("accelerate.accelerator", _hook_accelerator),
+    ),
+)

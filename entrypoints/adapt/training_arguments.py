@@ -1,0 +1,162 @@
+"""Accept old flags of TrainingArguments on the command line, in a configuration file, and in a call.
+
+transformers 5 refuses fields that older releases had deprecated: no_cuda, evaluation_strategy,
+overwrite_output_dir and others (huggingface/transformers#41017, #41323, #41404). 5.1 removed `ccl` from the
+choices of --ddp_backend, and accelerate 1.13 refuses that name in every place. Only parsers of TrainingArguments
+are changed, and only for flags that they do not know: a script may have its own --no_cuda.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.flags import DDP_BACKEND, FLAGS, Found, OldFlag, name_of, rewrite, rewrite_fields
+
+_BASE = "TrainingArguments"
+# The flags to replace. Each adaptation adds its flag when it is installed.
+_ACTIVE: dict[str, OldFlag] = {}
+_MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
+
+
+def _check(flag: OldFlag, situation: Situation) -> Verdict:
+    version = situation.versions.get("transformers")
+    if version is None:
+        return Verdict(False, "transformers is not installed")
+    refused = situation.since("transformers", flag.gone or "")
+    given = flag.name in map(name_of, situation.arguments)
+    if flag is DDP_BACKEND:
+        refused = refused or situation.since("accelerate", "1.13.0")
+        given = bool(_without_ccl(situation.arguments)[1])
+    if not refused:
+        return Verdict(False, f"transformers {version} supports it")
+    if not given:
+        return Verdict(False, "not on the command line")
+    return Verdict(True, f"transformers {version} does not support it")
+
+
+def _install(flag: OldFlag, situation: Situation) -> None:
+    if not _ACTIVE:
+        on_import("transformers.hf_argparser", _hook_parser)(situation)
+        for module in _MODULES:
+            on_import(module, _hook_fields)(situation)
+    _ACTIVE[flag.name] = flag
+
+
+def _unknown_to(known: Iterable[str]) -> dict[str, OldFlag]:
+    """The active flags that are not in `known`."""
+    names = set(known)
+    return {name: flag for name, flag in _ACTIVE.items() if name not in names}
+
+
+def _hook_parser(situation: Situation, module: ModuleType) -> None:
+    parser = module.HfArgumentParser
+    parse, parse_dict = parser.parse_known_args, parser.parse_dict
+
+    @functools.wraps(parse)
+    def parse_known_args(self: Any, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        if _holds_training_arguments(self):
+            active = _unknown_to(action.dest for action in self._actions)
+            given, found = rewrite(given, active)
+            _apply(situation, found)
+            if DDP_BACKEND.name in _ACTIVE:
+                given, found = _without_ccl(given)
+                _apply(situation, found)
+        return parse(self, given, *rest, **options)
+
+    @functools.wraps(parse_dict)
+    def parse_dict_known(self: Any, args: Mapping[str, Any], *rest: Any, **options: Any) -> Any:
+        if _holds_training_arguments(self):
+            args, found = rewrite_fields(args, _unknown_to(action.dest for action in self._actions))
+            _apply(situation, found)
+        return parse_dict(self, args, *rest, **options)
+
+    parser.parse_known_args, parser.parse_dict = parse_known_args, parse_dict_known
+
+
+def _holds_training_arguments(parser: Any) -> bool:
+    return any(base.__name__ == _BASE for one in parser.dataclass_types for base in one.__mro__)
+
+
+def _without_ccl(arguments: Sequence[str]) -> tuple[list[str], list[Found]]:
+    """The arguments without `--ddp_backend ccl`, and that flag if it was found."""
+    kept: list[str] = []
+    found: list[Found] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if name_of(argument) != DDP_BACKEND.name:
+            kept.append(argument)
+        elif argument.partition("=")[2] == "ccl" or ("=" not in argument and rest[:1] == ["ccl"]):
+            del rest[: "=" not in argument]
+            found.append(Found(DDP_BACKEND, "ccl"))
+        else:
+            kept.append(argument)
+    return kept, found
+
+
+def _hook_fields(situation: Situation, module: ModuleType) -> None:
+    """Calls of the class in the script, which no parser sees."""
+    for name in (_BASE, f"Seq2Seq{_BASE}"):
+        arguments = vars(module).get(name)
+        if arguments is None or arguments.__module__ != module.__name__:
+            continue
+        _hook_call(situation, arguments)
+        if name != _BASE:
+            continue
+        if "overwrite_output_dir" in _unknown_to(item.name for item in dataclasses.fields(arguments)):
+            arguments.overwrite_output_dir = False  # not a field: a default for scripts that read it
+        _hook_post_init(situation, arguments)
+
+
+def _hook_call(situation: Situation, arguments: Any) -> None:
+    init, names = arguments.__init__, {item.name for item in dataclasses.fields(arguments)}
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807 - replaces it
+        kept, found = rewrite_fields(values, _unknown_to(names))
+        _apply(situation, found)
+        init(self, *args, **kept)
+
+    arguments.__init__ = __init__
+
+
+def _hook_post_init(situation: Situation, arguments: Any) -> None:
+    post_init = arguments.__post_init__
+
+    @functools.wraps(post_init)
+    def __post_init__(self: Any) -> None:  # noqa: N807 - replaces it
+        if DDP_BACKEND.name in _ACTIVE and getattr(self, "ddp_backend", None) == "ccl":
+            self.ddp_backend = None
+            _apply(situation, [Found(DDP_BACKEND, "ccl")])
+        post_init(self)
+
+    arguments.__post_init__ = __post_init__
+
+
+def _apply(situation: Situation, found: Iterable[Found]) -> None:
+    """Report the flags found, and set what replaces them outside of the arguments."""
+    for item in found:
+        situation.report(item.flag.adaptation, item.flag.line)
+        item.export(os.environ)
+        if item.flag.name == "overwrite_output_dir" and "transformers.training_args" in sys.modules:
+            sys.modules["transformers.training_args"].TrainingArguments.overwrite_output_dir = item.is_true
+
+
+ADAPTATIONS = tuple(
+    Adaptation(
+        name=flag.adaptation,
+        summary=flag.line,
+        check=functools.partial(_check, flag),
+        install=functools.partial(_install, flag),
+    )
+    for flag in FLAGS
+    if flag.gone
+)

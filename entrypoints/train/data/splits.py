@@ -1,0 +1,101 @@
+"""Load the tables for training and evaluation, from files or from the hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.train.data import classification_rows, language_rows, tables
+from entrypoints.train.flags.arguments import TaskArguments
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The tables of a run; None for a split that is not used."""
+
+    train: tables.Table | None
+    validation: tables.Table | None
+
+    @property
+    def any(self) -> tables.Table:
+        table = self.train or self.validation
+        if table is None:
+            raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+        return table
+
+
+def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
+    """The tables, cut to max_train_samples and max_eval_samples. Raises UsageError."""
+    if arguments.dataset_name is not None:
+        return _from_hub(arguments, do_train, do_eval)
+    train = tables.read(Path(str(arguments.train_file))) if do_train else None
+    validation = tables.read(Path(str(arguments.validation_file))) if do_eval else None
+    return Splits(
+        train.first(arguments.max_train_samples) if train else None,
+        validation.first(arguments.max_eval_samples) if validation else None,
+    )
+
+
+def infer_task(table: tables.Table, label_column: str) -> str:
+    """The task that the columns allow. Raises UsageError if they allow no task."""
+    if all(name in table.columns for name in classification_rows.QUESTION_COLUMNS):
+        return "question-answering"
+    if language_rows.kind_of(table) is not None:
+        return "text-generation"
+    if language_rows.tag_column(table, label_column) is not None:
+        return "token-classification"
+    if label_column in table.columns:
+        return "text-classification"
+    raise UsageError(
+        f"{table.source} has the columns {table.listing}: expected '{label_column}' (--label_column_name) and a "
+        "text for text-classification; question, context and answers for question-answering; messages, or prompt "
+        "and completion, for text-generation; or tokens and ner_tags for token-classification. For texts without "
+        "labels, write --task text-generation or --task fill-mask"
+    )
+
+
+def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
+    import datasets
+
+    datasets.disable_progress_bars()
+    name = str(arguments.dataset_name)
+    try:
+        loaded = datasets.load_dataset(name, arguments.dataset_config_name)
+    except Exception as error:
+        raise UsageError(f"data set '{name}' cannot be loaded: {one_line(error)}") from error
+    train = _table(loaded, name, ("train",), arguments.max_train_samples) if do_train else None
+    names = ("validation", "validation_matched", "test")
+    return Splits(train, _table(loaded, name, names, arguments.max_eval_samples) if do_eval else None)
+
+
+def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) -> tables.Table:
+    """The first of `splits` that the data set has. Class numbers are replaced by class names."""
+    split = next((split for split in splits if split in loaded), None)
+    if split is None:
+        raise UsageError(f"data set '{name}' has no split '{splits[0]}', it has {', '.join(loaded)}")
+    dataset = loaded[split]
+    if rows is not None:
+        dataset = dataset.select(range(min(rows, len(dataset))))
+    content = {column: list(dataset[column]) for column in dataset.column_names}
+    classes = {}
+    for column, feature in dataset.features.items():
+        names = getattr(feature, "names", None)
+        if isinstance(names, list):  # ClassLabel
+            classes[column] = names
+            content[column] = [_class_name(names, value) for value in content[column]]
+        # A list of ClassLabels. Every release of datasets has the attribute `feature`.
+        names = getattr(getattr(feature, "feature", None), "names", None)
+        if isinstance(names, list):
+            classes[column] = names
+            content[column] = [
+                values and [_class_name(names, value) for value in values] for values in content[column]
+            ]
+    return tables.Table(f"{name} ({split})", content, classes)
+
+
+def _class_name(names: list[str], value: Any) -> Any:
+    """The name of class `value`. -1 (row without a label) and -100 (word without a label) stay numbers: they are
+    an error only if the run uses the column."""
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

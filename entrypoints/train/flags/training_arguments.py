@@ -1,0 +1,73 @@
+"""Create Hugging Face's TrainingArguments from the parsed flags, after the process group exists.
+
+accelerate, which TrainingArguments sets up, would otherwise create its own process group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from entrypoints import contract
+from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.train.flags import unsupported
+from entrypoints.train.flags.arguments import Parsed
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+
+def create(parsed: Parsed) -> TrainingArguments:
+    """Raises UsageError for combinations that Hugging Face refuses."""
+    from transformers import TrainingArguments
+
+    values = dict(parsed.training)
+    parsed.cleaned.export()
+    # Otherwise accelerate would not detect a distributed CPU job: every rank would train alone on all rows.
+    values["use_cpu"] = True
+    if not values["do_eval"] and "eval_strategy" not in parsed.given:
+        values["eval_strategy"] = "no"
+    if values["load_best_model_at_end"] and "save_strategy" not in parsed.given:
+        values["save_strategy"] = values["eval_strategy"]
+        values["save_steps"] = values["eval_steps"] or values["logging_steps"]
+    if values["data_seed"] is None:
+        # The order of the data must be the same on every rank. torch's generator differs between ranks.
+        values["data_seed"] = values["seed"]
+    if "average_tokens_across_devices" in values and "average_tokens_across_devices" not in parsed.given:
+        values["average_tokens_across_devices"] = (
+            True  # otherwise, ranks with few tokens have as much weight as others
+        )
+    if values.get("gradient_checkpointing") and values.get("gradient_checkpointing_kwargs") is None:
+        # The reentrant kind needs inputs with gradients, which the frozen model of an adapter does not have.
+        values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if "dataloader_num_workers" not in parsed.given:
+        values["dataloader_num_workers"] = int(os.environ.get(contract.DATALOADER_WORKERS, "0"))
+    _check_reports(values["report_to"])
+    unsupported.check_compiler_names(values)
+    unsupported.check_compiler(values)
+    # loop/progress.py prints the progress; Hugging Face would print dictionaries.
+    values["disable_tqdm"] = True
+    values.pop("ddp_backend")
+    values.pop("fsdp", None)  # Trainer would use accelerate's FSDP, which does nothing on CPUs
+    try:
+        arguments = TrainingArguments(**values)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"the value of a flag is broken JSON: {error.msg} in '{error.doc}'") from error
+    except (ValueError, ImportError, TypeError, OSError) as error:
+        # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
+        raise UsageError(re.sub(r"\b\w+Strategy\.", "", one_line(error))) from error
+    unsupported.check_derived(arguments)
+    return arguments
+
+
+def _check_reports(names: Any) -> None:
+    from transformers.integrations import get_available_reporting_integrations
+
+    available = [*get_available_reporting_integrations(), "none", "all"]
+    for name in names if isinstance(names, list) else [names]:
+        if name not in available:
+            raise UsageError(
+                f"--report_to {name} is not installed in this image, expected one of: {', '.join(available)}"
+            )

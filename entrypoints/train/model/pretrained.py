@@ -1,0 +1,204 @@
+"""Load the pretrained model and its tokenizer, and refuse models without pretrained weights."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.flags.arguments import TASKS, TaskArguments
+from entrypoints.train.model import adapters, sharding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
+# A tokenizer without a limit has a huge number as its model_max_length.
+_NO_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`limit`: the longest input in tokens that model and tokenizer allow, None if there is no limit."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    limit: int | None
+    notes: tuple[str, ...]
+
+
+def check_folder(name: str) -> None:
+    """Check a local model folder without loading it. Accepts names on the hub. Raises UsageError."""
+    folder = Path(name)
+    try:
+        names = [] if not folder.is_dir() else sorted(folder.iterdir())
+        closed = [path for path in names if not os.access(path, os.R_OK)]
+    except PermissionError:
+        closed = [folder]
+    if closed:
+        raise UsageError(f"'{closed[0]}' cannot be read by user {os.getuid()}: change its mode (chmod -R a+rX)")
+    if not folder.exists():
+        if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+            raise UsageError(f"model folder '{name}' does not exist; check the path and the mount")
+        return
+    if not folder.is_dir():
+        raise UsageError(f"model '{name}' is a file, expected a folder with config.json and model.safetensors")
+    base = adapters.base_of(name)
+    if base is not None:
+        if not any((folder / weights).is_file() for weights in adapters.WEIGHTS):
+            raise UsageError(f"adapter folder '{name}' has no weights, expected {adapters.WEIGHTS[0]}")
+        check_folder(base)
+        return
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"model folder '{name}' has no config.json; expected a folder saved by save_pretrained")
+    if not any((folder / weights).is_file() for weights in _WEIGHTS):
+        raise UsageError(
+            f"model folder '{name}' has no weights, expected model.safetensors: it must be pretrained"
+        )
+
+
+def load(
+    task: str,
+    arguments: TaskArguments,
+    label_names: list[str] | None,
+    shards: int = 1,
+    checkpoint: Path | None = None,
+) -> Loaded:
+    """Load model and tokenizer for the task. Set the seed before: a new head has random weights.
+
+    `shards`: the number of ranks that share the model; 1 if each rank has the complete model. A sharded model
+    reads its weights from the `checkpoint`; for other models, Trainer loads the checkpoint.
+
+    Raises UsageError if model or tokenizer cannot be loaded, or if most of the weights are missing.
+    """
+    given = str(arguments.model_name_or_path)
+    name = adapters.base_of(given) or given
+    auto: Any = getattr(transformers, TASKS[task].auto_class)
+    options: dict[str, Any] = {"revision": arguments.model_revision}
+    if label_names is not None:
+        options["num_labels"] = len(label_names)
+        options["id2label"] = dict(enumerate(label_names))
+        options["label2id"] = {label: index for index, label in enumerate(label_names)}
+        # Replace the head of a classifier with other labels.
+        options["ignore_mismatched_sizes"] = True
+    # An adapter's folder may have its own tokenizer, for example with another chat template.
+    has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
+    tokenizer_name = str(arguments.tokenizer_name or (given if has_own else name))
+    if shards > 1:
+        options.update(sharding.options(shards))
+    weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
+    tokenizer = _load_tokenizer(tokenizer_name, arguments.model_revision, pads=task != "text-generation")
+    random_state = torch.get_rng_state()
+    try:
+        model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
+    except Exception as error:
+        raise UsageError(
+            f"model '{name}' cannot be loaded for {task}: {_first_line(error)}: check the name, or copy the "
+            "model again"
+        ) from error
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise UsageError(
+            f"the tokenizer has {len(tokenizer)} tokens, but model '{name}' has embeddings for "
+            f"{model.get_input_embeddings().num_embeddings}: write the model's own --tokenizer_name"
+        )
+    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
+    new = sorted({*info.get("missing_keys", ()), *mismatched})
+    _refuse_random_weights(name, model, new)
+    if shards > 1:
+        sharding.initialize(model, new, random_state)
+    # transformers 5 keeps the dtype of the saved weights. Small steps are lost in bf16 weights, so that only
+    # frozen weights may be bf16.
+    if (
+        shards == 1
+        and not (arguments.use_peft or name != given)
+        and any(w.dtype != torch.float32 for w in model.parameters())
+    ):
+        model.float()
+    # The forward of some classifiers has **kwargs only to pass them on. Trainer then assumes that the model
+    # divides its loss by the number of items, and multiplies loss and gradients by ranks and accumulation steps
+    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;
+    # tokens.TokenLoss computes means over tokens.
+    model.accepts_loss_kwargs = False
+    note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}"
+    limit = _limit(model, tokenizer)
+    return Loaded(adapters.attach(model, task, arguments), tokenizer, limit, (note,) if new else ())
+
+
+def label_names_of(arguments: TaskArguments) -> list[str] | None:
+    """The labels of a fine-tuned classifier; None if they are only LABEL_0, LABEL_1, ..."""
+    given = str(arguments.model_name_or_path)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            adapters.base_of(given) or given, revision=arguments.model_revision
+        )
+    except Exception as error:
+        raise UsageError(
+            f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}"
+        ) from error
+    names = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
+
+
+def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
+    folder = Path(name)
+    # transformers 5 silently creates an empty tokenizer for a folder without a vocabulary.
+    if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
+        raise UsageError(
+            f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json, or write --tokenizer_name"
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
+    except Exception as error:
+        raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise UsageError(f"tokenizer '{name}' is a slow tokenizer, expected a tokenizer with tokenizer.json")
+    if pads and tokenizer.pad_token_id is None:
+        raise UsageError(f"tokenizer '{name}' has no padding token, expected an encoder's tokenizer")
+    return tokenizer
+
+
+def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
+    """Refuse a model whose body is mostly random: the weights belong to another model. A new head is allowed."""
+    prefix = f"{model.base_model_prefix}."
+    body = {key: value.numel() for key, value in model.named_parameters() if key.startswith(prefix)}
+    missing = sum(body.get(key, 0) for key in new)
+    if body and missing > sum(body.values()) / 2:
+        raise UsageError(
+            f"model '{name}': {len([key for key in new if key in body])} of {len(body)} weights of a "
+            f"{type(model).__name__} are missing, expected a pretrained model of this class: check config.json"
+        )
+
+
+def _limit(model: Any, tokenizer: Any) -> int | None:
+    positions = getattr(model.config, "max_position_embeddings", None)
+    limits = [] if not positions or positions < 1 else [int(positions)]
+    for module_name, module in model.named_modules():
+        # RoBERTa's positions start after the padding index: 514 rows hold 512 positions.
+        if module_name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    if tokenizer.model_max_length < _NO_LIMIT:
+        limits.append(int(tokenizer.model_max_length))
+    return min(limits, default=None)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,144 @@
+"""Everything before the first step: flags, data and model, checked on every rank.
+
+A check can fail on one node only. At the end of each `agreement` block, an error on any rank ends all ranks.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import Trainer, get_scheduler, set_seed
+
+from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.group.create import agreement
+from entrypoints.machine import cpus
+from entrypoints.train.data import splits
+from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.flags import training_arguments
+from entrypoints.train.flags.arguments import Parsed, TaskArguments
+from entrypoints.train.loop import console
+from entrypoints.train.model import adapters, ipex, pretrained
+from entrypoints.train.output import checkpoints, folder, hub, replicas
+from entrypoints.train.tasks import registry
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+    from entrypoints.group.banner import Announce
+    from entrypoints.placement.detect import DistributedEnvironment
+
+# Flags that only some optimizers use. The other optimizers silently ignore them.
+_OPTIMIZER_FLAGS = ("optim_args", "optim_target_modules")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The checked input of a run. `checkpoint`: where to resume, None to start at the pretrained model."""
+
+    task: TaskArguments
+    arguments: TrainingArguments
+    rows: Rows
+    loaded: pretrained.Loaded
+    job: Job
+    checkpoint: Path | None
+
+
+def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> Setup:
+    """Check the input, load data and model, and prepare the output folder. Ends all ranks if any rank fails."""
+    task, rank, world_size = parsed.task, environment.rank, environment.world_size
+    console.prepare(rank)
+    console.notes(parsed.cleaned.notes, rank)
+    if parsed.training.get("use_ipex"):
+        ipex.keep_weights()  # before TrainingArguments creates accelerate's state
+    with agreement():
+        arguments = training_arguments.create(parsed)
+    if arguments.bf16:
+        warning = console.bf16_warning(replicas.gather(cpus.bf16_of(os.environ)))
+        if warning is not None:
+            console.note(warning, rank, kind="warning")
+
+    output = Path(arguments.output_dir)
+    # On each node, torchrun's agent gives the job another name.
+    job_names = replicas.gather(folder.job_name(os.environ, parsed.flags))
+    resume, overwrite = arguments.resume_from_checkpoint, task.overwrite_output_dir
+    with agreement():
+        choice = folder.choose_start(output, resume, overwrite, job_names) if rank == 0 else None
+    start: folder.Start = replicas.gather(choice)[0]
+
+    with agreement():
+        if start.checkpoint is not None:
+            checkpoints.check(start.checkpoint)  # every rank must see the checkpoint that rank 0 chose
+        pretrained.check_folder(str(task.model_name_or_path))
+        adapters.check(task)
+        rows = registry.read_rows(task, splits.load(task, arguments.do_train, arguments.do_eval))
+    fingerprints = replicas.gather(rows.fingerprint())
+    with agreement():
+        _refuse_different_data(fingerprints, rank)
+
+    set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
+    with agreement():
+        shards = world_size if parsed.fsdp else 1
+        loaded = pretrained.load(rows.task, task, rows.labels, shards, start.checkpoint)
+    with agreement():
+        job = registry.make_job(task, rows, loaded)
+    if job.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
+        # The scores of all words of the vocabulary at every token take more memory than training does.
+        arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size
+    with agreement():
+        if start.checkpoint is not None:
+            config, has_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
+            checkpoints.check_same_model(start.checkpoint, config, has_adapter)
+        if job.train is not None:
+            _check_optimizer(arguments, loaded.model)
+    with agreement():
+        if arguments.push_to_hub and rank == 0:
+            hub.check(arguments)
+    with agreement():
+        # Every rank writes its random state into a checkpoint.
+        if rank == 0 or arguments.save_strategy != "no":
+            folder.prepare(output, start if rank == 0 else None, job_names)
+
+    announce(task.quiet)
+    console.notes([*start.notes, *rows.notes, *job.notes], rank)
+    if start.checkpoint is None:
+        console.notes(loaded.notes, rank)
+    elif checkpoints.world_size_of(start.checkpoint) not in (0, world_size):
+        console.note("the checkpoint is of another number of ranks: rows and dropout differ from that run", rank)
+    return Setup(task, arguments, rows, loaded, job, start.checkpoint)
+
+
+def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:
+    if fingerprints[rank] != fingerprints[0]:
+        raise UsageError(
+            f"rank {rank} reads other data than rank 0: found {fingerprints[rank]}, expected {fingerprints[0]}; "
+            "give every node the same files"
+        )
+
+
+def _check_optimizer(arguments: TrainingArguments, model: Any) -> None:
+    """Check the optimizer and the schedule, which Trainer creates last.
+
+    Raises UsageError for a missing package, and for a missing or unknown argument.
+    """
+    name = str(getattr(arguments.optim, "value", arguments.optim))  # Hugging Face's enumerations
+    try:
+        chosen = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
+    except (ImportError, ValueError, TypeError) as error:
+        raise UsageError(f"--optim {name}: {one_line(error)}") from error
+    for flag in _OPTIMIZER_FLAGS:
+        if getattr(arguments, flag, None):
+            without = copy.copy(arguments)
+            setattr(without, flag, None)
+            if Trainer.get_optimizer_cls_and_kwargs(without, model) == chosen:
+                raise UsageError(f"--optim {name} does not use --{flag}: remove it, or choose another --optim")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=arguments.learning_rate)
+    schedule = str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type))
+    try:
+        get_scheduler(schedule, optimizer, 0, 1, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs or {})
+    except (ImportError, ValueError, TypeError) as error:
+        raise UsageError(f"--lr_scheduler_type {schedule}: {one_line(error)}") from error

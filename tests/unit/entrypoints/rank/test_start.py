@@ -1,0 +1,44 @@
+"""What a rank's first process reads from its command line, and how it applies the plan."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from entrypoints.machine import numa
+from entrypoints.machine.numa import MemoryPolicy
+from entrypoints.rank import start
+
+
+@pytest.mark.parametrize(
+    ("line", "backend"),
+    [
+        ("train --bf16 --backend gloo --output_dir x", "gloo"),
+        ("train --backend=ccl", "ccl"),
+        ("train --bf16", None),
+        ("train --backend", None),
+        ("train --no_cuda --ddp_backend gloo", "gloo"),
+        ("train --xpu-backend=gloo --backend ccl", "ccl"),
+        ("run --backend ccl script.py --backend x", "ccl"),
+        ("run --timeout 5 --backend ccl script.py", "ccl"),
+        ("run --quiet --backend=gloo -m module", "gloo"),
+        ("run script.py --backend nccl", None),
+        ("run --timeout 5 script.py --backend nccl", None),
+        ("run -m module --backend nccl", None),
+        ("bench collectives --backend gloo", "gloo"),
+    ],
+)
+def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | None) -> None:
+    assert start.named_backend(line.split()) == backend
+
+
+def test_a_refused_policy_is_a_warning_and_the_rank_continues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(policy: MemoryPolicy) -> None:  # what container engines' default profile does
+        raise PermissionError(1, os.strerror(1))
+
+    monkeypatch.setattr(numa, "apply", refuse)
+    start._set_memory_policy(MemoryPolicy("preferred", (1,)))
+    assert "memory policy preferred on NUMA node 1 is refused" in capsys.readouterr().err

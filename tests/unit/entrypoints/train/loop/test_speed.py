@@ -1,0 +1,37 @@
+"""The speed of training steps, and the line that reports it."""
+
+from __future__ import annotations
+
+from entrypoints.train.loop.speed import Speed, progress_line
+
+
+def clocked(durations: list[float], rows: int, world_size: int) -> Speed:
+    now = [0.0]
+    speed = Speed(world_size, clock=lambda: now[0])
+    for duration in durations:
+        speed.restart()
+        speed.add(rows)
+        now[0] += duration
+        speed.step()
+        now[0] += 100.0  # an evaluation or a save between two steps
+    return speed
+
+
+def test_speed_counts_the_rows_of_all_ranks_and_no_evaluation() -> None:
+    assert clocked([9.0, 2.0, 2.0], rows=8, world_size=2).rate() == 8.0
+
+
+def test_steady_speed_leaves_the_first_five_of_many_steps_out() -> None:
+    assert clocked([9.0] * 5 + [1.0] * 6, rows=3, world_size=1).rate() == 3.0
+    assert clocked([9.0] * 5 + [1.0] * 6, rows=3, world_size=1).rate(last=1) == 3.0
+
+
+def test_one_step_has_no_steady_speed() -> None:
+    assert clocked([2.0], rows=3, world_size=1).rate() is None
+    assert clocked([], rows=3, world_size=1).rate() is None
+
+
+def test_a_progress_line_has_step_loss_rate_and_speed() -> None:
+    line = progress_line(50, 345, {"loss": 0.61, "learning_rate": 4.1e-5}, 44.24)
+    assert line == "step 50/345  loss 0.6100  lr 4.1e-05  44.2 samples/s"
+    assert progress_line(1, 2, {}, None) == "step 1/2"

@@ -1,0 +1,17 @@
+"""YAML for readers of version 1.2."""
+
+from __future__ import annotations
+
+import yaml
+
+from tooling.basis import yaml as yaml_text
+
+
+def test_a_word_that_looks_like_a_number_stays_a_word() -> None:
+    """1e-3 without quotes is a text for PyYAML and a number for Compose, which then refuses the command."""
+    words = ["1e-3", "5E+2", "0o17", "12", "1.5", "train", ".5e1", "1e-3x"]
+    text = yaml_text.render([{"command": words}])
+    assert [line[2:] for line in text.splitlines()[1:]] == [
+        *("'1e-3'", "'5E+2'", "'0o17'", "'12'", "'1.5'", "train", "'.5e1'", "1e-3x")
+    ]
+    assert yaml.safe_load(text) == {"command": words}

@@ -1,0 +1,109 @@
+"""`./inv up`: the checks before a cluster starts, restarts after failures, and the choice of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrypoints import contract
+from tooling.basis.errors import UsageError
+from tooling.cluster import nodes, up
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.nodes import Node
+from tooling.cluster.run import Outcome
+from tooling.engine import api
+from tooling.image.choice import Choice
+
+
+def spec() -> ClusterSpec:
+    return ClusterSpec("test", "image", nodes=2, ranks_per_node=1, command=("train",))
+
+
+@pytest.mark.parametrize(
+    ("ends", "max_restarts", "runs"),
+    [
+        ([Outcome(137, 1.0), Outcome(0, 1.0)], 3, 2),
+        ([Outcome(1, 1.0)] * 4, 2, 3),
+        ([Outcome(1, 1.0)], 0, 1),
+        ([Outcome(0, 1.0)], 2, 1),
+        ([Outcome(2, 1.0)], 2, 1),
+        ([Outcome(143, 1.0, taken_down=True)], 2, 1),
+    ],
+    ids=["recovers", "gives up", "no restarts", "no failure", "bad usage", "taken down"],
+)
+def test_a_cluster_restarts_after_a_failure_that_a_restart_can_fix(
+    ends: list[Outcome], max_restarts: int, runs: int
+) -> None:
+    started: list[ClusterSpec] = []
+
+    def run(cluster: ClusterSpec) -> Outcome:
+        started.append(cluster)
+        return ends[len(started) - 1]
+
+    assert up.run_again(run, spec(), max_restarts) is ends[runs - 1]
+    assert [cluster.restarted for cluster in started] == [False, *[True] * (runs - 1)]
+    # The trainer resumes only in a folder that has the name of its job.
+    names = {cluster.environment[contract.JOB] for cluster in started}
+    assert len(names) == 1
+    ends += [Outcome(0, 1.0)] * len(started)
+    up.run_again(run, spec(), 0)
+    assert started[-1].environment[contract.JOB] not in names
+
+
+def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
+    monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    monkeypatch.setenv("SET", "1")
+    request = up.Request(spec(), Choice(), env=("UNSET_A", "SET", "UNSET_B", "C=d"))
+    with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: not set in your environment"):
+        up.up(request)
+    assert not (tmp_path / "clusters").exists()
+
+
+@pytest.mark.parametrize("word", ["=x", "1A=x", "A B", ""])
+def test_a_variable_without_a_valid_name_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="expected NAME=VALUE"):
+        up.variables([word])
+
+
+def test_restarts_need_a_command_that_watches_the_cluster() -> None:
+    with pytest.raises(UsageError, match="--max-restarts is -1, expected 0 or more"):
+        up.Request(spec(), Choice(), max_restarts=-1)
+    with pytest.raises(UsageError, match="leave out --detach"):
+        up.Request(spec(), Choice(), max_restarts=1, detach=True)
+
+
+def ended(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "log.txt").write_text(f"the output of {name}\n")
+
+
+def test_logs_shows_the_only_cluster_and_otherwise_asks_for_a_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [])
+    with pytest.raises(UsageError, match="expected one cluster, found none: start one with"):
+        up.logs(None, follow=False)
+    ended(tmp_path, "first")
+    up.logs(None, follow=False)
+    assert capsys.readouterr().out == "the output of first\n"
+    ended(tmp_path, "second")
+    with pytest.raises(UsageError, match="expected one cluster, found first, second: choose one with --name"):
+        up.logs(None, follow=False)
+    up.logs("second", follow=False)
+    assert capsys.readouterr().out == "the output of second\n"
+    with pytest.raises(UsageError, match="no cluster is named 'third', found first, second"):
+        up.logs("third", follow=False)
+
+
+def test_status_has_the_state_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = ClusterSpec("one", command=("true",)).project
+    seen = [Node("node-0", project, running=True), Node("node-1", project, exit_code=3)]
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: seen)
+    assert up.status("one") == [("one", "node-0", "running"), ("one", "node-1", "exited with code 3")]

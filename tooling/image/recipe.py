@@ -1,0 +1,170 @@
+"""What an image is built from: the inputs, the buildx command and the labels.
+
+`inputs_sha256` hashes all inputs. It is kept in a label: an image with the current hash is up to date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tooling.basis.files import write_atomic
+from tooling.basis.paths import IMAGES, ROOT
+from tooling.image.base import Base
+from tooling.pins import advisories
+from tooling.pins.pin import Pin
+from tooling.wheels import locks
+
+ENTRYPOINTS = ROOT / "entrypoints"
+BINDINGS = ROOT / "bindings"
+KERNELS = ROOT / "kernels"
+LABEL = "cpu-train-stack"
+# Files of images/ that are no inputs: they are about all pins.
+NO_INPUTS = ("versions.toml", "status.json")
+REVISION_LABEL = "org.opencontainers.image.revision"
+DIRTY = "-dirty"
+INPUTS_LABEL = f"{LABEL}.inputs-sha256"
+CCL_LABEL = f"{LABEL}.ccl"
+ADVISORIES_LABEL = f"{LABEL}.advisories"
+
+
+def inputs_sha256(pin: Pin, base: Base) -> str:
+    """The sha256 of all inputs of an image: pin, base, locks, Dockerfile, scripts and sources."""
+    total = hashlib.sha256()
+    facts = [
+        pin.name,
+        pin.python,
+        pin.tcmalloc_package,
+        pin.ccl,
+        pin.oneccl,
+        *pin.requirements,
+        *pin.build_requirements,
+        base.digest,
+        project_version(),
+        advisories.document(pin.advisories),
+    ]
+    total.update("\n".join(facts).encode())
+    paths = [
+        locks.path_of(pin),
+        locks.build_path_of(pin),
+        *_files(IMAGES),
+        *_files(ENTRYPOINTS),
+        BINDINGS / "build.py",
+        *_files(BINDINGS / "oneccl_bindings_for_pytorch"),
+        *_files(BINDINGS / "src"),
+        *sorted(KERNELS.glob("*.[ch]pp")),  # not the library, which may be in the same folder
+    ]
+    for path in paths:
+        total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder that are inputs: no caches of tools, no locks, and no NO_INPUTS."""
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder).parts[:-1]
+        cached = any(part == "__pycache__" or part.startswith(".") for part in inner)
+        if path.is_file() and not (cached or path.parent == locks.LOCKS or path.name in NO_INPUTS):
+            yield path
+
+
+def stage_locks(pin: Pin, folder: Path) -> Path:
+    """Copy the pin's two locks to a folder without the locks of other pins, under the names in the Dockerfile."""
+    write_atomic(folder / "lock.txt", locks.path_of(pin).read_text(encoding="utf-8"))
+    write_atomic(folder / "build-lock.txt", locks.build_path_of(pin).read_text(encoding="utf-8"))
+    return folder
+
+
+def build_argv(
+    pin: Pin,
+    base: Base,
+    wheel_folder: Path,
+    lock_folder: Path,
+    image_labels: Mapping[str, str],
+    tag: str | None = None,
+) -> list[str]:
+    """The buildx command. `tag`: by default the pin's. Labels are last in an image's history and need no layer."""
+    arguments = {
+        "BASE": base.reference,
+        "TCMALLOC_PACKAGE": pin.tcmalloc_package,
+        "CCL": pin.ccl,
+        "PYTHON": pin.python,
+        "PIN": pin.name,
+        "ADVISORIES": advisories.document(pin.advisories),
+    }
+    # The builder in the engine, which has the name of the context. Other builders do not see the engine's images.
+    argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", tag or pin.image]
+    contexts = {
+        "wheels": wheel_folder,
+        "locks": lock_folder,
+        "entrypoints": ENTRYPOINTS,
+        "bindings": BINDINGS,
+        "kernels": KERNELS,
+    }
+    for name, folder in contexts.items():
+        argv += ["--build-context", f"{name}={folder}"]
+    for name, value in arguments.items():
+        argv += ["--build-arg", f"{name}={value}"]
+    for name, value in image_labels.items():
+        argv += ["--label", f"{name}={value}"]
+    return [*argv, str(IMAGES)]
+
+
+def _context() -> str:
+    argv = ["docker", "context", "show"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "default"
+
+
+def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> dict[str, str]:
+    """OCI's labels (image-spec, annotations) and this project's: the pin and the version of every wheel."""
+    commit, created, source = revision()
+    return {
+        "org.opencontainers.image.title": "cpu-train-stack",
+        "org.opencontainers.image.description": "bf16 fine-tuning of Hugging Face transformers on CPU clusters",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.version": f"{project_version()}-{pin.name}",
+        REVISION_LABEL: commit,
+        "org.opencontainers.image.created": created,
+        "org.opencontainers.image.source": source,
+        "org.opencontainers.image.base.name": pin.base.partition("@")[0] or f"debian:{pin.debian.suite}",
+        "org.opencontainers.image.base.digest": base.digest,
+        f"{LABEL}.pin": pin.name,
+        f"{LABEL}.base-source": base.source,
+        f"{LABEL}.debian": str(pin.debian.number),
+        f"{LABEL}.python": pin.python,
+        f"{LABEL}.torch-source": pin.torch_source,
+        CCL_LABEL: pin.ccl,
+        **({ADVISORIES_LABEL: " ".join(advisory.id for advisory in pin.advisories)} if pin.advisories else {}),
+        f"{LABEL}.oneccl": pin.oneccl,
+        f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
+        INPUTS_LABEL: inputs,
+    }
+
+
+def project_version() -> str:
+    """The version in pyproject.toml."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+
+
+def revision() -> tuple[str, str, str]:
+    """Commit, commit time (RFC 3339) and origin of the checkout. "unknown" if this folder is not a checkout."""
+
+    def git(*arguments: str) -> str:
+        if shutil.which("git") is None:
+            return ""
+        argv = ["git", "-C", str(ROOT), *arguments]
+        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return result.stdout.strip() if result.returncode == 0 else ""
+
+    commit = git("rev-parse", "HEAD")
+    if commit and git("status", "--porcelain"):
+        commit += DIRTY
+    # An origin URL may contain a token: keep only what follows the last @.
+    origin = git("config", "--get", "remote.origin.url").rpartition("@")[2]
+    return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
