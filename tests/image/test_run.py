@@ -28,7 +28,7 @@ def alone(image: str, rank_scripts: Path) -> dict[str, Any]:
     return rank
 
 
-def test_a_script_runs_as_main_with_its_own_arguments_and_folder(alone: dict[str, Any]) -> None:
+def test_a_script_runs_as_main_with_its_arguments_and_folder(alone: dict[str, Any]) -> None:
     assert alone["argv"] == ["/scripts/see.py", "--backend", "x", "-m"]
     assert alone["name"] == "__main__"
     assert alone["main"]
@@ -50,7 +50,7 @@ def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run)
     assert "warning" not in done.stderr
 
 
-def test_a_users_own_preload_stays_for_the_scripts_children(run: Run) -> None:
+def test_a_users_preload_is_kept_for_the_scripts_children(run: Run) -> None:
     own = "/lib/x86_64-linux-gnu/libBrokenLocale.so.1"
     (rank,) = seen(run("run", "/scripts/see.py", env={"LD_PRELOAD": own}))
     assert rank["tcmalloc"]
@@ -75,7 +75,7 @@ def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: Run) -> 
     assert rank["argv"] == ["/scripts/see.py", "a"]
 
 
-def test_an_exception_is_the_scripts_own_and_starts_in_the_script(run: Run) -> None:
+def test_an_exceptions_traceback_starts_in_the_script(run: Run) -> None:
     done = run("run", "/scripts/broken.py")
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
@@ -84,7 +84,7 @@ def test_an_exception_is_the_scripts_own_and_starts_in_the_script(run: Run) -> N
     assert "/opt/cpu-train-stack" not in done.stderr
 
 
-def test_the_scripts_exit_code_is_its_own(run: Run) -> None:
+def test_the_exit_code_is_the_scripts(run: Run) -> None:
     done = run("run", "--quiet", "/scripts/fail.py", "exit", "0")
     assert (done.returncode, done.stderr) == (3, "")
 
@@ -109,7 +109,7 @@ def test_files_in_the_current_folder_do_not_hide_libraries(
     assert rank["world_size"] == 1
 
 
-def test_a_backend_that_is_not_there_is_one_line_with_the_choices(run: Run) -> None:
+def test_an_unknown_backend_is_one_line_with_the_choices(run: Run) -> None:
     assert "'smoke' is not in this image, expected one of: ccl, gloo" in usage_line(
         run("run", "--backend", "smoke", "/scripts/see.py")
     )
