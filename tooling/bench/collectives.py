@@ -36,9 +36,9 @@ def collectives(
     as_json: bool,
     say: Say,
 ) -> None:
-    """Measures `ranks` ranks in one container, then `nodes` containers with one rank each.
+    """Measure `ranks` ranks in one container, then `nodes` containers with one rank each.
 
-    `options` are arguments of the image's `bench`. Writes collectives-TIME.json and .png to the output folder, and
+    `options` are arguments of the image's `bench`. Write collectives-TIME.json and .png to the output folder, and
     prints a table or, with `as_json`, the document. Raises Exit with the cluster's exit code if a measurement
     fails.
     """
@@ -69,7 +69,7 @@ def options_of(sizes: str | None, seconds: float) -> list[str]:
 
 
 def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
-    """Runs a cluster whose command is the image's `bench`, and returns the document that rank 0 wrote.
+    """Run a cluster whose command is the image's `bench`, and return the document that rank 0 wrote.
 
     Raises Exit with the cluster's exit code if it fails.
     """

@@ -21,8 +21,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import Say
 from tooling.bench import output
-from tooling.engine import api
-from tooling.engine import docker as container
+from tooling.engine import api, docker
 from tooling.image import build
 from tooling.pins import parse
 
@@ -53,14 +52,14 @@ def launchers(ranks: int) -> list[Launcher]:
 
 
 def run(pin_name: str | None, ranks: int, rounds: int, options: Sequence[str], as_json: bool, say: Say) -> None:
-    """Measures each launcher `rounds` times. Writes .cache/bench/launch-TIME.json and prints the result.
+    """Measure each launcher `rounds` times. Write .cache/bench/launch-TIME.json and print the result.
 
     `options` are arguments of the loop. Raises Exit if a job fails.
     """
     if ranks < 2 or rounds < 1:
         raise UsageError(f"bench: --ranks {ranks} --rounds {rounds}, expected 2 ranks or more, 1 round or more")
     pin = parse.load().pin(pin_name)
-    docker = api.ensure(say)
+    engine = api.ensure(say)
     image = build.build(pin, say)
     reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(ranks)}
     for number in range(1, rounds + 1):
@@ -72,7 +71,7 @@ def run(pin_name: str | None, ranks: int, rounds: int, options: Sequence[str], a
     document = {
         "date": now.isoformat(timespec="seconds"),
         "image": image.id,
-        "cpus": docker.cpus,
+        "cpus": engine.cpus,
         "options": list(options),
         "rows": rows(launchers(ranks), reports),
     }
@@ -82,7 +81,7 @@ def run(pin_name: str | None, ranks: int, rounds: int, options: Sequence[str], a
 def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
     """The report that the loop prints. If the loop fails, prints its output and raises Exit."""
     mount = ("--volume", f"{ROOT / 'examples'}:/data:ro")
-    done = container.run(
+    done = docker.run(
         image, (*launcher.command, *options), mount, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
     )
     lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]

@@ -29,12 +29,12 @@ def run(
     as_json: bool,
     say: Say,
 ) -> None:
-    """Measures all numbers of `nodes` in turn, in one cluster with the largest number.
+    """Measure all numbers of `nodes` in turn, in one cluster with the largest number.
 
     Each node has `cores`, or an equal part of the machine if `cores` is 0. The batch is chosen so that
     communication takes `ratio` of the time of computing; 0 means the ratio in the guides' jobs.
 
-    Writes scaling-TIME.json and .png to the output folder, and prints a table or, with `as_json`, the document.
+    Write scaling-TIME.json and .png to the output folder, and print a table or, with `as_json`, the document.
     Raises Exit with the cluster's exit code if a measurement fails.
     """
     if not nodes or min(nodes) < 1 or 1 not in nodes:
