@@ -83,7 +83,7 @@ def collectives(options: Options, say: Say) -> None:
 
 
 def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
-    """Runs a cluster whose command is the image's `bench`, and returns the document that rank 0 wrote.
+    """Run a cluster whose command is the image's `bench`, and return the document that rank 0 wrote.
 
     Raises Exit with the cluster's exit code if it fails.
     """

@@ -22,8 +22,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import Say
 from tooling.bench import output
-from tooling.engine import api
-from tooling.engine import docker as container
+from tooling.engine import api, docker
 from tooling.image import build
 from tooling.image.choice import PinOption
 from tooling.pins import parse
@@ -101,7 +100,7 @@ def run(options: Options, say: Say) -> None:
 def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
     """The report that the loop prints. If the loop fails, prints its output and raises Exit."""
     mount = ("--volume", f"{ROOT / 'examples'}:/data:ro")
-    done = container.run(
+    done = docker.run(
         image, (*launcher.command, *options), mount, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
     )
     lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]

@@ -85,7 +85,7 @@ def plan(options: Options) -> Plan:
 
 
 def run(options: Options, say: Say) -> None:
-    """Writes train-TIME.json and .png to .cache/bench, and prints tables or the document.
+    """Write train-TIME.json and .png to .cache/bench, and print tables or the document.
 
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
@@ -130,9 +130,9 @@ def _round(
     container: Sequence[str],
     say: Say,
 ) -> list[str]:
-    """Runs each recipe once, except those that failed before.
+    """Run each recipe once, except those that failed before.
 
-    Returns the shapes of the batches, such as `8x384`, the most frequent first.
+    Return the shapes of the batches, such as `8x384`, the most frequent first.
     """
     batches: dict[str, int] = {}
     for recipe, one in zip(chosen.recipes, runs, strict=True):
