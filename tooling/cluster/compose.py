@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,10 +98,6 @@ class ClusterSpec:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
         if not self.command:
             raise UsageError("no command: write it after --, for example ./inv up -- train --help")
-
-    def with_environment(self, **variables: str) -> ClusterSpec:
-        """The same cluster with more variables. A variable that is already set keeps its value."""
-        return replace(self, environment={**variables, **self.environment})
 
     @property
     def project(self) -> str:

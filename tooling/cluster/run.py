@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,10 +31,9 @@ CLUSTERS = CACHE / "clusters"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cluster ended. `seconds_to_start`: until every container ran. `taken_down`: ./inv down ended it."""
+    """How a cluster ended. `taken_down`: ./inv down ended it."""
 
     exit_code: int
-    seconds_to_start: float
     taken_down: bool = False
 
 
@@ -50,17 +48,14 @@ def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = No
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
         with _torn_down(spec.name, engine.endpoint, say):
-            file = _write(spec)
-            started = time.monotonic()
             try:
-                _start_containers(spec, file)
-                seconds_to_start = time.monotonic() - started
+                _start_containers(spec)
                 with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
                     exit_code = wait.until_end(spec, engine.endpoint, say)
             except EngineLostError as error:
                 say(str(error))
-                return Outcome(wait.STUCK_EXIT_CODE, 0.0)
-            return Outcome(exit_code, seconds_to_start, _taken_down(spec.name).exists())
+                return Outcome(wait.STUCK_EXIT_CODE)
+            return Outcome(exit_code, _taken_down(spec.name).exists())
 
 
 def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
@@ -68,14 +63,15 @@ def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
     with _reserved(spec.name):
         _remove_leftovers(spec, engine, say)
         try:
-            _start_containers(spec, _write(spec))
+            _start_containers(spec)
         except BaseException:
             remove(spec.name)
             raise
 
 
-def _start_containers(spec: ClusterSpec, file: Path) -> None:
+def _start_containers(spec: ClusterSpec) -> None:
     """Create and start the containers, and record their IDs. Neither builds nor pulls images."""
+    file = _write_files(spec)
     compose.call(compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file))
     listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
     with _containers(spec.name).open("a", encoding="ascii") as stream:
@@ -109,7 +105,7 @@ def remove(name: str) -> None:
         keys.remove(folder_of(name) / "ssh")
 
 
-def _write(spec: ClusterSpec) -> Path:
+def _write_files(spec: ClusterSpec) -> Path:
     """Write the cluster's Compose file, and for mpirun its ssh keys. Return the file's path.
 
     A restarted cluster appends to the log of the failed cluster.

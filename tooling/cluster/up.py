@@ -73,7 +73,7 @@ def run_again(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max
 
     Bad usage, which would fail again, and ./inv down are not followed by a restart.
     """
-    spec = spec.with_environment(**{contract.JOB: f"up/{uuid.uuid4().hex}"})
+    spec = replace(spec, environment={contract.JOB: f"up/{uuid.uuid4().hex}", **spec.environment})
     outcome = run_once(spec)
     for restart in range(1, max_restarts + 1):
         if outcome.exit_code in (0, contract.USAGE_EXIT_CODE) or outcome.taken_down:

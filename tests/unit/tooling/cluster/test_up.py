@@ -24,12 +24,12 @@ def spec() -> ClusterSpec:
 @pytest.mark.parametrize(
     ("ends", "max_restarts", "runs"),
     [
-        ([Outcome(137, 1.0), Outcome(0, 1.0)], 3, 2),
-        ([Outcome(1, 1.0)] * 4, 2, 3),
-        ([Outcome(1, 1.0)], 0, 1),
-        ([Outcome(0, 1.0)], 2, 1),
-        ([Outcome(2, 1.0)], 2, 1),
-        ([Outcome(143, 1.0, taken_down=True)], 2, 1),
+        ([Outcome(137), Outcome(0)], 3, 2),
+        ([Outcome(1)] * 4, 2, 3),
+        ([Outcome(1)], 0, 1),
+        ([Outcome(0)], 2, 1),
+        ([Outcome(2)], 2, 1),
+        ([Outcome(143, taken_down=True)], 2, 1),
     ],
     ids=["recovers", "gives up", "no restarts", "no failure", "bad usage", "taken down"],
 )
@@ -47,7 +47,7 @@ def test_a_cluster_restarts_after_a_failure_that_a_restart_can_fix(
     # The trainer resumes only in a folder that has the name of its job.
     names = {cluster.environment[contract.JOB] for cluster in started}
     assert len(names) == 1
-    ends += [Outcome(0, 1.0)] * len(started)
+    ends += [Outcome(0)] * len(started)
     up.run_again(run, spec(), 0)
     assert started[-1].environment[contract.JOB] not in names
 
