@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling.checks.faults import trial as fault_trial
 from tooling.checks.faults.faults import FAULTS
+from tooling.checks.faults.trial import inject
 
 # Of a collective. The bound for the end of a job is this and 30 s.
 TIMEOUT_SECONDS = 8
@@ -42,7 +42,7 @@ def test_a_fault_ends_the_job_in_time_with_a_code_a_cause_and_nothing_left(
     (scripts / "steps.py").write_text(STEPS)
     command = ("run", f"--timeout={TIMEOUT_SECONDS}", "/data/steps.py")
     fault = FAULTS[name]
-    trial = fault_trial.run(fault, launcher, [f"--data={scripts}"], command, r"step 10\b", TIMEOUT_SECONDS + 30)
+    trial = inject(fault, launcher, [f"--data={scripts}"], command, r"step 10\b", TIMEOUT_SECONDS + 30)
     print(f"detected after {trial.detected_seconds} s, ended after {trial.ended_seconds:.1f} s: {trial.exit_code}")
     assert trial.exit_code not in (0, 2), trial.output
     assert trial.detected_seconds is not None or not fault.causes[launcher], trial.output

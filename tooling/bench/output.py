@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console, RenderableType
 
@@ -17,11 +17,13 @@ from tooling.basis.say import Say
 
 FOLDER = CACHE / "bench"
 
+OutputOption = Annotated[str | None, "the folder for the JSON file and the PNG; default: .cache/bench"]
+
 Document = Mapping[str, Any]
 
 
 def folder(output: str | None) -> Path:
-    """Creates the folder for the files, by default FOLDER. Raises UsageError."""
+    """Create the folder for the files, by default FOLDER. Raises UsageError."""
     path = Path(output) if output else FOLDER
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -36,7 +38,7 @@ def stem(parent: Path, kind: str, now: datetime) -> Path:
 
 
 def save(document: Document, path: Path) -> str:
-    """Writes the document to `path`.json, and returns its text."""
+    """Write the document to `path`.json, and return its text."""
     text = json.dumps(document, indent=2) + "\n"
     path.with_suffix(".json").write_text(text, encoding="utf-8")
     return text
@@ -50,7 +52,7 @@ def publish(
     as_json: bool,
     say: Say,
 ) -> None:
-    """Writes `path`.json and, with `draw`, `path`.png. Prints the table or, with `as_json`, the document."""
+    """Write `path`.json and, with `draw`, `path`.png. Print the table or, with `as_json`, the document."""
     text = save(document, path)
     if draw:
         draw(document, path.with_suffix(".png"))

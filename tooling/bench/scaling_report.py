@@ -21,7 +21,7 @@ Measured = Mapping[str, Any]
 
 # The "backend" of steps without an exchange of gradients.
 APART = "none"
-# A node without a part of its processor time below this share had to share it with other programs.
+# A node that gets less of its processor time than this share competes with other programs.
 BUSY = 0.85
 # The cost of the exchange, compared with the all_reduce alone. DDP also copies gradients into its buckets and back
 # and divides them, and nodes wait for nodes that are throttled: little on a complete node, several times the

@@ -85,7 +85,7 @@ class Comparison:
 
 
 def compare(image: str, ranks: int, only: str, say: Say) -> Comparison:
-    """Runs the tests whose names match the regular expression `only`, once with each backend."""
+    """Run the tests whose names match the regular expression `only`, once with each backend."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     seconds = {}
     for backend in BACKENDS:
@@ -102,7 +102,7 @@ def compare(image: str, ranks: int, only: str, say: Say) -> Comparison:
 
 
 def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str, Any]]:
-    """Runs bindings/tests/conformance.py and returns its rows. Its log is .cache/conformance/BACKEND-RANKS.log."""
+    """Run bindings/tests/conformance.py and return its rows. Its log is .cache/conformance/BACKEND-RANKS.log."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     log = FOLDER / f"{backend}-{ranks}.log"
     with log.open("wb") as stream:
@@ -126,7 +126,7 @@ def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str,
 
 
 def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) -> None:
-    """Compares the backends, writes .cache/conformance/RANKS.json, and prints the differences.
+    """Compare the backends, write .cache/conformance/RANKS.json, and print the differences.
 
     Raises Exit with code 1 for a difference that is not in DIFFERENCES.
     """
@@ -150,7 +150,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
 
 
 def show(comparison: Comparison, result: Path) -> None:
-    """Prints the counts and every test with different results."""
+    """Print the counts and every test with different results."""
     console = Console()
     counts = Table(title=f"torch's suite, {comparison.ranks} ranks, {comparison.date}", title_justify="left")
     for column in ("backend", "passed", "failed", "skipped", "seconds"):

@@ -57,7 +57,7 @@ class Outcome:
 
 
 def run(choice: Choice, say: Say) -> None:
-    """Runs the tests in the chosen image and prints pytest's output. Raises Exit with pytest's exit code."""
+    """Run the tests in the chosen image and print pytest's output. Raises Exit with pytest's exit code."""
     image = choice.ensure_image(api.ensure(say), say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
@@ -67,7 +67,7 @@ def run(choice: Choice, say: Say) -> None:
 
 
 def tests(image: str, say: Say) -> Outcome:
-    """Runs the tests in a container without a network, where only /tmp is writable."""
+    """Run the tests in a container without a network, where only /tmp is writable."""
     site = install(say)
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
@@ -117,6 +117,6 @@ def install(say: Say) -> Path:
 
 
 def _readable(folder: Path) -> None:
-    """Makes a folder readable for the image's user."""
+    """Make a folder readable for the image's user."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -21,7 +21,7 @@ LIMIT_SECONDS = 1800.0
 
 
 def run(pin_name: str | None, thread: bool, say: Say) -> None:
-    """Runs bindings/tests/sanitize.py with AddressSanitizer, or with ThreadSanitizer if `thread`.
+    """Run bindings/tests/sanitize.py with AddressSanitizer, or with ThreadSanitizer if `thread`.
 
     The script runs in the build stage that has the compiler. Raises Exit with the script's exit code if it fails.
     """

@@ -58,7 +58,7 @@ class Shape:
 
 
 def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
-    """Runs the jobs, and writes .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
+    """Run the jobs, and write .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
     pin = parse.load().pin(pin_name)
@@ -105,7 +105,7 @@ def describe(job: Job) -> str:
 
 
 def run_one(spec: ClusterSpec, docker: api.Engine, number: int, say: Say) -> Job:
-    """Runs one cluster. The job is right if rank 0 reports that every result is right."""
+    """Run one cluster. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
         outcome = cluster.run(spec, docker, say, shown=nowhere)

@@ -20,7 +20,7 @@ TABLE_WIDTH = 160
 
 
 def run(request: Request, as_json: bool, say: Say) -> None:
-    """Prints the forecast. Raises UsageError."""
+    """Print the forecast. Raises UsageError."""
     if request.published:
         run_published(as_json)
         return
@@ -35,7 +35,7 @@ def run(request: Request, as_json: bool, say: Say) -> None:
 
 
 def run_published(as_json: bool) -> None:
-    """Prints predictions for the jobs whose times Intel's and Hugging Face's guides have published."""
+    """Print predictions for the jobs whose times Intel's and Hugging Face's guides have published."""
     found = compare()
     if as_json:
         sys.stdout.write(json.dumps({"rows": found}, indent=2) + "\n")

@@ -59,7 +59,7 @@ class LinkInputs(TypedDict):
 
 
 def parse_network(text: str) -> Link:
-    """Parses `25g` or `10g,30us`: the bit rate of a node's network card, and the latency. Raises UsageError."""
+    """Parse `25g` or `10g,30us`: the bit rate of a node's network card, and the latency. Raises UsageError."""
     match = _NETWORK.fullmatch(text.strip())
     bits = float(match["rate"]) * _UNITS[match["unit"].lower()] if match else 0.0
     if not match or not bits:

@@ -115,7 +115,7 @@ _SHORT = {
 
 
 def find(text: str) -> Model:
-    """Finds a model by its name, number of parameters (110M), config.json or folder. Raises UsageError."""
+    """Find a model by its name, number of parameters (110M), config.json or folder. Raises UsageError."""
     if match := _COUNT.fullmatch(text):
         count = round(float(match[1]) * _UNITS[match[2].lower()])
         if count < 1000:
@@ -141,7 +141,7 @@ def find(text: str) -> Model:
 
 
 def read(file: Path) -> Model:
-    """Reads a config.json. Raises UsageError for unknown kinds of models."""
+    """Read a config.json. Raises UsageError for unknown kinds of models."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

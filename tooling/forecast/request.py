@@ -21,7 +21,7 @@ FIXED_FACTOR = 3.0
 
 
 def node_counts(text: str) -> tuple[int, ...]:
-    """Parses `1,2,4`. Raises UsageError."""
+    """Parse `1,2,4`. Raises UsageError."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

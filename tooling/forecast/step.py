@@ -34,21 +34,16 @@ _MEASURED = ("seen_on", "seen_cost")
 
 @dataclass(frozen=True)
 class Job:
-    """`samples` per epoch and `epochs`. `evaluated`: the samples of all evaluations. `batch_size`: of one rank.
+    """A training job with data parallelism."""
 
-    A step exchanges `gradient_bytes`. The last `last_bytes` are ready at the end of backward: the gradient of the
-    word embeddings, DDP's last bucket. `buckets`: the number of buckets before it, or 0 for buckets of
-    BUCKET_BYTES.
-    """
-
-    samples: int
+    samples: int  # in one epoch
     epochs: float
-    batch_size: int
-    gradient_bytes: int
-    last_bytes: int
+    batch_size: int  # of one rank
+    gradient_bytes: int  # exchanged in a step
+    last_bytes: int  # of gradient_bytes, ready only at the end of backward: the word embeddings, DDP's last bucket
     ranks_per_node: int = 1
-    evaluated: int = 0
-    buckets: int = 0
+    evaluated: int = 0  # samples of all evaluations
+    buckets: int = 0  # before the last bucket; 0: buckets of BUCKET_BYTES
 
     def steps(self, nodes: int) -> int:
         """The steps of all epochs. Each rank gets the same number of samples. The last batch may be smaller."""
@@ -60,26 +55,19 @@ class Job:
 class Inputs:
     """The inputs of a prediction.
 
-    `samples_per_second`: the speed of one node that trains alone, with all of its ranks. `compute_share`: the
-    share of this speed that a node keeps in a cluster. It is below 1 if cores are reserved for communication.
-    `bytes_per_second`, `latency_seconds`: of the link between two nodes, as an all_reduce gets them. `overlap`:
-    the share of the communication that can overlap with backward and does. `jitter`: the standard deviation of a
-    node's time for a step, as a share of this time. `fixed_seconds`: start, data and checkpoints, which take the
-    same time on any number of nodes. `cost`: a factor on waiting and communication. `seen_on`, `seen_cost`: a
-    number of nodes, and the seconds of waiting and exposed communication in a step that were measured on them; 0
-    without a measurement. With one, the other inputs only extrapolate from it.
+    After a measurement on several nodes (`seen_on`, `seen_cost`), the other inputs only extrapolate from it.
     """
 
-    samples_per_second: Estimate
-    bytes_per_second: Estimate
-    latency_seconds: Estimate
-    overlap: Estimate
-    compute_share: Estimate = _ONE
-    jitter: Estimate = JITTER
-    fixed_seconds: Estimate = _NOTHING
-    cost: Estimate = _ONE
-    seen_on: Estimate = _NOTHING
-    seen_cost: Estimate = _NOTHING
+    samples_per_second: Estimate  # of one node that trains alone, with all of its ranks
+    bytes_per_second: Estimate  # of the link between two nodes, as an all_reduce gets it
+    latency_seconds: Estimate  # of this link
+    overlap: Estimate  # the share of the communication that can overlap with backward and does
+    compute_share: Estimate = _ONE  # of samples_per_second, in a cluster: below 1 if cores are reserved for ccl
+    jitter: Estimate = JITTER  # the standard deviation of a node's time for a step, as a share of this time
+    fixed_seconds: Estimate = _NOTHING  # start, data and checkpoints: the same on any number of nodes
+    cost: Estimate = _ONE  # a factor on waiting and communication
+    seen_on: Estimate = _NOTHING  # the number of nodes of the measurement; 0: no measurement
+    seen_cost: Estimate = _NOTHING  # the measured seconds of waiting and exposed communication in a step
 
 
 @dataclass(frozen=True)
@@ -173,7 +161,7 @@ def seconds(job: Job, nodes: int, values: Mapping[str, float]) -> float:
 
 
 def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
-    """Predicts a job, with the error bars of all inputs. Errors of the node's speed cancel in the efficiency."""
+    """Predict a job, with the error bars of all inputs. Errors of the node's speed cancel in the efficiency."""
     estimates = vars(inputs)
     values = {name: estimate.value for name, estimate in estimates.items()}
     one = step(job, nodes, values)

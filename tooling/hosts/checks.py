@@ -23,7 +23,7 @@ _FIXES = (
 
 
 def places(job: Job, remotes: Sequence[Remote], unreachable: Sequence[str]) -> list[Place]:
-    """Checks the hosts and returns the facts that the job needs.
+    """Check the hosts and return the facts that the job needs.
 
     Raises UsageError, with the lines of `unreachable` and one for each host that fails a check.
     """
@@ -108,7 +108,7 @@ def _facts(remote: Remote) -> Facts:
 
 
 def _prepare_folders(job: Job, remote: Remote, known: Facts) -> str:
-    """Checks the folder to read, creates the folders to write to, and returns the output folder."""
+    """Check the folder to read, create the folders to write to, and return the output folder."""
     output = job.output or f"{known.home}/cpu-train-stack/{IDENTITY}/{job.name}"
     if job.data:
         _checked(remote, commands.readable(job.data), f"--data {job.data}")

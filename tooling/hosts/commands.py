@@ -44,7 +44,7 @@ def labels(name: str) -> tuple[str, str]:
 
 
 def present_jobs(name: str) -> str:
-    """Lists the names and states of the containers of this checkout's job `name`."""
+    """List the names and states of the containers of this checkout's job `name`."""
     filters = " ".join(f"--filter label={label}" for label in labels(name))
     return f"docker ps --all {filters} --format '{{{{.Names}}}} {{{{.State}}}}'"
 
@@ -63,7 +63,7 @@ def readable(folder: str) -> str:
 
 
 def writable(folder: str, owner: str) -> str:
-    """Creates a folder that `owner` (UID:GID) can write to. Unless the ssh user is root, `owner` is that user."""
+    """Create a folder that `owner` (UID:GID) can write to. Unless the ssh user is root, `owner` is that user."""
     path = shlex.quote(folder)
     return f'mkdir -p {path} && if [ "$(id -u)" = 0 ]; then chown {owner} {path}; fi && test -w {path}'
 
@@ -82,7 +82,7 @@ def connect(address: str, port: str) -> str:
 
 
 def create(job: Job, index: int, places: Sequence[Place]) -> str:
-    """Creates the container of host `index`. It runs torchrun's agent or sshd; on the first host, mpirun too."""
+    """Create the container of host `index`. It runs torchrun's agent or sshd; on the first host, mpirun too."""
     if job.mpirun:
         return _create_for_mpirun(job, index, places)
     low, high = job.port_range
@@ -123,7 +123,7 @@ def _create_for_mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
 
 
 def put_keys(container: str) -> str:
-    """Unpacks an archive of tooling.hosts.keys into a container that has not been started."""
+    """Unpack an archive of tooling.hosts.keys into a container that has not been started."""
     return f"docker cp - {container}:/"
 
 
@@ -136,18 +136,18 @@ def logs(container: str, follow: bool = True) -> str:
 
 
 def wait(container: str) -> str:
-    """Prints the exit code of a container, or nothing if it does not end within WAIT_SECONDS."""
+    """Print the exit code of a container, or nothing if it does not end within WAIT_SECONDS."""
     return f"timeout {WAIT_SECONDS} docker wait {container}"
 
 
 def state(container: str) -> str:
-    """Prints the state of a container, its exit code, and why it ended."""
+    """Print the state of a container, its exit code, and why it ended."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Error}}"
     return f"docker inspect --format '{form}' {container}"
 
 
 def remove(*containers: str) -> str:
-    """Stops and removes containers. Fails if a container is left. A missing container is not an error."""
+    """Stop and remove containers. Fails if a container is left. A missing container is not an error."""
     names = " ".join(containers)
     filters = " ".join(f"--filter 'name=^/{name}$'" for name in containers)
     gone = f'left=$(docker ps --all --quiet {filters}) && test -z "$left"'
@@ -155,7 +155,7 @@ def remove(*containers: str) -> str:
 
 
 def keep(container: str) -> str:
-    """Answers each line with a line. Removes the container at the end of the session, or if no line arrives."""
+    """Answer each line with a line. Remove the container at the end of the session, or if no line arrives."""
     loop = f"while IFS= read -r -t {SILENCE_SECONDS} _; do echo; done"
     again = f'do n=$((n+1)); test "$n" -lt {REMOVE_TRIES} || exit 1; sleep 1; done'
     # No signal may end the script before the removal: not SIGHUP at the end of the session, not SIGPIPE.

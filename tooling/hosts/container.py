@@ -1,7 +1,7 @@
 """The end and the output of a container on a host, even if Docker is stopped or restarted there.
 
 A restart of Docker ends the containers, or leaves them running (live-restore). Either may break `docker wait` and
-`docker logs`, so the container's state is asked for when Docker answers again.
+`docker logs`. Both are repeated until the container's state, read after Docker answers again, is an end.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def state(remote: Remote, container: str, timeout: float) -> State | None:
 
 
 def wait(remote: Remote, container: str) -> End:
-    """Waits for the end of the container, without a time limit."""
+    """Wait for the end of the container, without a time limit."""
     restarted = False
     while True:
         # Each `docker wait` is short, so that state() notices if Docker hangs.

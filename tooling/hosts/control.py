@@ -19,22 +19,13 @@ from tooling.hosts.remote import Remote, RemoteError, connect, each
 
 
 def logs(job: Record, follow: bool) -> None:
-    """Prints the job's log, or for a detached job the output of its containers so far."""
+    """Print the job's log, or for a detached job the output of its containers so far."""
     log = record.log_of(job.name)
     if log.is_file():
         print(log.read_text(encoding="utf-8", errors="replace"), end="")
         return
     with ExitStack() as stack:
-        remotes = _connect_all(job, stack)
-        lock = threading.Lock()
-        readers = []
-        for remote, container in zip(remotes, job.containers, strict=True):
-            target = (remote, commands.logs(container, follow), lock, sys.stdout.buffer)
-            readers.append(threading.Thread(target=_copy, args=target, daemon=True))
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
+        _copy_output(job, _connect_all(job, stack), follow, sys.stdout.buffer)
 
 
 def status(job: Record) -> list[tuple[str, str, str]]:
@@ -49,16 +40,14 @@ def status(job: Record) -> list[tuple[str, str, str]]:
 
 
 def stop(job: Record) -> None:
-    """Stops the job and removes its containers. Its log stays."""
+    """Stop the job and remove its containers. Its log stays."""
     if job.ended:
         raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to stop")
     with ExitStack() as stack:
         remotes = _connect_all(job, stack)
         if job.detached:
-            lock = threading.Lock()
             with record.log_of(job.name).open("wb") as file:
-                for remote, container in zip(remotes, job.containers, strict=True):
-                    _copy(remote, commands.logs(container, follow=False), lock, file)
+                _copy_output(job, remotes, follow=False, target=file)
         remove_containers(job, remotes)
     if job.detached:  # otherwise the ./inv launch that watches the job records its end
         record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE))
@@ -66,7 +55,7 @@ def stop(job: Record) -> None:
 
 
 def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
-    """Removes a job's containers, that of mpirun first. Raises UsageError with a line for each host that fails."""
+    """Remove a job's containers, that of mpirun first. Raises UsageError with a line for each host that fails."""
     by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
 
     def remove(remote: Remote) -> None:
@@ -79,11 +68,24 @@ def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
         each(part, remove, [remote.name for remote in part])
 
 
-def _copy(remote: Remote, command: str, lock: threading.Lock, target: BinaryIO) -> None:
-    for line in lines(remote.stream(command)):
-        with lock:
-            target.write(f"{remote.name} | ".encode() + line)
-            target.flush()
+def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: BinaryIO) -> None:
+    """Copy the output of all containers to `target`, each line behind its host's name."""
+    lock = threading.Lock()
+
+    def copy(remote: Remote, container: str) -> None:
+        for line in lines(remote.stream(commands.logs(container, follow))):
+            with lock:
+                target.write(f"{remote.name} | ".encode() + line)
+                target.flush()
+
+    readers = [
+        threading.Thread(target=copy, args=pair, daemon=True)  # daemon: ctrl-C ends --follow
+        for pair in zip(remotes, job.containers, strict=True)
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
 
 
 def _connect_all(job: Record, stack: ExitStack) -> list[Remote]:

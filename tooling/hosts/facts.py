@@ -44,7 +44,7 @@ class Facts:
 
 
 def parse(text: str) -> Facts:
-    """Parses the output of commands.FACTS. Raises ValueError, KeyError or IndexError for any other text."""
+    """Parse the output of commands.FACTS. Raises ValueError, KeyError or IndexError for any other text."""
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, rest = line.partition(" ")

@@ -38,7 +38,7 @@ class Keeper:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def end(self) -> None:
-        """Asks the host to remove the container. removed() returns whether the host has removed it."""
+        """Ask the host to remove the container. removed() returns whether the host has removed it."""
         self._ending.set()
         try:
             self._channel.shutdown_write()
@@ -46,7 +46,7 @@ class Keeper:
             self.is_lost = True
 
     def removed(self) -> bool:
-        """Waits until the container is removed. False if the host does not confirm this in time."""
+        """Wait until the container is removed. False if the host does not confirm this in time."""
         if self.is_lost or not self._channel.status_event.wait(END_SECONDS):
             return False
         return bool(self._channel.exit_status == 0)

@@ -29,9 +29,9 @@ _POLL_SECONDS = 0.2
 
 
 def launch(job: Job, detach: bool, dry_run: bool) -> None:
-    """Runs the job and exits with its exit code. With `detach`, leaves the job running.
+    """Run the job and exit with its exit code. With `detach`, leave the job running.
 
-    With `dry_run`, prints the commands and runs none of them. Raises UsageError if the job cannot start.
+    With `dry_run`, print the commands and run none of them. Raises UsageError if the job cannot start.
     """
     if dry_run:
         places = [placeholder(index, job.output) for index in range(len(job.nodes))]
@@ -58,7 +58,7 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
 
 
 def _run(job: Job, values: Sequence[str]) -> int:
-    """Starts the job, watches it until its end and returns its exit code. `values`: of job.forwarded."""
+    """Start the job, watch it until its end and return its exit code. `values`: of job.forwarded."""
     with ExitStack() as stack:
         remotes, places = _check(job, stack)
         events: queue.Queue[End] = queue.Queue()
@@ -88,7 +88,7 @@ def _run(job: Job, values: Sequence[str]) -> int:
 
 
 def _start_detached(job: Job, values: Sequence[str]) -> None:
-    """Starts the job and leaves it running. If a container cannot start, removes all of them."""
+    """Start the job and leave it running. If a container cannot start, remove all of them."""
     with ExitStack() as stack:
         remotes, places = _check(job, stack)
         record.log_of(job.name).unlink(missing_ok=True)
@@ -122,7 +122,7 @@ def _keepers(job: Job, remotes: Sequence[Remote], events: queue.Queue[End]) -> l
 
 
 def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values: Sequence[str]) -> None:
-    """Creates all containers, then starts them."""
+    """Create all containers, then start them."""
     stdin = "".join(f"{value}\n" for value in values).encode()
     archives = keys.make(job, places) if job.mpirun else []
     names = [remote.name for remote in remotes]
@@ -170,7 +170,7 @@ def _until_end(job: Job, events: queue.Queue[End]) -> int:
 
 
 def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
-    """Removes the container of mpirun first: mpirun ends its ranks through the containers of the other hosts."""
+    """Remove the container of mpirun first: mpirun ends its ranks through the containers of the other hosts."""
     if job.mpirun:
         try:
             remotes[0].run(commands.remove(job.container(0)))
@@ -179,7 +179,7 @@ def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
 
 
 def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
-    """Asks every host to remove its container. Returns a line for each host that has not done so."""
+    """Ask every host to remove its container. Return a line for each host that has not done so."""
     for keeper in keepers:
         keeper.end()
     return [

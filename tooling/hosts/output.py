@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tooling.cluster.follow import lines
-from tooling.hosts import container as containers
+from tooling.hosts import container
 from tooling.hosts.remote import Remote
 
 LAST_LINES = 3
@@ -31,19 +31,19 @@ class Output:
         self._last: dict[str, deque[bytes]] = {}
         self._readers: list[threading.Thread] = []
 
-    def read(self, remote: Remote, container: str, has_rank_0: bool) -> None:
-        """Starts to read the output of a container."""
-        target = (remote, container, has_rank_0)
+    def read(self, remote: Remote, name: str, has_rank_0: bool) -> None:
+        """Start to read the output of the container `name`."""
+        target = (remote, name, has_rank_0)
         self._readers.append(threading.Thread(target=self._copy, args=target, daemon=True))
         self._readers[-1].start()
 
     def wait(self) -> None:
-        """Waits until the complete output of the containers, which have ended, is read."""
+        """Wait until the complete output of the containers, which have ended, is read."""
         for reader in self._readers:
             reader.join(END_SECONDS)
 
     def close(self, failed: bool) -> None:
-        """Shows the lines that are still hidden: the last ones of each rank, or all of them if the job failed."""
+        """Show the lines that are still hidden: the last ones of each rank, or all of them if the job failed."""
         with self._lock:
             self._file.close()
         if not failed:
@@ -56,8 +56,8 @@ class Output:
             if self._source(host.decode(errors="replace"), rest) in self._last:
                 self._show(line)
 
-    def _copy(self, remote: Remote, container: str, has_rank_0: bool) -> None:
-        for line in lines(containers.output(remote, container)):
+    def _copy(self, remote: Remote, name: str, has_rank_0: bool) -> None:
+        for line in lines(container.output(remote, name)):
             with self._lock:
                 if self._file.closed:
                     return

@@ -78,7 +78,7 @@ class Remote:
             raise RemoteError(explain(error, self._where())) from error
 
     def run(self, command: str, stdin: bytes = b"", limit: float = COMMAND_SECONDS) -> Done:
-        """Runs `command` in a new shell.
+        """Run `command` in a new shell.
 
         Raises RemoteError if the connection breaks, or if the command has not ended after `limit` seconds.
         """
@@ -112,7 +112,7 @@ class Remote:
             return  # the keeper reports a lost host
 
     def session(self, command: str) -> Channel:
-        """Starts `command` in a new shell. Raises OSError or SSHException."""
+        """Start `command` in a new shell. Raises OSError or SSHException."""
         transport = self._connection.client.get_transport()
         if transport is None:
             raise SSHException("the connection is closed")
@@ -134,7 +134,7 @@ class Remote:
 
 
 def each(items: Sequence[Item], work: Callable[[Item], Result], names: Sequence[str]) -> list[Result]:
-    """Calls `work` on all items in parallel. Raises UsageError with a line for each that raised RemoteError."""
+    """Call `work` on all items in parallel. Raises UsageError with a line for each that raised RemoteError."""
     with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
         futures = [pool.submit(work, item) for item in items]
     failures = []
@@ -165,7 +165,7 @@ def connect(hosts: Sequence[Host], stack: ExitStack) -> tuple[list[Remote], list
 
 @contextmanager
 def _closing_after(seconds: float, channel: Channel) -> Iterator[None]:
-    """Closes `channel` after `seconds`, which ends every blocking call on it, and raises TimeoutError."""
+    """Close `channel` after `seconds`, which ends every blocking call on it, and raise TimeoutError."""
     late = threading.Event()
 
     def close() -> None:
@@ -212,7 +212,7 @@ def explain(error: Exception, where: str) -> str:
 
 
 def _require_known_keys(connection: Connection) -> None:
-    """Refuses unknown host keys, also those of gateways: Fabric accepts them by default."""
+    """Refuse unknown host keys, also those of gateways: Fabric accepts them by default."""
     client = connection.client
     client.set_missing_host_key_policy(RejectPolicy())
     for option, default in _KNOWN_HOSTS.items():

@@ -13,7 +13,7 @@ from tooling.kubernetes.request import warnings
 
 
 def write(job: Job, output: str, say: Say) -> None:
-    """Writes the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
+    """Write the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
     text = yaml.render(job.documents())
     for warning in warnings(job):
         say(f"warning: {warning}")

@@ -137,5 +137,5 @@ def operator_ranks(request: Request) -> int:
 
 
 def escape(text: str) -> str:
-    """Doubles dollar signs: Kubernetes replaces $(NAME) with the value of a variable."""
+    """Double dollar signs: Kubernetes replaces $(NAME) with the value of a variable."""
     return text.replace("$", "$$")

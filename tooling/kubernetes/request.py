@@ -149,7 +149,7 @@ class Request:
 
     @property
     def secret_variables(self) -> Mapping[str, tuple[str, str]]:
-        """Maps a variable to its secret and the key in the secret."""
+        """Map a variable to its secret and the key in the secret."""
         return dict(_secret(text) for text in self.secret_env)
 
     @property

@@ -1,4 +1,4 @@
-"""How a step's time is divided, and how many steps are run."""
+"""The distribution of a step's time over classes, and the numbers of steps."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RunError(Exception):
 
 
 def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log: str) -> dict[str, Any]:
-    """Runs the command and returns its report, the line of JSON that it prints.
+    """Run the command and return its report, the line of JSON that it prints.
 
     Raises UsageError if Docker refuses to start it, and RunError if it fails. Its output is then in .cache/logs/.
     """
@@ -76,7 +76,7 @@ def arguments(cpus: str, model: Path | None, data: Path | None) -> tuple[str, ..
 
 
 def write_pairs(folder: Path, stdlib: Path | None = None) -> Path:
-    """Writes pairs.csv (sentence1, sentence2, label) for MiniLM's job, and returns its path.
+    """Write pairs.csv (sentence1, sentence2, label) for MiniLM's job, and return its path.
 
     Sentences come from Python's documentation, as long as MRPC's sentences. The same Python gives the same file.
     """

@@ -74,7 +74,7 @@ def ceiling(job: str, reports: Sequence[Report]) -> Ceiling:
 
 
 def flops_of_batches(reports: Sequence[Report]) -> dict[tuple[int, int], int]:
-    """Maps the samples and tokens of a batch to the operations that the ceiling's runs counted."""
+    """Map the samples and tokens of a batch to the operations that the ceiling's runs counted."""
     return {
         (int(samples), int(length)): flops
         for report in reports
@@ -175,7 +175,7 @@ def _processor(report: Report) -> float:
 
 
 def _digits(value: float) -> float:
-    """Rounds to four significant digits: the spread of the measurements is larger."""
+    """Round to four significant digits: the spread of the measurements is larger."""
     return float(f"{value:.4g}")
 
 

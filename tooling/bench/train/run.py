@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from benchmarks import jobs
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.bench import output
@@ -47,7 +48,7 @@ class Options:
     seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
     steps: Annotated[int, "measured steps of each run; 0: as many as fit in --seconds"] = 0
     repeats: Annotated[int, "number of rounds; each round measures every combination once"] = 3
-    json: Annotated[bool, "print one JSON document on standard output instead of tables"] = False
+    json: JsonOption = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def plan(options: Options) -> Plan:
 
 
 def run(options: Options, say: Say) -> None:
-    """Writes train-TIME.json and .png to .cache/bench, and prints tables or the document.
+    """Write train-TIME.json and .png to .cache/bench, and print tables or the document.
 
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
@@ -129,9 +130,9 @@ def _round(
     container: Sequence[str],
     say: Say,
 ) -> list[str]:
-    """Runs each recipe once, except those that failed before.
+    """Run each recipe once, except those that failed before.
 
-    Returns the shapes of the batches, such as `8x384`, the most frequent first.
+    Return the shapes of the batches, such as `8x384`, the most frequent first.
     """
     batches: dict[str, int] = {}
     for recipe, one in zip(chosen.recipes, runs, strict=True):

@@ -50,11 +50,11 @@ class Running:
         return f"{PROJECT_PREFIX}{self.name}-{service}-1"
 
     def signal_in(self, service: str, command: str, number: signal.Signals) -> None:
-        """Sends a signal to the processes of a service whose command line contains `command`."""
+        """Send a signal to the processes of a service whose command line contains `command`."""
         self.run_in(service, _SIGNAL, command, str(int(number)))
 
     def run_in(self, service: str, script: str, *arguments: str) -> None:
-        """Runs a Python script in the container of a service. The fault may kill the script, too."""
+        """Run a Python script in the container of a service. The fault may kill the script, too."""
         argv = ["docker", "exec", self.container(service), "python", "-c", script, *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
         if done.returncode not in (0, 128 + signal.SIGKILL):
@@ -123,7 +123,7 @@ def _disconnect(running: Running) -> None:
 
 
 def _interrupt(running: Running) -> None:
-    """Sends SIGINT to the process group, as ctrl-C at a terminal does."""
+    """Send SIGINT to the process group, as ctrl-C at a terminal does."""
     os.killpg(running.process.pid, signal.SIGINT)
 
 

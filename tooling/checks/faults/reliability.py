@@ -19,9 +19,8 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
-from tooling.checks.faults import trial as trials
 from tooling.checks.faults.faults import FAULTS, Fault
-from tooling.checks.faults.trial import Trial
+from tooling.checks.faults.trial import Trial, inject, small_file_system
 from tooling.cluster import demo_data, pretrained
 from tooling.cluster.compose import LAUNCHERS
 from tooling.cluster.run import writable_folder
@@ -35,6 +34,10 @@ SAVE_STEPS, FAULT_STEP, MAX_STEPS = 10, 14, 40
 LOSS_TOLERANCE = 0.01
 RECOVERY_SECONDS = 600.0
 TABLE_WIDTH = 120
+COLUMNS = (
+    *("fault", "launcher", "detected (s)", "ended (s)", "exit", "left"),
+    *("steps lost", "loss difference", "verdict"),
+)
 TRAIN = (
     *("train", "--model_name_or_path=/data/model", "--train_file=/data/train.csv", "--output_dir=/output"),
     *("--bf16", "--do_train", "--per_device_train_batch_size=4", "--max_seq_length=32", "--logging_steps=1"),
@@ -43,34 +46,49 @@ TRAIN = (
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table. `steps_lost`: steps trained before the fault and again after it. None: no recovery.
+class Recovery:
+    """How a job resumed. `steps_lost`: steps trained before the fault and again after it.
 
     `loss_apart`: the largest relative difference of a step's loss after the recovery to the same step's loss in
     the baseline job, without a fault.
     """
 
-    fault: str
-    launcher: str
-    detected_seconds: float | None
-    ended_seconds: float
-    exit_code: int
-    left: tuple[str, ...]
-    steps_lost: int | None
-    loss_apart: float | None
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How a job resumed: see Row."""
-
     steps_lost: int
     loss_apart: float
 
 
+@dataclass(frozen=True)
+class Result:
+    """A fault under one launcher. `recovery` is None if the job did not resume."""
+
+    trial: Trial
+    recovery: Recovery | None
+    problems: tuple[str, ...]
+
+    def row(self) -> dict[str, object]:
+        """The result in faults.json."""
+        recovery = vars(self.recovery) if self.recovery else {"steps_lost": None, "loss_apart": None}
+        values = {name: value for name, value in vars(self.trial).items() if name != "output"}
+        return {**values, **recovery, "problems": self.problems}
+
+    def cells(self) -> list[str]:
+        """The result in the table."""
+        trial, recovery = self.trial, self.recovery
+        return [
+            trial.fault,
+            trial.launcher,
+            "" if trial.detected_seconds is None else f"{trial.detected_seconds:.1f}",
+            f"{trial.ended_seconds:.1f}",
+            str(trial.exit_code),
+            ", ".join(trial.left) or "nothing",
+            str(recovery.steps_lost) if recovery else "",
+            f"{100 * recovery.loss_apart:.2f}%" if recovery else "",
+            "; ".join(self.problems) or "good",
+        ]
+
+
 def run(only: str, launcher: str, say: Say) -> None:
-    """Injects the chosen faults, writes .cache/faults/faults.json, and prints a table.
+    """Inject the chosen faults, write .cache/faults/faults.json, and print a table.
 
     Raises Exit with code 1 if a job did not end or resume as expected.
     """
@@ -81,7 +99,7 @@ def run(only: str, launcher: str, say: Say) -> None:
             f"no fault matches --only {only!r} and --launcher {launcher!r}: expected some of {', '.join(FAULTS)}, "
             f"and {' or '.join(LAUNCHERS)}"
         )
-    rows = []
+    results = []
     with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv dev faults")):
         data = _data(say)
         say("running the baseline job, without a fault")
@@ -89,12 +107,16 @@ def run(only: str, launcher: str, say: Say) -> None:
         for fault in chosen:
             for name in launchers:
                 say(f"{fault.name} under {name}: {fault.description}")
-                rows.append(_inject(fault, name, data, baseline))
-                say(f"  {describe(rows[-1])}")
-    document = {"rows": [{**row.__dict__} for row in rows], "timeout_seconds": TIMEOUT_SECONDS}
+                results.append(_try(fault, name, data, baseline))
+                cells = zip(COLUMNS[2:], results[-1].cells()[2:], strict=True)
+                say("  " + ", ".join(f"{column}: {cell or 'none'}" for column, cell in cells))
+    document = {"rows": [result.row() for result in results], "timeout_seconds": TIMEOUT_SECONDS}
     (FOLDER / "faults.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    console(TABLE_WIDTH).print(table(rows))
-    if any(row.problems for row in rows):
+    table = Table(*COLUMNS)
+    for result in results:
+        table.add_row(*result.cells())
+    console(TABLE_WIDTH).print(table)
+    if any(result.problems for result in results):
         raise Exit("some faults did not end as expected: see their verdicts", code=1)
 
 
@@ -132,36 +154,6 @@ def largest_difference(some: Mapping[int, float], others: Mapping[int, float]) -
     )
 
 
-def describe(row: Row) -> str:
-    """A row, in one line."""
-    detected = "-" if row.detected_seconds is None else f"{row.detected_seconds:.1f} s"
-    return (
-        f"detected after {detected}, ended after {row.ended_seconds:.1f} s with exit code {row.exit_code}, "
-        f"left {', '.join(row.left) or 'nothing'}, steps lost {row.steps_lost}, "
-        f"loss difference {_percent(row.loss_apart)}: "
-        f"{'; '.join(row.problems) or 'good'}"
-    )
-
-
-def table(rows: Sequence[Row]) -> Table:
-    """The rows as a table."""
-    shown = Table(
-        *("fault", "launcher", "detected (s)", "ended (s)", "exit", "left"),
-        *("steps lost", "loss difference", "verdict"),
-    )
-    for row in rows:
-        detected = "" if row.detected_seconds is None else f"{row.detected_seconds:.1f}"
-        cells = (detected, f"{row.ended_seconds:.1f}", str(row.exit_code), ", ".join(row.left) or "nothing")
-        lost = "" if row.steps_lost is None else str(row.steps_lost)
-        rest = (lost, _percent(row.loss_apart), "; ".join(row.problems) or "good")
-        shown.add_row(row.fault, row.launcher, *cells, *rest)
-    return shown
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.2f}%"
-
-
 def _data(say: Say) -> Path:
     folder = FOLDER / "data"
     if not (folder / "model").is_dir():
@@ -185,35 +177,25 @@ def _baseline_losses(data: Path) -> dict[int, float]:
     return found
 
 
-def _inject(fault: Fault, launcher: str, data: Path, baseline: Mapping[int, float]) -> Row:
+def _try(fault: Fault, launcher: str, data: Path, baseline: Mapping[int, float]) -> Result:
     output = _empty_output()
     options = (f"--data={data}", f"--output={output}", "--offline")
-    with trials.small_file_system(output, fault.output_megabytes) as enlarge:
+    with small_file_system(output, fault.output_megabytes) as enlarge:
         writable_folder(output)
         limit = TIMEOUT_SECONDS + 60
         ready = rf"step {FAULT_STEP}/"
         command = (*TRAIN, f"--ddp_timeout={TIMEOUT_SECONDS}")
-        trial = trials.run(fault, launcher, options, command, ready, limit)
+        trial = inject(fault, launcher, options, command, ready, limit)
         (FOLDER / f"{fault.name}-{launcher}.txt").write_text(trial.output, encoding="utf-8")
         enlarge()
         recovery = _recover(launcher, options, output, trial.output, baseline)
-    return Row(
-        fault=fault.name,
-        launcher=launcher,
-        detected_seconds=trial.detected_seconds,
-        ended_seconds=trial.ended_seconds,
-        exit_code=trial.exit_code,
-        left=trial.left,
-        steps_lost=recovery.steps_lost if recovery else None,
-        loss_apart=recovery.loss_apart if recovery else None,
-        problems=judge(trial, fault, recovery),
-    )
+    return Result(trial, recovery, judge(trial, fault, recovery))
 
 
 def _recover(
     launcher: str, options: Sequence[str], output: Path, printed: str, baseline: Mapping[int, float]
 ) -> Recovery | None:
-    """Resumes the job. None if it fails, or does not resume from a checkpoint."""
+    """Resume the job. None if it fails, or does not resume from a checkpoint."""
     done = _train(launcher, options, "--resume_from_checkpoint=true")
     if done is None:
         return None

@@ -15,7 +15,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.checks.faults.faults import Fault, Running
 from tooling.cluster import leftovers
-from tooling.cluster import run as cluster
+from tooling.cluster.run import CLUSTERS
 
 START_SECONDS = 600.0
 _POLL_SECONDS = 0.1
@@ -35,10 +35,10 @@ class Trial:
     output: str
 
 
-def run(
+def inject(
     fault: Fault, launcher: str, options: Sequence[str], command: Sequence[str], ready: str, limit_seconds: float
 ) -> Trial:
-    """Starts `./inv up` with two nodes of one rank, injects the fault once the output matches `ready`, and waits.
+    """Start `./inv up` with two nodes of one rank, inject the fault once the output matches `ready`, and wait.
 
     Raises UsageError if the output never matches, and TimeoutExpired if the job does not end within
     `limit_seconds` after the fault. In both cases, the job is terminated.
@@ -55,7 +55,7 @@ def run(
         "--",
         *command,
     ]
-    log = cluster.CLUSTERS / f"{name}.fault.txt"
+    log = CLUSTERS / f"{name}.fault.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -87,7 +87,7 @@ def run(
 
 @contextmanager
 def small_file_system(folder: Path, megabytes: int) -> Iterator[Callable[[], object]]:
-    """Mounts a small file system in memory at `folder`, and yields a function that enlarges it.
+    """Mount a small file system in memory at `folder`, and yield a function that enlarges it.
 
     Does nothing if `megabytes` is 0. Raises UsageError if the user cannot mount file systems.
     """
@@ -121,5 +121,5 @@ def _is_detected(fault: Fault, launcher: str, log: Path) -> bool:
 
 
 def _restore_sigint() -> None:
-    """Restores SIGINT: a shell starts background jobs with SIGINT ignored, which their children inherit."""
+    """Restore SIGINT: a shell starts background jobs with SIGINT ignored, which their children inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

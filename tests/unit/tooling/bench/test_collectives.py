@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tooling.basis.errors import UsageError
 from tooling.bench import collectives, collectives_report, plots
+from tooling.bench.collectives import Options
 
 MIB = 1 << 20
 
@@ -61,7 +62,7 @@ def merged() -> dict[str, Any]:
     return collectives_report.merge([document("one-container"), document("two-containers")], facts)
 
 
-def test_a_merged_document_has_every_row_and_ceiling_and_what_they_depend_on(merged: dict[str, Any]) -> None:
+def test_a_merged_document_has_every_row_and_ceiling_and_the_environment(merged: dict[str, Any]) -> None:
     assert [entry["where"] for entry in merged["rows"]] == ["one-container"] * 8 + ["two-containers"] * 8
     assert [entry["what"] for entry in merged["ceilings"]] == ["memory-copy"] * 2 + [
         "tcp-one-way",
@@ -107,7 +108,7 @@ def test_an_image_with_one_backend_has_a_table_without_comparison() -> None:
     assert "GB/s" in lines[1]
 
 
-def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any]) -> None:
+def test_the_points_of_a_line_are_sorted_by_size(merged: dict[str, Any]) -> None:
     merged["rows"].reverse()
     lines = collectives_report.lines(merged, "one-container", "all_reduce")
     assert {(line.backend, line.dtype) for line in lines} == {
@@ -121,7 +122,7 @@ def test_lines_rise_by_size_whatever_the_order_of_the_rows(merged: dict[str, Any
     assert collectives_report.lines(merged, "one-container", "broadcast") == []
 
 
-def test_the_pictures_ceilings_are_curves_over_the_sizes_that_are_drawn(merged: dict[str, Any]) -> None:
+def test_ceilings_are_curves_over_the_sizes_in_the_picture(merged: dict[str, Any]) -> None:
     one = plots.ceilings(merged, "one-container", "all_reduce")
     assert one == [("memory copy of one core: 14", [(25 * MIB, 14.0)])]
     two = plots.ceilings(merged, "two-containers", "all_reduce")
@@ -155,17 +156,17 @@ def test_a_size_is_readable(size: int, text: str) -> None:
     ("nodes", "ranks", "said"),
     [(0, 2, "--nodes is 0, expected 2 or more, or 1"), (2, 1, "--ranks is 1, expected 2 or more")],
 )
-def test_too_few_to_measure_are_refused_before_anything_is_built(nodes: int, ranks: int, said: str) -> None:
+def test_too_few_nodes_or_ranks_are_refused_before_the_build(nodes: int, ranks: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        collectives.collectives(None, nodes, ranks, [], None, False, print)
+        Options(nodes=nodes, ranks=ranks)
 
 
-def test_an_output_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--output .*: Not a directory: choose a folder"):
-        collectives.collectives(None, 2, 2, [], str(tmp_path / "file" / "folder"), False, print)
+        collectives.collectives(Options(output=str(tmp_path / "file" / "folder")), print)
 
 
 def test_the_images_options_are_those_that_were_given() -> None:
-    assert collectives.options_of(None, 2.0) == ["--seconds=2"]
-    assert collectives.options_of("4K,25M", 0.5) == ["--seconds=0.5", "--sizes=4K,25M"]
+    assert Options().command == ("bench", "collectives", "--seconds=2")
+    assert Options(sizes="4K,25M", seconds=0.5).command[2:] == ("--seconds=0.5", "--sizes=4K,25M")

@@ -1,4 +1,4 @@
-"""What `./inv bench launch` starts, and what it makes of the speeds."""
+"""`./inv bench launch`: the launchers, the ratios and the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUND = {
 }
 
 
-def test_every_way_runs_the_same_script_with_the_ranks_that_it_names() -> None:
+def test_every_launcher_runs_the_same_script_with_the_ranks_in_its_name() -> None:
     launchers = launch.launchers(4)
     assert len({launcher.name for launcher in launchers}) == 5
     for launcher in launchers:
@@ -38,7 +38,7 @@ def test_every_way_runs_the_same_script_with_the_ranks_that_it_names() -> None:
     ]
 
 
-def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
+def test_a_ratio_is_the_median_of_the_ratios_of_all_rounds() -> None:
     rows = {row["way"]: row for row in launch.rows(launch.launchers(2), FOUND)}
     to = {name: row["ratio_to"]["torchrun, 2 ranks"] for name, row in rows.items()}
     assert to["torchrun, 2 ranks"] == 1.0
@@ -60,4 +60,4 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
 @pytest.mark.parametrize(("ranks", "rounds"), [(1, 5), (2, 0)])
 def test_too_few_ranks_or_rounds_are_refused(ranks: int, rounds: int) -> None:
     with pytest.raises(UsageError, match="expected 2 ranks or more, 1 round or more"):
-        launch.run(None, ranks, rounds, (), False, print)
+        launch.Options(ranks=ranks, rounds=rounds)

@@ -56,7 +56,7 @@ def true_step(nodes: int) -> float:
 
 
 def measured() -> dict[str, Any]:
-    """Two nodes as the model has it for a cost of 1.5, four nodes a tenth slower than that."""
+    """Two nodes as the model predicts for a cost of 1.5, and four nodes a tenth slower."""
     return {
         "pin": "2.13",
         "torch": "2.13.0+cpu",
@@ -84,7 +84,9 @@ def document() -> dict[str, Any]:
     return scaling_report.document(measured(), FACTS)
 
 
-def test_a_row_compares_each_rounds_step_with_one_nodes_and_with_nodes_apart(document: dict[str, Any]) -> None:
+def test_a_row_compares_the_steps_of_each_round_with_one_node_and_with_no_exchange(
+    document: dict[str, Any],
+) -> None:
     rows = {(row["nodes"], row["backend"]): row for row in document["rows"]}
     assert list(rows) == [(1, "none"), (2, "none"), (2, "ccl"), (4, "none"), (4, "ccl")]
     assert rows[1, "none"]["samples_per_second"] == 10  # of 8 in 0.8 s: one slow round does not count
@@ -108,7 +110,7 @@ def test_four_nodes_are_predicted_from_one_and_two(document: dict[str, Any]) -> 
     assert low < one["efficiency"] < high
 
 
-def test_what_four_nodes_did_does_not_change_what_is_predicted_for_them(document: dict[str, Any]) -> None:
+def test_the_prediction_for_four_nodes_does_not_depend_on_their_measurement(document: dict[str, Any]) -> None:
     other = measured()
     other["phases"][-1]["seconds"] = [9.0] * 3
     assert scaling_report.document(other, FACTS)["predicted"] == document["predicted"]
@@ -122,7 +124,7 @@ def test_without_two_nodes_nothing_is_predicted() -> None:
     assert document["ratio"]["seen"] == {}
 
 
-def test_the_table_fits_a_terminal_and_says_that_cores_are_fractions(document: dict[str, Any]) -> None:
+def test_the_table_fits_a_terminal_and_names_the_quota(document: dict[str, Any]) -> None:
     console = Console(width=80)
     with console.capture() as capture:
         console.print(scaling_report.table(document))
@@ -164,15 +166,15 @@ def test_the_picture_is_a_png(document: dict[str, Any], tmp_path: Path) -> None:
         (1, 4, 0.25, True),
     ],
 )
-def test_every_node_gets_the_same_cores(cores: int, nodes: int, each: float, limited: bool) -> None:
+def test_every_node_gets_the_same_number_of_cores(cores: int, nodes: int, each: float, limited: bool) -> None:
     assert (scaling.cores_of_each(cores, nodes), scaling.limited(cores, nodes)) == (each, limited)
     shares = divide([Core((cpu,), (cpu,)) for cpu in range(cores)], nodes)
-    for core in range(cores):  # no core is promised more than once
+    for core in range(cores):  # no core is assigned more than once
         users = [share for share in shares if any(core in each.cpus for each in share)]
         assert sum(min(each, len(share)) / len(share) for share in users) <= 1
 
 
-def test_a_nodes_cores_are_a_quota() -> None:
+def test_fractions_of_cores_become_a_cpu_quota() -> None:
     spec = ClusterSpec("test", "cpu-train-stack:2.13", 4, 1, ("bench", "scaling"), cpus=0.5)
     nodes = compose.document(spec, CORES, keys=Path("/keys"))["services"].values()
     assert {(node["cpuset"], node["cpu_period"], node["cpu_quota"]) for node in nodes} == {
@@ -192,8 +194,8 @@ def test_the_ratio_is_that_of_the_published_job_on_two_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "seconds", "cores"),
-    [((), 10, 0), ((2, 4), 10, 0), ((0, 1), 10, 0), ((1, 2), 0, 0), ((1, 2), 10, -1), ((1, 2), 10, 1e6)],
+    [("", 10, 0), ("2,4", 10, 0), ("0,1", 10, 0), ("1,2", 0, 0), ("1,2", 10, -1), ("1,2", 10, 1e6)],
 )
-def test_what_cannot_be_compared_is_refused(nodes: tuple[int, ...], seconds: float, cores: float) -> None:
+def test_what_cannot_be_compared_is_refused(nodes: str, seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
-        scaling.run(None, nodes, (), seconds, cores, 0, None, False, print)
+        scaling.run(scaling.Options(nodes=nodes, seconds=seconds, cores=cores), print)

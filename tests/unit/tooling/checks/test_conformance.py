@@ -1,4 +1,4 @@
-"""How two runs of torch's suite are compared, and that the differences are those which are documented."""
+"""The comparison of torch's suite with both backends, and the documented differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def comparison(*rows: Row) -> Comparison:
     return Comparison(3, "image", "2026-11-20", {"ccl": 1.0, "gloo": 1.0}, rows)
 
 
-def test_only_what_gloo_passes_and_ccl_does_not_is_a_difference() -> None:
+def test_only_tests_that_pass_with_gloo_and_not_with_ccl_are_differences() -> None:
     compared = comparison(
         Row("test_both", "passed", "passed", "", ""),
         Row("test_neither", "failed", "failed", "", ""),
@@ -24,7 +24,7 @@ def test_only_what_gloo_passes_and_ccl_does_not_is_a_difference() -> None:
     assert compared.counts("ccl") == {"passed": 2, "failed": 3, "skipped": 1}
 
 
-def test_a_difference_that_is_gone_is_noticed_and_so_is_a_test_that_had_to_be_ended() -> None:
+def test_resolved_differences_and_terminated_tests_are_reported() -> None:
     hung = "RuntimeError: Process 1 terminated or timed out after 45.1 seconds"
     compared = comparison(
         Row("test_sparse_all_reduce_sum", "passed", "passed", "", "ccl has no sparse tensors"),

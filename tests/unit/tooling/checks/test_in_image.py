@@ -1,4 +1,4 @@
-"""Which unit tests run inside an image: those that need nothing of the build side."""
+"""`./inv test --inside`: the lock of pytest, and bad options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tooling.checks import in_image
 from tooling.cli.parser import TaskProgram
 
 
-def test_what_runs_them_is_locked_with_one_version_for_every_python() -> None:
+def test_the_lock_has_one_version_of_pytest_for_every_python() -> None:
     lines = in_image.REQUIREMENTS.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if ";" in line] == []
     assert any(line.startswith("pytest==") for line in lines)

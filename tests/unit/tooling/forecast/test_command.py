@@ -184,7 +184,7 @@ def test_a_guess_from_cores_is_far_less_certain_than_a_measurement_and_has_a_war
     assert width(rough) > 0.8
     assert any("one measured run" in warning for warning in rough.warnings)
     assert not measured.warnings
-    # the Ice Lake guide's node, which trained 23.6 to 26.7 samples a second, is within the guess for one like it
+    # the Ice Lake guide's node trained 23.6 to 26.7 samples per second, which the guess for such a node includes
     speed = rough.inputs.samples_per_second
     assert speed.low < 23.6 < 26.7 < speed.high
 

@@ -1,4 +1,4 @@
-"""The model of a data-parallel job's time: what must hold for any job, and published times."""
+"""The model of a data-parallel job's time: properties that hold for any job, and published times."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_efficiency_is_at_most_1_and_a_faster_network_is_never_slower(job: Job, 
     slow = step.predict(job, nodes, inputs(link))
     fast = step.predict(job, nodes, inputs(Link(2 * link.bytes_per_second, link.latency_seconds / 2)))
     assert fast.seconds.value <= slow.seconds.value * (1 + 1e-9)
-    # One node's last batch may be nearly empty and counts as a whole one.
+    # The last batch of one node may be nearly empty. It counts as a full batch.
     assert slow.efficiency.value <= (1 + 1e-9) * (1 + job.epochs / job.steps(1))
     assert slow.seconds.low <= slow.seconds.value <= slow.seconds.high
 
@@ -97,7 +97,7 @@ def test_without_communication_and_waiting_nodes_divide_the_time() -> None:
 
 
 def test_the_fixed_part_limits_the_speed_up() -> None:
-    """Amdahl's law: a tenth that stays, nine tenths over four nodes."""
+    """Amdahl's law: a fixed tenth, and nine tenths over four nodes."""
     job = Job(samples=32 * 64, epochs=1, batch_size=32, gradient_bytes=4, last_bytes=0)
     alone = 32 * 64 / 25
     known = inputs(Link(1e15, 0), jitter=Estimate.exact(0), fixed_seconds=Estimate.exact(alone / 9))
@@ -110,7 +110,7 @@ def test_only_the_last_bucket_is_exposed_if_backward_is_long_enough() -> None:
     one = step.predict(BERT, 4, known).step
     last, body_bucket = 1.5 * 94 * MB / 2.5e9, 1.5 * (344 / 14) * MB / 2.5e9
     assert one.exposed == pytest.approx(last + body_bucket)
-    # a network that is slower than backward shows all that backward cannot hide
+    # on a network slower than backward, all communication after backward is exposed
     slow = step.predict(BERT, 4, inputs(Link(0.25e9, 0), jitter=Estimate.exact(0))).step
     first_ready = one.computing * 2 / 3 / 14
     assert slow.exposed == pytest.approx(1.5 * 438 * MB / 0.25e9 - one.computing * 2 / 3 + first_ready)
@@ -147,7 +147,7 @@ def test_the_speed_of_a_node_widens_the_times_but_not_the_efficiency() -> None:
 
 
 def cost_of(fitted: Inputs) -> float:
-    """As a factor on what was expected."""
+    """The fitted cost, as a factor of the expected cost."""
     expected = step.predict(BERT, 2, inputs()).step
     return fitted.seen_cost.value / (expected.waiting + expected.exposed)
 
@@ -161,7 +161,7 @@ def test_an_exact_measurement_on_two_nodes_corrects_the_prediction_for_four(cost
     assert step.predict(BERT, 2, fitted).seconds.value == pytest.approx(on_two)
     found = step.predict(BERT, 4, fitted).seconds
     assert found.value == pytest.approx(step.predict(BERT, 4, true).seconds.value)
-    # what two nodes cost is known, what more of them change in it is not
+    # the cost on two nodes is known, its change with more nodes is not
     two = step.predict(BERT, 2, fitted).seconds
     assert two.high - two.low < 1e-6 * on_two < found.high - found.low
 

@@ -32,7 +32,7 @@ cpu flags\t\t: fpu avx2 avx512f
 """
 
 
-def test_a_hostfile_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+def test_an_unusable_hostfile_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     with pytest.raises(UsageError, match="does not exist"):
         hostfile.read(file)
@@ -126,7 +126,9 @@ def test_equal_hosts_with_free_resources_have_no_problems() -> None:
     ],
     ids=["memory", "port", "clock", "features", "architecture"],
 )
-def test_a_problem_of_a_host_is_one_line(index: int, change: dict[str, object], expected: str) -> None:
+def test_every_problem_of_a_host_is_reported_in_one_line(
+    index: int, change: dict[str, object], expected: str
+) -> None:
     found = judged(index, change)
     assert len(found) == 1
     assert found[0].startswith(expected)
@@ -176,7 +178,7 @@ def test_a_route_has_the_interface_and_the_source_address() -> None:
         facts.route("RTNETLINK answers: Network is unreachable")
 
 
-def test_a_known_hosts_with_lines_that_are_not_understood_still_knows_the_others() -> None:
+def test_lines_of_known_hosts_that_cannot_be_parsed_are_ignored() -> None:
     first, second = (keys.pair()[1] for _ in range(2))
     text = f"# c\n\nalpha {first}\n[beta]:22 {second}\n@cert-authority *.x {first}\nalpha ssh-ed25519 no!!\nx\n"
     assert [entry.hostnames for entry in remote.known_keys(text)] == [["alpha"], ["[beta]:22"]]

@@ -1,4 +1,4 @@
-"""One host over ssh, with a real server: paramiko's own, in this process."""
+"""Commands on a host over ssh, with a real server: paramiko's, in this process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from entrypoints.launch.mpi.hostfile import Host
 from tooling.hosts import remote
 from tooling.hosts.remote import Done, Remote, RemoteError
 
-# What has no limit would be waited for.
+# A command without a time limit would block the test.
 pytestmark = pytest.mark.timeout(30)
 
 
 class Server:
-    """An ssh server that takes every key. Its commands: `echo`, `dribble`, `linger` and `never`."""
+    """An ssh server that accepts every key. Its commands: `echo`, `dribble`, `linger` and `never`."""
 
     def __init__(self) -> None:
         self.key = paramiko.ECDSAKey.generate()
@@ -87,7 +87,7 @@ def serving() -> Iterator[Server]:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
-    """A connection to a server that a home folder's ssh configuration knows."""
+    """A connection to a server in the ssh configuration of a temporary home folder."""
     folder = tmp_path / ".ssh"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -102,12 +102,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
         connected.close()
 
 
-def test_a_command_gives_its_output_and_its_exit_code(host: Remote) -> None:
+def test_run_returns_the_output_and_the_exit_code(host: Remote) -> None:
     assert host.run("echo", limit=20) == Done(3, "said\n", "")
 
 
 @pytest.mark.parametrize("command", ["dribble", "linger"], ids=["it goes on printing", "it prints no more"])
-def test_a_command_that_does_not_end_is_given_up_and_the_next_one_runs(host: Remote, command: str) -> None:
+def test_a_command_that_does_not_end_times_out_and_the_next_one_runs(host: Remote, command: str) -> None:
     began = time.monotonic()
     with pytest.raises(RemoteError, match=f"^{command} did not end within 0.3 s: log in to the host"):
         host.run(command, limit=0.3)
@@ -115,7 +115,7 @@ def test_a_command_that_does_not_end_is_given_up_and_the_next_one_runs(host: Rem
     assert host.run("echo").code == 3
 
 
-def test_a_server_that_does_not_take_a_command_is_given_up(host: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_accept_a_command_times_out(host: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.3)
     with pytest.raises(RemoteError, match=r"127\.0\.0\.1 port \d+ does not answer within 0\.3 s"):
         host.run("never", limit=20)

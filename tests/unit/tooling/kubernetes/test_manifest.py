@@ -20,7 +20,7 @@ import yaml
 
 from entrypoints.launch import options
 from entrypoints.launch.mpi.command import parse as parse_mpi_launch
-from tests.unit.tooling.image.test_push import LOCK
+from tests.unit.tooling.image.examples import LOCK
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.image import lock
@@ -95,14 +95,14 @@ def of_training_operator(document: Document, model: str) -> Document:
     return written
 
 
-def test_a_pytorchjob_loses_nothing_in_the_operators_model() -> None:
+def test_a_pytorchjob_has_only_fields_of_the_operators_model() -> None:
     (job,) = documents("pytorchjob")
     assert of_training_operator(job, "KubeflowOrgV1PyTorchJob") == job
     job["spec"]["elasticPolicy"]["minReplica"] = 1
     assert of_training_operator(job, "KubeflowOrgV1PyTorchJob") != job, "the model does not notice a wrong key"
 
 
-def test_a_trainjob_and_its_runtime_lose_nothing_in_the_trainers_models() -> None:
+def test_a_trainjob_and_its_runtime_have_only_fields_of_the_trainers_models() -> None:
     runtime, job = documents("trainjob")
     assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
     assert trainer_models.TrainerV1alpha1TrainingRuntime.from_dict(runtime).to_dict() == runtime
@@ -110,9 +110,9 @@ def test_a_trainjob_and_its_runtime_lose_nothing_in_the_trainers_models() -> Non
     assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() != job
 
 
-def test_an_mpijob_has_the_fields_of_v2beta1_and_no_other() -> None:
+def test_an_mpijob_has_only_fields_of_v2beta1() -> None:
     (job,) = documents("mpijob")
-    # No Python package has v2beta1's models; replicas and their pods are as in v1.
+    # No Python package has the models of v2beta1. Replicas and their pods are the same as in v1.
     assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
     assert set(job["spec"]) <= {
         *("slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath"),
@@ -128,7 +128,7 @@ def test_an_mpijob_has_the_fields_of_v2beta1_and_no_other() -> None:
 def test_pod_templates_are_valid_for_kubernetes(kind: str) -> None:
     latest = kubernetes_validate.latest_version()
     for template in templates(kind):
-        # Where the operator sets the restart policy, the template has none; a pod template needs no name.
+        # If the operator sets the restart policy, the template has none. A pod template needs no name.
         document = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
         kubernetes_validate.validate(document, latest, strict=True)
         template["spec"]["containers"][0]["volumeMount"] = []
@@ -136,10 +136,10 @@ def test_pod_templates_are_valid_for_kubernetes(kind: str) -> None:
             kubernetes_validate.validate(document, latest, strict=True)
 
 
-def test_the_webhooks_rules_hold() -> None:
+def test_the_manifests_follow_the_rules_of_the_webhooks() -> None:
     (job,) = documents("pytorchjob")
     worker = replicas(job)["Worker"]
-    assert list(replicas(job)) == ["Worker"]  # an elastic policy asks for it
+    assert list(replicas(job)) == ["Worker"]  # required by an elastic policy
     assert [one["name"] for one in worker["template"]["spec"]["containers"]] == ["pytorch"]
     assert job["spec"]["nprocPerNode"] == "1"
     assert "nProcPerNode" not in job["spec"]["elasticPolicy"]  # forbidden beside nprocPerNode
@@ -147,7 +147,7 @@ def test_the_webhooks_rules_hold() -> None:
     runtime, train = documents("trainjob")
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
-    assert "replicas" not in replicated  # has to be 1
+    assert "replicas" not in replicated  # must be 1
     assert type(train["spec"]["trainer"]["numProcPerNode"]) is int
     reference = train["spec"]["runtimeRef"]
     assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
@@ -157,16 +157,16 @@ def test_the_webhooks_rules_hold() -> None:
     assert {one["restartPolicy"] for one in replicas(mpi).values()} <= {"Never", "OnFailure"}
 
 
-def test_jobs_of_one_name_in_two_namespaces_share_no_runtime() -> None:
+def test_jobs_of_the_same_name_in_two_namespaces_share_no_runtime() -> None:
     for namespace in ("ml", "research"):
         runtime, train = documents("trainjob", namespace=namespace)
-        assert runtime["kind"] == "TrainingRuntime"  # of a namespace, unlike a ClusterTrainingRuntime
+        assert runtime["kind"] == "TrainingRuntime"  # namespaced, unlike a ClusterTrainingRuntime
         assert runtime["metadata"]["namespace"] == train["metadata"]["namespace"] == namespace
         assert runtime["metadata"]["name"] == train["metadata"]["name"] == "bert"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_a_claim_the_pods_write_to_their_own_volume(kind: str) -> None:
+def test_without_a_claim_pods_write_to_their_tmp_volume(kind: str) -> None:
     for template in templates(kind, pvc="", command=("bench", "collectives")):
         spec = template["spec"]
         (container,) = spec["containers"]
@@ -182,21 +182,21 @@ def test_without_a_claim_the_pods_write_to_their_own_volume(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pod_is_guaranteed_restricted_and_has_room_in_shared_memory(kind: str) -> None:
+def test_pods_are_guaranteed_and_restricted_and_mount_all_their_volumes(kind: str) -> None:
     for template in templates(kind):
         spec = template["spec"]
         (container,) = spec["containers"]
         assert {volume["name"] for volume in spec["volumes"]} == {one["name"] for one in container["volumeMounts"]}
         if "resources" in container:
             assert container["resources"]["limits"] == container["resources"]["requests"]
-        # What the Pod Security Standard "restricted" asks for.
+        # The requirements of the Pod Security Standard "restricted".
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         rights = container["securityContext"]
         assert rights["allowPrivilegeEscalation"] is False
         assert rights["capabilities"] == {"drop": ["ALL"]}
         assert rights["readOnlyRootFilesystem"] is True
-        # The image knows its libraries, the control group the CPUs.
+        # The image sets its preloads, and the CPUs follow from the control group.
         names = {entry["name"] for entry in container["env"]}
         assert not names & {"LD_PRELOAD", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"}
 
@@ -210,13 +210,15 @@ def test_a_pod_is_guaranteed_restricted_and_has_room_in_shared_memory(kind: str)
         ({"ranks_per_node": "2", "node_cpus": 64}, 2112),
     ],
 )
-def test_shared_memory_goes_by_the_nodes_cpus(changes: dict[str, Any], mebibytes: int) -> None:
+def test_the_size_of_shared_memory_follows_from_the_cpus_of_the_node(
+    changes: dict[str, Any], mebibytes: int
+) -> None:
     (template,) = templates("pytorchjob", **changes)
     (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "shm"]
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{mebibytes}Mi"}
 
 
-def test_ranks_are_those_asked_for_or_one_a_numa_node_and_never_the_operators_auto() -> None:
+def test_ranks_per_node_default_to_numa_nodes_and_the_operator_never_gets_auto() -> None:
     for ranks, typed, told in (("", "auto", 1), ("auto", "auto", 1), ("2", "2", 2)):
         (job,) = documents("pytorchjob", ranks_per_node=ranks)
         _, train = documents("trainjob", ranks_per_node=ranks)
@@ -241,7 +243,7 @@ def test_the_images_launchers_understand_the_manifests_arguments() -> None:
     assert {"HOME", "HF_HOME", "HF_TOKEN", "NOTE"} <= set(started.variables)
 
 
-def test_dollar_signs_arrive_as_they_were_typed() -> None:
+def test_dollar_signs_are_escaped_for_kubernetes() -> None:
     (template,) = templates("pytorchjob", command=("run", "x.py", "$(HOME)", "$$", "a$b"))
     args = template["spec"]["containers"][0]["args"]
     assert args[-3:] == ["$$(HOME)", "$$$$", "a$$b"]
@@ -249,7 +251,7 @@ def test_dollar_signs_arrive_as_they_were_typed() -> None:
     assert values["NOTE"] == "$$(date) costs $$5"
 
 
-def test_a_commands_numbers_stay_words_for_kubernetes() -> None:
+def test_numbers_in_a_command_remain_strings() -> None:
     command = ("train", "--output_dir=/pvc/x", "--learning_rate", "1e-3", "--seed", "42", "--bf16", "true")
     text = rendered("pytorchjob", command=command)
     for word in ("1e-3", "42", "true"):
@@ -263,25 +265,27 @@ def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
     assert len({first, *(request("pytorchjob", **change).job for change in changes)}) == 4
 
 
-def test_the_users_variables_win_over_the_manifests() -> None:
+def test_variables_of_the_user_take_precedence() -> None:
     (template,) = templates("pytorchjob", env=(f"HF_HOME={CLAIM}/mine",))
     values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
     assert values["HF_HOME"] == f"{CLAIM}/mine"
 
 
-def test_without_restarts_a_failure_is_the_end() -> None:
+def test_without_restarts_a_failure_ends_the_job() -> None:
     (job,) = documents("pytorchjob", max_restarts=0)
     assert replicas(job)["Worker"]["restartPolicy"] == "Never"
     assert job["spec"]["runPolicy"]["backoffLimit"] == job["spec"]["elasticPolicy"]["maxRestarts"] == 0
 
 
-def test_the_image_of_a_lock_is_taken(tmp_path: Path) -> None:
+def test_an_image_lock_sets_the_image(tmp_path: Path) -> None:
     lock.write(LOCK, tmp_path / "image.lock.json")
     locked = request("mpijob", image="", image_lock=str(tmp_path / "image.lock.json"))
     assert locked.reference == LOCK.image
 
 
-def test_a_manifest_goes_to_a_file_that_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_is_written_to_a_file_or_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said: list[str] = []
     manifest.write(request("pytorchjob"), str(tmp_path / "job.yaml"), said.append)
     assert said == [f"wrote {tmp_path / 'job.yaml'}: kubectl create -f {tmp_path / 'job.yaml'}"]

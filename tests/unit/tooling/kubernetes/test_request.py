@@ -86,7 +86,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("changes", "expected"), BAD, ids=[" ".join(f"{k}={v}" for k, v in c.items()) for c, _ in BAD]
 )
-def test_a_bad_option_is_one_line(changes: dict[str, Any], expected: str) -> None:
+def test_a_bad_option_is_reported_in_one_line(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)) as caught:
         request("pytorchjob", **changes)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What `./inv bench train` starts, and what it makes of the runs."""
+"""`./inv bench train`: the recipes, the results and the pictures."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_ipex_is_measured_without_this_stacks_kernels() -> None:
     }
 
 
-def test_names_are_chosen_in_their_own_order() -> None:
+def test_chosen_names_keep_the_order_of_the_known_names() -> None:
     assert recipes.chosen("ours, guide-fp32", tuple(recipes.BY_NAME), (), "--recipe") == ("guide-fp32", "ours")
     assert recipes.chosen(None, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job") == jobs.DEFAULT
 
@@ -119,7 +119,7 @@ def test_names_are_chosen_in_their_own_order() -> None:
         (Options(steps=-1), "--steps -1, expected"),
     ],
 )
-def test_bad_options_are_refused_before_anything_is_built(options: Options, said: str) -> None:
+def test_bad_options_are_refused_before_the_build(options: Options, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         run.run(options, print)
 
@@ -130,7 +130,7 @@ def test_a_plan_follows_from_the_options() -> None:
     assert found.flags == ("--seconds=15", "--steps=3")
 
 
-def test_a_ratio_is_the_median_of_the_rounds_that_both_have() -> None:
+def test_a_ratio_is_the_median_of_the_rounds_with_both_recipes() -> None:
     assert results.ratio([15, 24, 20], [10, 20, 10]) == 1.5  # of 1.5, 1.2 and 2
     assert results.ratio([15, None, 40], [10, 20, 10]) == 2.75
     assert results.ratio([15, 24, 40], [10, None, 10]) == 2.75
@@ -172,7 +172,7 @@ def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
     assert not one.failed
 
 
-def test_a_batch_that_was_not_counted_has_no_share() -> None:
+def test_a_batch_with_unknown_operations_has_no_ceiling_share() -> None:
     (row,) = results.rows(RUNS[:1], {}, {"tiny": {(8, 16): 1}})
     assert (row["gflops"], row["ceiling_share"]) == (None, None)
 

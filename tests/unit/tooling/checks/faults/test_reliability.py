@@ -6,7 +6,7 @@ import pytest
 
 from tooling.checks.faults import reliability
 from tooling.checks.faults.faults import FAULTS
-from tooling.checks.faults.reliability import Recovery
+from tooling.checks.faults.reliability import Recovery, Result
 from tooling.checks.faults.trial import Trial
 
 
@@ -55,3 +55,23 @@ def test_losses_are_read_for_each_step_and_compared() -> None:
     assert (
         reliability.largest_difference({3: 1.0}, read) == reliability.largest_difference({}, read) == float("inf")
     )
+
+
+@pytest.mark.parametrize("recovery", [RECOVERY, None], ids=["resumed", "lost"])
+def test_a_result_is_a_row_in_the_file_and_in_the_table(recovery: Recovery | None) -> None:
+    result = Result(trial(left=("network x",)), recovery, ("leftovers",))
+    assert result.row() == {
+        "fault": "rank-killed",
+        "launcher": "mpirun",
+        "detected_seconds": 1.0,
+        "ended_seconds": 2.0,
+        "exit_code": 137,
+        "left": ("network x",),
+        "steps_lost": 4 if recovery else None,
+        "loss_apart": 0.001 if recovery else None,
+        "problems": ("leftovers",),
+    }
+    cells = result.cells()
+    assert len(cells) == len(reliability.COLUMNS)
+    assert cells[2:5] == ["1.0", "2.0", "137"]
+    assert cells[6:] == [*(["4", "0.10%"] if recovery else ["", ""]), "leftovers"]
