@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Callable
+from typing import Any, Callable
 
 from entrypoints.cli import packages
 from entrypoints.cli.import_hooks import after_import
@@ -68,6 +68,18 @@ class Adaptation:
 def on_import(module: str, hook: Callable[[Situation, ModuleType], None]) -> Callable[[Situation], None]:
     """An `install` that calls `hook` when the script imports `module`."""
     return lambda situation: after_import(module, functools.partial(hook, situation))
+
+
+def before_method(owner: Any, name: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
+    """Call `change` before each call of a method. `change` gets the object and the keyword arguments."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def changed(self: Any, *args: Any, **options: Any) -> Any:
+        change(self, options)
+        return original(self, *args, **options)
+
+    setattr(owner, name, changed)
 
 
 def removed_in(package: str, version: str) -> Callable[[Situation], Verdict]:

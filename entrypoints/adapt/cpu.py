@@ -17,7 +17,7 @@ import functools
 from types import ModuleType
 from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import
 from entrypoints.cli import packages
 
 _TRAINER, _ACCELERATOR, _DEVICE = "use-cpu", "accelerate-cpu", "cpu-device"
@@ -34,16 +34,13 @@ def _imply_use_cpu(situation: Situation, module: ModuleType) -> None:
     arguments = module.TrainingArguments
     names = {item.name for item in dataclasses.fields(arguments)}
     field = "use_cpu" if "use_cpu" in names else "no_cuda"
-    post_init = arguments.__post_init__
 
-    @functools.wraps(post_init)
-    def __post_init__(self: Any) -> None:  # noqa: N807 - replaces it
-        if not getattr(self, field) and not _has_gpu():
-            setattr(self, field, True)
+    def imply(created: Any, _options: dict[str, Any]) -> None:
+        if not getattr(created, field) and not _has_gpu():
+            setattr(created, field, True)
             situation.report(_TRAINER, f"--{field} is implied")
-        post_init(self)
 
-    arguments.__post_init__ = __post_init__
+    before_method(arguments, "__post_init__", imply)
 
 
 def _imply_accelerator_cpu(situation: Situation, module: ModuleType) -> None:

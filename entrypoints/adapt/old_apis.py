@@ -17,7 +17,7 @@ import inspect
 from types import ModuleType
 from typing import Any, NoReturn
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, removed_in
+from entrypoints.adapt.adaptation import Adaptation, Situation, before_method, on_import, removed_in
 from entrypoints.cli.import_hooks import after_import
 
 _METRIC, _TOKEN, _TELEMETRY, _TOKENIZER = "load-metric", "auth-token", "telemetry", "trainer-tokenizer"
@@ -38,19 +38,15 @@ def _add_telemetry(situation: Situation, module: ModuleType) -> None:
 
 
 def _rename_tokenizer(situation: Situation, module: ModuleType) -> None:
-    init = module.Trainer.__init__
-    names = inspect.signature(init).parameters
-    if "tokenizer" in names or "processing_class" not in names:
-        return
+    names = inspect.signature(module.Trainer.__init__).parameters
 
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
+    def rename(_trainer: Any, options: dict[str, Any]) -> None:
         if "tokenizer" in options and "processing_class" not in options:
             options["processing_class"] = options.pop("tokenizer")
             situation.report(_TOKENIZER, "Trainer(tokenizer=...) is now Trainer(processing_class=...)")
-        init(self, *args, **options)
 
-    module.Trainer.__init__ = __init__
+    if "tokenizer" not in names and "processing_class" in names:
+        before_method(module.Trainer, "__init__", rename)
 
 
 def _add_load_metric(situation: Situation, module: ModuleType) -> None:
@@ -167,18 +163,14 @@ def _hook_accelerator(situation: Situation, module: ModuleType) -> None:
             return bool(self.mixed_precision == "fp16")
 
         accelerator.use_fp16 = property(use_fp16)
-    init = accelerator.__init__
-    if "logging_dir" in inspect.signature(init).parameters:
-        return
 
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
+    def rename(_accelerator: Any, options: dict[str, Any]) -> None:
         if "logging_dir" in options:
             options.setdefault("project_dir", options.pop("logging_dir"))
             situation.report(_ACCELERATOR, "Accelerator(logging_dir=...) is now Accelerator(project_dir=...)")
-        init(self, *args, **options)
 
-    accelerator.__init__ = __init__
+    if "logging_dir" not in inspect.signature(accelerator.__init__).parameters:
+        before_method(accelerator, "__init__", rename)
 
 
 ADAPTATIONS = (

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import
 from entrypoints.adapt.flags import DDP_BACKEND, FLAGS, Found, OldFlag, name_of, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
@@ -108,37 +108,25 @@ def _hook_fields(situation: Situation, module: ModuleType) -> None:
         arguments = vars(module).get(name)
         if arguments is None or arguments.__module__ != module.__name__:
             continue
-        _hook_call(situation, arguments)
-        if name != _BASE:
-            continue
-        if "overwrite_output_dir" in _unknown_to(item.name for item in dataclasses.fields(arguments)):
-            arguments.overwrite_output_dir = False  # not a field: a default for scripts that read it
-        _hook_post_init(situation, arguments)
+        names = {item.name for item in dataclasses.fields(arguments)}
+        before_method(arguments, "__init__", functools.partial(_rewrite_call, situation, names))
+        if name == _BASE:
+            if "overwrite_output_dir" in _unknown_to(names):
+                arguments.overwrite_output_dir = False  # not a field: a default for scripts that read it
+            before_method(arguments, "__post_init__", functools.partial(_drop_ccl, situation))
 
 
-def _hook_call(situation: Situation, arguments: Any) -> None:
-    init, names = arguments.__init__, {item.name for item in dataclasses.fields(arguments)}
-
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807 - replaces it
-        kept, found = rewrite_fields(values, _unknown_to(names))
-        _apply(situation, found)
-        init(self, *args, **kept)
-
-    arguments.__init__ = __init__
+def _rewrite_call(situation: Situation, names: set[str], _arguments: Any, values: dict[str, Any]) -> None:
+    kept, found = rewrite_fields(values, _unknown_to(names))
+    _apply(situation, found)
+    values.clear()
+    values.update(kept)
 
 
-def _hook_post_init(situation: Situation, arguments: Any) -> None:
-    post_init = arguments.__post_init__
-
-    @functools.wraps(post_init)
-    def __post_init__(self: Any) -> None:  # noqa: N807 - replaces it
-        if DDP_BACKEND.name in _ACTIVE and getattr(self, "ddp_backend", None) == "ccl":
-            self.ddp_backend = None
-            _apply(situation, [Found(DDP_BACKEND, "ccl")])
-        post_init(self)
-
-    arguments.__post_init__ = __post_init__
+def _drop_ccl(situation: Situation, arguments: Any, _options: dict[str, Any]) -> None:
+    if DDP_BACKEND.name in _ACTIVE and getattr(arguments, "ddp_backend", None) == "ccl":
+        arguments.ddp_backend = None
+        _apply(situation, [Found(DDP_BACKEND, "ccl")])
 
 
 def _apply(situation: Situation, found: Iterable[Found]) -> None:

@@ -13,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -143,10 +144,6 @@ def _read_csv(path: Path, delimiter: str = ",") -> dict[str, list[Any]]:
     return dict(zip(header, columns))
 
 
-def _read_tsv(path: Path) -> dict[str, list[Any]]:
-    return _read_csv(path, "\t")
-
-
 def _read_json_lines(path: Path) -> dict[str, list[Any]]:
     rows = []
     with path.open(encoding="utf-8-sig") as file:
@@ -239,7 +236,7 @@ def _to_columns(rows: list[Any], path: Path) -> dict[str, list[Any]]:
 
 _READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": partial(_read_csv, delimiter="\t"),
     ".json": _read_json,
     ".jsonl": _read_json_lines,
     ".parquet": _read_parquet,

@@ -38,18 +38,15 @@ class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch i
         return len(self._data)
 
     def lengths(self) -> list[int]:
-        encoded = self._tokenizer(self._data.texts, self._data.pairs, truncation=True, max_length=self._max_length)
-        return [len(ids) for ids in encoded["input_ids"]]
+        return [len(ids) for ids in self._encode(self._data.texts, self._data.pairs)["input_ids"]]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         pairs = self._data.pairs
-        encoded = self._tokenizer(
-            self._data.texts[index],
-            None if pairs is None else pairs[index],
-            truncation=True,
-            max_length=self._max_length,
-        )
+        encoded = self._encode(self._data.texts[index], None if pairs is None else pairs[index])
         return {**encoded, "labels": self._labels[index]}
+
+    def _encode(self, texts: Any, pairs: Any) -> Any:
+        return self._tokenizer(texts, pairs, truncation=True, max_length=self._max_length)
 
 
 class Accuracy:
