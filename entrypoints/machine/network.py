@@ -62,7 +62,8 @@ def choose(
         if wanted not in table:
             shown = ", ".join(" ".join((name, *addresses)) for name, addresses in table.items())
             raise UsageError(
-                f"{USERS_CHOICE} is {wanted!r}, expected one of {shown}: unset {USERS_CHOICE}, or name an interface"
+                f"{USERS_CHOICE} is {wanted!r}, expected one of {shown}: "
+                f"unset {USERS_CHOICE}, or name one of these"
             )
         choice = Choice(wanted, f"{USERS_CHOICE}={wanted}")
         why, fix = choice.reason, f"unset {USERS_CHOICE}"
