@@ -1,8 +1,12 @@
-"""Tables on standard output."""
+"""Tables, or one JSON document, on standard output."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from rich.console import Console
+
+JsonOption = Annotated[bool, "print one JSON document on standard output instead of a table"]
 
 
 def console(width: int) -> Console:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.bench import collectives_report, output, plots
+from tooling.bench.output import OutputOption
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine import api
 from tooling.engine.api import Engine
 from tooling.image import build
+from tooling.image.choice import PinOption
 from tooling.pins import parse
 
 CLUSTER = "bench"
@@ -27,45 +29,57 @@ CLUSTER = "bench"
 PLOTTED = "all_reduce"
 
 
-def collectives(
-    pin_name: str | None,
-    nodes: int,
-    ranks: int,
-    options: Sequence[str],
-    output_folder: str | None,
-    as_json: bool,
-    say: Say,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """The options of `./inv bench collectives`. Raises UsageError."""
+
+    pin: PinOption = None
+    nodes: Annotated[int, "containers of the second measurement, with one rank each; 1 skips it"] = 2
+    ranks: Annotated[int, "ranks in the single container of the first measurement"] = 2
+    sizes: Annotated[
+        str | None, "tensor sizes such as 4K,25M, for all_reduce only; default: 4K to 100M, and other collectives"
+    ] = None
+    seconds: Annotated[float, "approximate time to measure each size"] = 2.0
+    output: OutputOption = None
+    json: JsonOption = False
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise UsageError(
+                f"bench: --nodes is {self.nodes}, expected 2 or more, or 1 to measure one container only"
+            )
+        if self.ranks < 2:
+            raise UsageError(f"bench: --ranks is {self.ranks}, expected 2 or more: a single rank has no peer")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The image's `bench` with its arguments."""
+        sizes = () if self.sizes is None else (f"--sizes={self.sizes}",)
+        return ("bench", "collectives", f"--seconds={self.seconds:g}", *sizes)
+
+
+def collectives(options: Options, say: Say) -> None:
     """Measure `ranks` ranks in one container, then `nodes` containers with one rank each.
 
-    `options` are arguments of the image's `bench`. Write collectives-TIME.json and .png to the output folder, and
-    prints a table or, with `as_json`, the document. Raises Exit with the cluster's exit code if a measurement
-    fails.
+    Write collectives-TIME.json and .png to the output folder, and print a table or the document. Raises Exit
+    with the cluster's exit code if a measurement fails.
     """
-    if nodes < 1:
-        raise UsageError(f"bench: --nodes is {nodes}, expected 2 or more, or 1 to measure one container only")
-    if ranks < 2:
-        raise UsageError(f"bench: --ranks is {ranks}, expected 2 or more: a single rank has no peer")
-    folder = output.folder(output_folder)
-    pin = parse.load().pin(pin_name)
+    folder = output.folder(options.output)
+    pin = parse.load().pin(options.pin)
     docker = api.ensure(say)
     image = build.build(pin, say)
     documents = []
-    for node_count, ranks_per_node in ((1, ranks), *([(nodes, 1)] if nodes > 1 else [])):
+    for node_count, ranks_per_node in ((1, options.ranks), *([(options.nodes, 1)] if options.nodes > 1 else [])):
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
-        spec = ClusterSpec(CLUSTER, pin.image, node_count, ranks_per_node, ("bench", "collectives", *options))
+        spec = ClusterSpec(CLUSTER, pin.image, node_count, ranks_per_node, options.command)
         documents.append(measure(spec, docker, say))
     now = datetime.now(UTC)
     facts = {"date": now.isoformat(timespec="seconds"), "image": image.id, "cpus": docker.cpus}
     document = collectives_report.merge(documents, facts)
     has_picture = any(row["collective"] == PLOTTED for row in document["rows"])
     draw = partial(plots.collectives, collective=PLOTTED) if has_picture else None
-    output.publish(document, output.stem(folder, "collectives", now), collectives_report.table, draw, as_json, say)
-
-
-def options_of(sizes: str | None, seconds: float) -> list[str]:
-    """The arguments of the image's `bench`."""
-    return [f"--seconds={seconds:g}", *([f"--sizes={sizes}"] if sizes is not None else [])]
+    path = output.stem(folder, "collectives", now)
+    output.publish(document, path, collectives_report.table, draw, options.json, say)
 
 
 def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:

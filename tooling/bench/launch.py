@@ -12,17 +12,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import Say
 from tooling.bench import output
 from tooling.engine import api, docker
 from tooling.image import build
+from tooling.image.choice import PinOption
 from tooling.pins import parse
 
 SCRIPT = "/data/throughput.py"
@@ -51,31 +53,48 @@ def launchers(ranks: int) -> list[Launcher]:
     ]
 
 
-def run(pin_name: str | None, ranks: int, rounds: int, options: Sequence[str], as_json: bool, say: Say) -> None:
-    """Measure each launcher `rounds` times. Write .cache/bench/launch-TIME.json and print the result.
+@dataclass(frozen=True)
+class Options:
+    """The options of `./inv bench launch`. Raises UsageError."""
 
-    `options` are arguments of the loop. Raises Exit if a job fails.
+    pin: PinOption = None
+    ranks: Annotated[int, "ranks that launch and torchrun start"] = 2
+    rounds: Annotated[int, "number of rounds; each round measures every launcher once"] = 5
+    steps: Annotated[int, "training steps in each measurement"] = 10
+    json: JsonOption = False
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2 or self.rounds < 1:
+            raise UsageError(
+                f"bench: --ranks {self.ranks} --rounds {self.rounds}, expected 2 ranks or more, 1 round or more"
+            )
+
+
+def run(options: Options, say: Say) -> None:
+    """Measure each launcher in every round. Write .cache/bench/launch-TIME.json and print the result.
+
+    Raises Exit if a job fails.
     """
-    if ranks < 2 or rounds < 1:
-        raise UsageError(f"bench: --ranks {ranks} --rounds {rounds}, expected 2 ranks or more, 1 round or more")
-    pin = parse.load().pin(pin_name)
+    loop_arguments = [f"--steps={options.steps}"]
+    pin = parse.load().pin(options.pin)
     engine = api.ensure(say)
     image = build.build(pin, say)
-    reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(ranks)}
-    for number in range(1, rounds + 1):
-        for launcher in launchers(ranks):
-            report = measure(pin.image, launcher, options)
-            say(f"round {number} of {rounds}: {launcher.name}: {report['samples_per_second']:.1f} samples/s")
+    reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
+    for number in range(1, options.rounds + 1):
+        for launcher in launchers(options.ranks):
+            report = measure(pin.image, launcher, loop_arguments)
+            speed = report["samples_per_second"]
+            say(f"round {number} of {options.rounds}: {launcher.name}: {speed:.1f} samples/s")
             reports[launcher.name].append(report)
     now = datetime.now(UTC)
     document = {
         "date": now.isoformat(timespec="seconds"),
         "image": image.id,
         "cpus": engine.cpus,
-        "options": list(options),
-        "rows": rows(launchers(ranks), reports),
+        "options": loop_arguments,
+        "rows": rows(launchers(options.ranks), reports),
     }
-    output.publish(document, output.stem(output.folder(None), "launch", now), table, None, as_json, say)
+    output.publish(document, output.stem(output.folder(None), "launch", now), table, None, options.json, say)
 
 
 def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console, RenderableType
 
@@ -16,6 +16,8 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 
 FOLDER = CACHE / "bench"
+
+OutputOption = Annotated[str | None, "the folder for the JSON file and the PNG; default: .cache/bench"]
 
 Document = Mapping[str, Any]
 

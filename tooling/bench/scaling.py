@@ -2,70 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Annotated
 
 from entrypoints.machine import topology
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.bench import collectives, output, plots, scaling_report
+from tooling.bench.output import OutputOption
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
 from tooling.forecast import published, step
+from tooling.forecast.request import node_counts
 from tooling.image import build
+from tooling.image.choice import PinOption
 from tooling.pins import parse
 
 CLUSTER = "scaling"
 
 
-def run(
-    pin_name: str | None,
-    nodes: Sequence[int],
-    backends: Sequence[str],
-    seconds: float,
-    cores: float,
-    ratio: float,
-    output_folder: str | None,
-    as_json: bool,
-    say: Say,
-) -> None:
-    """Measure all numbers of `nodes` in turn, in one cluster with the largest number.
+@dataclass(frozen=True)
+class Options:
+    """The options of `./inv bench scaling`. Raises UsageError."""
 
-    Each node has `cores`, or an equal part of the machine if `cores` is 0. The batch is chosen so that
-    communication takes `ratio` of the time of computing; 0 means the ratio in the guides' jobs.
+    backend: Annotated[tuple[str, ...], "ccl or gloo; may be repeated; default: both"] = ()
+    pin: PinOption = None
+    nodes: Annotated[str, "numbers of containers to compare; all containers get equal shares of the machine"] = (
+        "1,2,4"
+    )
+    seconds: Annotated[float, "approximate time to measure, without the start"] = 120.0
+    cores: Annotated[float, "cores of each container, such as 0.25; default: equal shares of the machine"] = 0.0
+    ratio: Annotated[
+        float, "time of all_reduce divided by time of computing, which sets the batch size; default: the guides'"
+    ] = 0.0
+    output: OutputOption = None
+    json: JsonOption = False
 
-    Write scaling-TIME.json and .png to the output folder, and print a table or, with `as_json`, the document.
-    Raises Exit with the cluster's exit code if a measurement fails.
+    def __post_init__(self) -> None:
+        if min(self.counts) < 1 or 1 not in self.counts:
+            raise UsageError(f"bench: --nodes is {self.nodes}, expected 1 and other numbers: 1,2,4")
+        if not 0 < self.seconds < 3600:
+            raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0 and less than 3600")
+        if not 0 <= self.ratio < 100:
+            raise UsageError(f"bench: --ratio is {self.ratio:g}, expected more than 0 and less than 100")
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of containers."""
+        return node_counts(self.nodes)
+
+
+def run(options: Options, say: Say) -> None:
+    """Measure all numbers of nodes in turn, in one cluster with the largest number.
+
+    Write scaling-TIME.json and .png to the output folder, and print a table or the document. Raises UsageError
+    if the machine has too few cores, and Exit with the cluster's exit code if a measurement fails.
     """
-    if not nodes or min(nodes) < 1 or 1 not in nodes:
-        raise UsageError(f"bench: --nodes is {','.join(map(str, nodes))}, expected 1 and other numbers: 1,2,4")
-    if not 0 < seconds < 3600:
-        raise UsageError(f"bench: --seconds is {seconds:g}, expected more than 0 and less than 3600")
+    most = max(options.counts)
     available = len(topology.read().cores)
-    if not 0 <= cores <= cores_of_each(available, max(nodes)):
+    if not 0 <= options.cores <= cores_of_each(available, most):
         raise UsageError(
-            f"bench: --cores is {cores:g}, expected more than 0, "
-            f"at most {cores_of_each(available, max(nodes)):g}: {available} cores for {max(nodes)} nodes"
+            f"bench: --cores is {options.cores:g}, expected more than 0, "
+            f"at most {cores_of_each(available, most):g}: {available} cores for {most} nodes"
         )
-    if not 0 <= ratio < 100:
-        raise UsageError(f"bench: --ratio is {ratio:g}, expected more than 0 and less than 100")
-    folder = output.folder(output_folder)
-    pin = parse.load().pin(pin_name)
+    folder = output.folder(options.output)
+    pin = parse.load().pin(options.pin)
     docker = api.ensure(say)
     image = build.build(pin, say)
-    each = cores or cores_of_each(available, max(nodes))
-    turns = ", ".join(map(str, nodes))
-    say(
-        f"{max(nodes)} containers with {each:g} of {available} physical cores each, of which {turns} train in turn"
+    each = options.cores or cores_of_each(available, most)
+    turns = ", ".join(map(str, options.counts))
+    say(f"{most} containers with {each:g} of {available} physical cores each, of which {turns} train in turn")
+    quota = each if options.cores or limited(available, most) else None
+    command = (
+        *("bench", "scaling", f"--nodes={','.join(map(str, options.counts))}"),
+        f"--ratio={options.ratio or guides_ratio():.4f}",
+        f"--seconds={options.seconds:g}",
+        *([f"--backends={','.join(options.backend)}"] if options.backend else []),
     )
-    quota = each if cores or limited(available, max(nodes)) else None
-    options = (
-        f"--nodes={','.join(map(str, nodes))}",
-        f"--ratio={ratio or guides_ratio():.4f}",
-        f"--seconds={seconds:g}",
-        *([f"--backends={','.join(backends)}"] if backends else []),
-    )
-    spec = ClusterSpec(CLUSTER, pin.image, max(nodes), 1, ("bench", "scaling", *options), cpus=quota)
+    spec = ClusterSpec(CLUSTER, pin.image, most, 1, command, cpus=quota)
     measured = collectives.measure(spec, docker, say)
     now = datetime.now(UTC)
     facts = {
@@ -77,7 +93,7 @@ def run(
     }
     document = scaling_report.document(measured, facts)
     path = output.stem(folder, "scaling", now)
-    output.publish(document, path, scaling_report.table, plots.scaling, as_json, say)
+    output.publish(document, path, scaling_report.table, plots.scaling, options.json, say)
 
 
 def cores_of_each(cores: int, nodes: int) -> float:

@@ -15,7 +15,7 @@ from invoke.parser.context import ParserContext
 
 from tooling.basis.errors import UsageError
 
-NAME = "inv"  # shells look a path such as ./inv up by its last part
+NAME = "inv"  # shells complete a path such as ./inv by its last part
 SHELLS = ("bash", "zsh", "fish")
 
 

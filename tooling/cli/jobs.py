@@ -6,7 +6,7 @@ from rich.table import Table
 
 from tooling.basis.console import console
 from tooling.basis.errors import UsageError
-from tooling.cluster import run, up
+from tooling.cluster import compose, run, up
 from tooling.hosts import control, record
 from tooling.hosts.record import Record
 
@@ -47,7 +47,7 @@ def find(name: str | None) -> Record | None:
                 f"several jobs are running ({', '.join(job.name for job in running)}): choose one with --name"
             )
         return running[0] if running else None
-    job = record.read(run.check_name(name))
+    job = record.read(compose.check_name(name))
     if job is None or record.runs(job):
         return job
     # The job has ended. If there is also a cluster of this name, the newer of the two is meant.

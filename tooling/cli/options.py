@@ -19,9 +19,6 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 from invoke.parser.argument import Argument
 from invoke.tasks import Task as InvokeTask
 
-# Options that several tasks have.
-JsonOption = Annotated[bool, "print one JSON document on standard output instead of a table"]
-
 _COMMAND = "command"
 
 

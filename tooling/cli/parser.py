@@ -102,7 +102,7 @@ def explain(error: ParseError, argv: Sequence[str], namespace: Collection) -> st
         if group := namespace.collections.get(word):
             name = "".join(argv[argv.index(word) + 1 :][:1])
             return f"{word} has no task {name!r}{_nearest(name, group.task_names)} ./inv {word} shows its tasks"
-        return f"there is no task {word!r}{_nearest(word, namespace.task_names)} ./inv --list shows the tasks"
+        return f"unknown task {word!r}{_nearest(word, namespace.task_names)} ./inv --list shows the tasks"
     if match := _NO_VALUE.search(text):
         return f"{task or './inv'}: --{match['name']} needs a value; {where}"
     return f"{text}; {where}"
@@ -110,7 +110,7 @@ def explain(error: ParseError, argv: Sequence[str], namespace: Collection) -> st
 
 def explain_value(error: ValueError, argv: Sequence[str]) -> str:
     """One line for a value of the wrong type. The option's name is found in `argv`: invoke's error lacks it."""
-    for pattern, expected in ((_NOT_A_NUMBER, "a whole number"), (_NOT_A_DECIMAL, "a number")):
+    for pattern, expected in ((_NOT_A_NUMBER, "an integer"), (_NOT_A_DECIMAL, "a number")):
         if match := pattern.fullmatch(str(error)):
             value = match["value"]
             for before, word in itertools.pairwise(argv):

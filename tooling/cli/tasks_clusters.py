@@ -24,7 +24,7 @@ def demo(
     launcher: LauncherOption = "torchrun",
 ) -> None:
     """Build the image, fine-tune a real model in bf16 on two containers, show the results."""
-    cluster_demo.run(choice, nodes, ranks_per_node, backend or choice.backend, launcher, say)
+    cluster_demo.demo(choice, nodes, ranks_per_node, backend or choice.backend, launcher, say)
 
 
 @Task

@@ -1,15 +1,16 @@
-"""Test this project itself, and maintain its pins."""
+"""Test and maintain this project."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from tooling.basis.console import JsonOption
 from tooling.basis.say import say
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
 from tooling.checks.faults import reliability
-from tooling.cli.options import JsonOption, Task
+from tooling.cli.options import Task
 from tooling.image import reproduce as reproduced
 from tooling.image.choice import PinOption, TorchSourceOption
 from tooling.pins import choose, parse

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cli.options import JsonOption, Task
+from tooling.cli.options import Task
 from tooling.image import push as image_push
 from tooling.image.build import build_all, build_one
 from tooling.image.choice import PinOption, SetOption, TorchSourceOption

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.checks import in_image, suite
-from tooling.cli.options import JsonOption, Task
+from tooling.cli.options import Task
 from tooling.engine import doctor as engine_doctor
 from tooling.image.choice import TORCH_SOURCE_HELP, Choice
 

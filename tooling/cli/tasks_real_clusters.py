@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from tooling.basis.console import JsonOption
 from tooling.basis.say import say
-from tooling.cli.options import JsonOption, Task
+from tooling.cli.options import Task
 from tooling.forecast import command as forecast
 from tooling.forecast.request import Request
 from tooling.hosts import launch as host_jobs

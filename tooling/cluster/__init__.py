@@ -1,4 +1,4 @@
 """Local clusters of containers: `./inv up`, `down`, `logs` and `demo`.
 
-Start with `run`; `compose` writes the file.
+Start with `up` and `run`; `compose` has the description of a cluster and its Compose file.
 """

@@ -33,6 +33,18 @@ LAUNCHER = "launcher"
 CPU_PERIOD_US = 100_000
 
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+
+
+def check_name(name: str) -> str:
+    """The name if it can be part of the names of containers and networks. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--name is {name!r}, expected at most 31 lower-case letters, digits and dashes, not a dash first"
+        )
+    return name
+
+
 def check_launcher_and_memory(launcher: str, memory: str | None) -> None:
     """Check options that local clusters and jobs on hosts share. Raises UsageError."""
     if launcher not in LAUNCHERS:
@@ -78,6 +90,7 @@ class ClusterSpec:
     restarted: bool = False
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         check_launcher_and_memory(self.launcher, self.memory)
         for name in ("nodes", "ranks_per_node"):
             value = getattr(self, name)

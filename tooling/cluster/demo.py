@@ -15,9 +15,8 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
-from tooling.cluster import demo_data, pretrained
-from tooling.cluster import run as cluster
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster import demo_data, pretrained, run
+from tooling.cluster.compose import ClusterSpec, Mount, check_launcher_and_memory
 from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice
@@ -41,16 +40,16 @@ HYPERPARAMETERS = {
 }
 
 
-def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
+def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
     """Build the image, train on a cluster, print a summary, and write .cache/demo/result.json.
 
     Raises Exit with the cluster's exit code if a rank failed, or with 1 if the result is not as expected.
     """
     row = choice.row
     world_size = node_count * ranks_per_node
-    batch, rest = divmod(BATCH_SIZE, world_size)
-    if rest or not batch:
+    if world_size < 1 or BATCH_SIZE % world_size:
         raise UsageError(f"{world_size} ranks cannot share a batch of {BATCH_SIZE}: use 1, 2, 4 or 8 ranks")
+    check_launcher_and_memory(launcher, memory=None)  # before the image is built
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
     docker = api.ensure(say)
@@ -64,11 +63,11 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
         image=image.tag,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
-        command=train_command(batch, backend, train.name, test.name),
+        command=train_command(BATCH_SIZE // world_size, backend, train.name, test.name),
         mounts=(
             Mount(model, "/model"),
             Mount(FOLDER / "data", "/data"),
-            Mount(cluster.writable_folder(output), "/output", read_only=False),
+            Mount(run.writable_folder(output), "/output", read_only=False),
         ),
         environment={contract.IMAGE: image.id},
         offline=True,
@@ -76,20 +75,19 @@ def run(choice: Choice, node_count: int, ranks_per_node: int, backend: str, laun
     )
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
-    outcome = cluster.run(spec, docker, say)
+    outcome = run.run(spec, docker, say)
     if outcome.exit_code != 0:
         raise Exit(
             f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "
-            f"{_relative(cluster.folder_of(spec.name) / 'log.txt')}",
+            f"{_relative(run.folder_of(spec.name) / 'log.txt')}",
             code=outcome.exit_code,
         )
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
-    train_seconds = result["seconds"]["train"]
     result["seconds"] = {
         **result["seconds"],
         "build": round(image.seconds, 1),
         "start": round(result["train_started_at"] - started, 1),
-        "train": round(train_seconds, 1),
+        "train": round(result["seconds"]["train"], 1),
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     failures = check(result, world_size, backend)

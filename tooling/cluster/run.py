@@ -7,7 +7,6 @@ When one node fails, the other nodes are stopped.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -29,8 +28,6 @@ from tooling.cluster.follow import following
 from tooling.engine.api import Engine
 
 CLUSTERS = CACHE / "clusters"
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 @dataclass(frozen=True)
@@ -159,18 +156,11 @@ def _taken_down(name: str) -> Path:
     return folder_of(name) / "taken-down"
 
 
-def check_name(name: str) -> str:
-    """The name if it can be part of container and network names. Raises UsageError."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"cluster name {name!r}: expected lower-case letters, digits and dashes, at most 31")
-    return name
-
-
 @contextmanager
 def _reserved(name: str) -> Iterator[None]:
     """Hold the cluster's name while its command runs. The lock ends with the process."""
     try:
-        with locked(CLUSTERS / f".{check_name(name)}.lock", waiting=None):
+        with locked(CLUSTERS / f".{name}.lock", waiting=None):
             yield
     except LockedError:
         raise _is_running(name) from None

@@ -15,8 +15,7 @@ from invoke.exceptions import Exit
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cluster import compose, nodes
-from tooling.cluster import run as cluster
+from tooling.cluster import compose, nodes, run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.run import Outcome
 from tooling.engine import api
@@ -49,51 +48,51 @@ class Request:
 
 def up(request: Request) -> None:
     """Run the command on a cluster. Raises Exit with the job's exit code; with `detach`, return at once."""
-    name = cluster.check_name(request.cluster.name)
+    name = request.cluster.name
     environment = variables(request.env)
     check_set([key for key, value in environment.items() if value is None], os.environ)
-    folder = Path(request.output) if request.output else cluster.folder_of(name) / "output"
+    folder = Path(request.output) if request.output else run.folder_of(name) / "output"
     mounts = [Mount(Path(request.data).resolve(), "/data")] if request.data else []
-    output = Mount(cluster.writable_folder(folder), "/output", read_only=False)
+    output = Mount(run.writable_folder(folder), "/output", read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     docker = api.ensure(say)
     image = request.choice.ensure_image(docker, say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
-        cluster.start(spec, docker, say)
+        run.start(spec, docker, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
         return
-    outcome = run_again(lambda again: cluster.run(again, docker, say), spec, request.max_restarts)
+    outcome = run_again(lambda attempt: run.run(attempt, docker, say), spec, request.max_restarts)
     say(f"output folder: {folder}")
     if outcome.exit_code != 0:
         raise Exit(code=outcome.exit_code)
 
 
-def run_again(run: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
+def run_again(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
     """Run a cluster. After a failure, run it again, so that the job resumes from its last checkpoint.
 
     Bad usage, which would fail again, and ./inv down are not followed by a restart.
     """
     spec = spec.with_environment(**{contract.JOB: f"up/{uuid.uuid4().hex}"})
-    outcome = run(spec)
+    outcome = run_once(spec)
     for restart in range(1, max_restarts + 1):
         if outcome.exit_code in (0, contract.USAGE_EXIT_CODE) or outcome.taken_down:
             break
         say(f"restart {restart} of {max_restarts}")
-        outcome = run(replace(spec, restarted=True))
+        outcome = run_once(replace(spec, restarted=True))
     return outcome
 
 
 def down(name: str | None) -> None:
     """Remove a cluster. Without a name: the only running cluster."""
     chosen = _choose(name, _names())
-    cluster.take_down(chosen)
+    run.take_down(chosen)
     say(f"cluster {chosen} is down")
 
 
 def status(name: str | None) -> list[tuple[str, str, str]]:
     """Cluster, name and state of each node of a cluster, or of every cluster."""
-    seen = nodes.of_checkout(cluster.check_name(name) if name else None)
+    seen = nodes.of_checkout(compose.check_name(name) if name else None)
     if not seen:
         raise UsageError(f"no cluster or job is named {name!r}" if name else "no cluster or job is running")
     return [
@@ -110,7 +109,7 @@ def logs(name: str | None, follow: bool) -> None:
         arguments = ["logs", "--no-color", *(["--follow"] if follow else [])]
         subprocess.run(compose.argv(compose.PROJECT_PREFIX + chosen, *arguments), check=False)
         return
-    log = cluster.folder_of(chosen) / "log.txt"
+    log = run.folder_of(chosen) / "log.txt"
     print(log.read_text(encoding="utf-8", errors="replace"), end="")
 
 
@@ -138,7 +137,7 @@ def _names() -> list[str]:
 
 def _ended() -> list[str]:
     """The clusters that have a log file: they have ended, or ./inv up is writing their log."""
-    return sorted(log.parent.name for log in cluster.CLUSTERS.glob("*/log.txt"))
+    return sorted(log.parent.name for log in run.CLUSTERS.glob("*/log.txt"))
 
 
 def _choose(name: str | None, names: Sequence[str]) -> str:

@@ -13,8 +13,7 @@ from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import up
-from tooling.cluster.compose import check_launcher_and_memory
-from tooling.cluster.run import check_name
+from tooling.cluster.compose import check_launcher_and_memory, check_name
 from tooling.hosts import hostfile
 from tooling.image.choice import Choice
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from benchmarks import jobs
+from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.bench import output
@@ -47,7 +48,7 @@ class Options:
     seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
     steps: Annotated[int, "measured steps of each run; 0: as many as fit in --seconds"] = 0
     repeats: Annotated[int, "number of rounds; each round measures every combination once"] = 3
-    json: Annotated[bool, "print one JSON document on standard output instead of tables"] = False
+    json: JsonOption = False
 
 
 @dataclass(frozen=True)

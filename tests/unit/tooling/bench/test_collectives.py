@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tooling.basis.errors import UsageError
 from tooling.bench import collectives, collectives_report, plots
+from tooling.bench.collectives import Options
 
 MIB = 1 << 20
 
@@ -157,15 +158,15 @@ def test_a_size_is_readable(size: int, text: str) -> None:
 )
 def test_too_few_nodes_or_ranks_are_refused_before_the_build(nodes: int, ranks: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        collectives.collectives(None, nodes, ranks, [], None, False, print)
+        Options(nodes=nodes, ranks=ranks)
 
 
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--output .*: Not a directory: choose a folder"):
-        collectives.collectives(None, 2, 2, [], str(tmp_path / "file" / "folder"), False, print)
+        collectives.collectives(Options(output=str(tmp_path / "file" / "folder")), print)
 
 
 def test_the_arguments_of_the_images_bench_follow_from_the_options() -> None:
-    assert collectives.options_of(None, 2.0) == ["--seconds=2"]
-    assert collectives.options_of("4K,25M", 0.5) == ["--seconds=0.5", "--sizes=4K,25M"]
+    assert Options().command == ("bench", "collectives", "--seconds=2")
+    assert Options(sizes="4K,25M", seconds=0.5).command[2:] == ("--seconds=0.5", "--sizes=4K,25M")

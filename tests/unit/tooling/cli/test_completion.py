@@ -23,7 +23,7 @@ TYPED = {
 }
 
 
-def test_bash_completes_tasks_and_options_where_inv_is_not_on_the_path(tmp_path: Path) -> None:
+def test_bash_completes_tasks_and_options_without_inv_on_the_path(tmp_path: Path) -> None:
     """The README's line, from another folder."""
     lines = [f"source <({ROOT}/inv --print-completion-script bash)", "complete -p inv"]
     for number, words in enumerate(TYPED):  # in parallel: each word starts ./inv
@@ -44,14 +44,14 @@ def test_the_line_is_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
-def test_each_shells_script_asks_the_checkout_and_names_the_command(shell: str) -> None:
+def test_the_script_of_each_shell_runs_inv_of_this_checkout(shell: str) -> None:
     script = completion.script(shell, Path("/a b/inv"))
     (asking,) = [line for line in script.splitlines() if "--complete --" in line]
     assert "'/a b/inv' " in asking
     assert "_complete_inv" in script
 
 
-def test_another_shell_is_one_line_with_the_choices() -> None:
+def test_an_unknown_shell_is_an_error_with_the_choices() -> None:
     with pytest.raises(UsageError, match="'tcsh': expected bash, zsh, fish"):
         completion.script("tcsh", Path("/inv"))
 

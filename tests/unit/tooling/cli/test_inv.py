@@ -77,14 +77,12 @@ def test_a_finished_environment_is_not_created_again(ready: Checkout) -> None:
     assert json.loads(out)["prefix"] == str(ready.root / ".venv")
 
 
-def test_arguments_arrive_as_they_were_typed(ready: Checkout) -> None:
+def test_arguments_are_passed_on_unchanged(ready: Checkout) -> None:
     argv = ["up", "--", "train", "--x", "a 'b' \"c\"", "", "*"]
     assert json.loads(ready.run(*argv)[1])["argv"] == argv
 
 
-def test_through_a_symlink_and_from_elsewhere_the_users_directory_is_passed_on(
-    ready: Checkout, tmp_path: Path
-) -> None:
+def test_the_users_folder_is_passed_on_through_a_symlink(ready: Checkout, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ready.root / "inv")
     done = subprocess.run([link, "x"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -92,7 +90,7 @@ def test_through_a_symlink_and_from_elsewhere_the_users_directory_is_passed_on(
     assert json.loads(done.stdout)["inv_cwd"] == str(tmp_path)
 
 
-def test_an_install_that_fails_leaves_no_environment_that_seems_finished(ready: Checkout, tmp_path: Path) -> None:
+def test_a_failed_install_leaves_an_environment_without_a_stamp(ready: Checkout, tmp_path: Path) -> None:
     quick = tmp_path / "python3"
     quick.write_text(QUICK_PYTHON.format(environment=ready.root / ".venv", python=sys.executable))
     quick.chmod(0o755)
@@ -112,7 +110,7 @@ def test_an_install_that_fails_leaves_no_environment_that_seems_finished(ready: 
     assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
 
 
-def test_without_a_python_one_line_names_what_to_install(tmp_path: Path) -> None:
+def test_without_python_the_error_names_the_packages_to_install(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project")
     tools = tmp_path / "bin"
     tools.mkdir()

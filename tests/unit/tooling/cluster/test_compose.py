@@ -128,6 +128,8 @@ def test_a_memory_limit_leaves_no_room_for_swap() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"name": "-x"}, "--name is '-x', expected at most 31 lower-case letters"),
+        ({"name": "A"}, "--name is 'A', expected at most 31 lower-case letters"),
         ({"launcher": "mpi"}, "--launcher is 'mpi', expected torchrun or mpirun"),
         ({"memory": "much"}, "--memory is 'much', expected a size such as 64g"),
         ({"memory": "٤g"}, "--memory is '٤g', expected a size such as 64g"),
@@ -135,7 +137,16 @@ def test_a_memory_limit_leaves_no_room_for_swap() -> None:
         ({"ranks_per_node": -1}, "--ranks-per-node is -1, expected 1 or more"),
         ({"command": ()}, "no command: write it after --"),
     ],
-    ids=["no such launcher", "no size", "digits of another script", "no nodes", "negative ranks", "no command"],
+    ids=[
+        "dash first",
+        "upper case",
+        "no such launcher",
+        "no size",
+        "digits of another script",
+        "no nodes",
+        "negative ranks",
+        "no command",
+    ],
 )
 def test_an_invalid_cluster_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):

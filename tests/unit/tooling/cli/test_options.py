@@ -1,0 +1,193 @@
+"""Options that follow from type hints, groups of tasks, sections, and help."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, get_origin, get_type_hints
+
+import pytest
+from invoke.collection import Collection
+
+import tasks
+from tests.unit.tooling.cli.program import run
+from tooling.cli import options
+from tooling.cli.parser import Member, canonical_argv
+
+
+@options.Task
+def speed(pin: Annotated[str, "a pin"] = "2.13") -> None:
+    """Measure the speed."""
+    print(f"speed of {pin}")
+
+
+@options.Task
+def up(
+    command: tuple[str, ...],
+    nodes: Annotated[int, "containers"] = 2,
+    name: Annotated[str | None, "a name"] = None,
+    env: Annotated[tuple[str, ...], "a variable"] = (),
+) -> None:
+    """Run a command."""
+    print(nodes, name, env, command)
+
+
+@options.Task
+def build() -> None:
+    """Build something."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A request: `length` is an option, `unit` is not."""
+
+    length: Annotated[int | None, "the length"] = None
+    unit: str = "mm"
+
+
+@options.Task
+def launch(size: Size, command: tuple[str, ...] = ()) -> None:
+    """Launch."""
+    print(size.length, size.unit, command)
+
+
+def measure(name: str) -> Collection:
+    group = Collection(name, speed, launch)
+    group.__doc__ = "Measure things."
+    return group
+
+
+SECTIONS: dict[str, list[Member]] = {
+    "First": [up, launch],
+    "Second": [measure("measure"), build],
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        (["inv", "bench", "train", "--pin=1"], ["inv", "bench.train", "--pin=1"]),
+        (["inv", "--echo", "bench", "train"], ["inv", "--echo", "bench.train"]),
+        (["inv", "bench", "train", "--help"], ["inv", "bench.train", "--help"]),
+        (["inv", "build", "train"], ["inv", "build", "train"]),
+        (["inv", "up", "--", "bench", "train"], ["inv", "up", "--", "bench", "train"]),
+        (["inv", "up", "--", "help"], ["inv", "up", "--", "help"]),
+        (["inv", "bench"], ["inv", "--list=bench"]),
+        (["inv", "bench", "--help"], ["inv", "--list=bench"]),
+        (["inv", "bench", "--list"], ["inv", "--list=bench"]),
+        (["inv", "--help", "bench"], ["inv", "--list=bench"]),
+        (["inv", "help"], ["inv", "--list"]),
+        (["inv", "help", "up"], ["inv", "--help", "up"]),
+        (["inv", "help", "bench"], ["inv", "--list=bench"]),
+        (["inv", "help", "bench", "train"], ["inv", "--help", "bench.train"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_groups_and_help_become_what_invoke_knows(typed: list[str], canonical: list[str]) -> None:
+    assert canonical_argv(typed, {"bench": ["train"]}) == canonical
+
+
+def test_a_task_of_a_group_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SECTIONS, ["measure", "speed", "--pin=3"], capsys) == (0, "speed of 3\n", "")
+
+
+def test_a_dataclass_declares_the_options_of_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SECTIONS, ["launch", "--length=3", "--", "a b"], capsys) == (0, "3 mm ('a b',)\n", "")
+    assert run(SECTIONS, ["launch"], capsys) == (0, "None mm ()\n", "")
+    code, _out, err = run(SECTIONS, ["launch", "--unit=cm"], capsys)
+    assert (code, err.startswith("launch has no option '--unit'")) == (2, True)
+    assert run(SECTIONS, ["launch", "--length=x"], capsys)[2] == "--length expects an integer, found 'x'\n"
+
+
+def test_an_option_may_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["up", "--env", "A=1", "--env", "B=2", "--", "train", "--x", "--"]
+    assert run(SECTIONS, typed, capsys)[1] == "2 None ('A=1', 'B=2') ('train', '--x', '--')\n"
+
+
+def test_the_tasks_are_listed_by_section_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = (
+        "Usage: ./inv TASK [options]; ./inv TASK --help shows the options of a task\n\n"
+        "First:\n"
+        "  up       Run a command.\n"
+        "  launch   Launch.\n\n"
+        "Second:\n"
+        "  measure  Measure things: speed, launch\n"
+        "  build    Build something.\n"
+    )
+    for typed in ([], ["--list"], ["help"]):
+        assert run(SECTIONS, typed, capsys) == (0, expected, "")
+
+
+@pytest.mark.parametrize("typed", [["measure"], ["measure", "--help"], ["measure", "--list"]], ids=" ".join)
+def test_a_group_answers_with_its_tasks(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(SECTIONS, typed, capsys)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].startswith("Usage: ./inv measure TASK [options];")
+    assert out.splitlines()[2:] == [
+        "Measure things:",
+        "  measure speed   Measure the speed.",
+        "  measure launch  Launch.",
+    ]
+
+
+def test_help_shows_a_tasks_options_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed in (["up", "--help"], ["help", "up"]):
+        code, out, err = run(SECTIONS, typed, capsys)
+        assert (code, err) == (0, "")
+        assert out.startswith("Usage: ./inv up [options] -- COMMAND\n\nRun a command.\n\nOptions:\n")
+        assert "--nodes=INT" in out
+        assert "containers (default: 2)" in out
+    assert "Usage: ./inv measure speed [options]\n" in run(SECTIONS, ["measure", "speed", "--help"], capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (
+            ["up", "--nodes", "2", "train", "--x=a b"],
+            "up expects a command after --, found 'train' without --: run ./inv up --nodes 2 -- train '--x=a b'",
+        ),
+        (
+            ["up", "--name", "train", "train"],
+            "up expects a command after --, found 'train' without --: run ./inv up --name train -- train",
+        ),
+        (
+            ["up", "launch", "--length=1"],
+            "up expects a command after --, found 'launch' without --: run ./inv up -- launch --length=1",
+        ),
+        (
+            ["measure", "launch", "train"],
+            "measure launch expects a command after --, found 'train' without --: "
+            "run ./inv measure launch -- train",
+        ),
+        (["build", "train"], "unknown task 'train'; ./inv --list shows the tasks"),
+        (
+            ["measure", "sped"],
+            "measure has no task 'sped'; did you mean 'speed'? ./inv measure shows its tasks",
+        ),
+        (["build", "measure"], "measure has no task ''; ./inv measure shows its tasks"),
+        (["speed"], "unknown task 'speed'; did you mean 'measure speed'? ./inv --list shows the tasks"),
+        (
+            ["measure", "speed", "--pn=1"],
+            "measure speed has no option '--pn'; did you mean '--pin'? "
+            "./inv measure speed --help shows its options",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_names_its_correction(typed: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SECTIONS, typed, capsys) == (2, "", line + "\n")
+
+
+def test_every_option_of_the_real_tasks_has_a_help_text() -> None:
+    members = itertools.chain(*tasks.SECTIONS.values())
+    groups = [member.tasks.values() if isinstance(member, Collection) else [member] for member in members]
+    for found in itertools.chain(*groups):
+        assert isinstance(found, options.Task)
+        assert len(found.get_arguments()) == len({argument.name for argument in found.get_arguments()})
+        for argument in found.get_arguments():
+            assert argument.help, f"{found.name} --{argument.name}"
+        for name in inspect.signature(found.function).parameters:
+            hint = get_type_hints(found.function, include_extras=True)[name]
+            assert name == "command" or get_origin(hint) is Annotated or is_dataclass(hint), f"{found.name} {name}"
