@@ -84,7 +84,7 @@ def memory(topology: Topology, ranks: int) -> Check:
     source = limit.source if limit and size == limit.limit_bytes else "the machine's"
     detail = f"{size / GIBIBYTE:.1f} GiB ({source}) for {count(ranks, 'rank')}"
     if size < ranks * RANK_BYTES:
-        needed = f"a BERT-base takes about {RANK_BYTES / GIBIBYTE:.0f} GiB a rank"
+        needed = f"a BERT-base takes about {RANK_BYTES / GIBIBYTE:.0f} GiB per rank"
         fix = "raise the container's limit (docker run --memory), start fewer ranks, or train a small model"
         return Check("memory", Status.WARNING, f"{detail}: {needed}", fix)
     return Check("memory", Status.OK, detail)

@@ -51,9 +51,9 @@ class Reading:
 def wanted_master(
     addr: str | None, port: int | None, environment: DistributedEnvironment, environ: Mapping[str, str]
 ) -> Master | None:
-    """The master from the flags, else from the variables or the launcher; None if none of them names one.
+    """The master of the flag, the variable or the launcher, in this order; None if all are missing.
 
-    The flag implies several nodes: otherwise there is no connection to check.
+    The flag implies several nodes: with one node, there is no connection to check.
     """
     named = addr or environ.get("MASTER_ADDR") or (environment.master_addr if environment.several_nodes else "")
     if not named:
@@ -95,7 +95,7 @@ def interface(wanted: str, master: Master | None, table: Mapping[str, list[str]]
 
 
 def reach(master: Master) -> list[Check]:
-    """Whether rank 0's node answers, and its doctor's answer. Raises UsageError for an invalid name."""
+    """Connect to rank 0's node, and compare pin and clock with its doctor. Raises UsageError."""
     address = network.resolve(master.addr, RESOLVE_SECONDS)
     where = f"{master.addr}:{master.port}"
     if network.is_loopback(address) or network.source_address(address) == address:

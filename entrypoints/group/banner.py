@@ -84,12 +84,17 @@ def lines(
     pins = sorted({rank.pin for rank in reports})
     nodes = len({rank.node_rank for rank in reports})
     installed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    launcher = environment.launcher
+    started = "no launcher" if launcher == SINGLE else f"started by {launcher}"
+    bf16 = [
+        "no instructions, products in fp32" if rank.bf16 == EMULATED else f"by {rank.bf16}" for rank in reports
+    ]
     cores, threads = _range(rank.cores for rank in reports), _range(rank.threads for rank in reports)
     rows = [
         ("pin", f"{', '.join(pins)}: {installed}"),
-        ("ranks", f"{len(reports)} on {count(nodes, 'node')}, {_launcher(environment)}"),
+        ("ranks", f"{len(reports)} on {count(nodes, 'node')}, {started}"),
         ("cores", f"{cores} per rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
-        ("bf16", _shares([_instructions(rank.bf16) for rank in reports])),
+        ("bf16", _shares(bf16)),
         ("group", _transport(reports, backend, nodes)),
         ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in reports])),
     ]
@@ -117,10 +122,6 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
         print("\n".join(text), file=sys.stderr, flush=True)
 
 
-def _launcher(environment: DistributedEnvironment) -> str:
-    return "no launcher" if environment.launcher == SINGLE else f"started by {environment.launcher}"
-
-
 def _range(counts: Iterable[int]) -> str:
     low, *_, high = sorted(counts) * 2
     return str(low) if low == high else f"{low} to {high}"
@@ -132,10 +133,6 @@ def _shares(values: Sequence[str]) -> str:
     if len(counts) == 1:
         return values[0]
     return "; ".join(f"{value} on {count(ranks, 'rank')}" for value, ranks in counts.most_common())
-
-
-def _instructions(bf16: str) -> str:
-    return "no instructions, products in fp32" if bf16 == EMULATED else f"by {bf16}"
 
 
 def _transport(reports: Sequence[RankReport], backend: str, nodes: int) -> str:

@@ -28,7 +28,7 @@ _LAUNCHERS = {
     "mpirun",
     "mpiexec",
     "orterun",
-    "mpirun.openmpi",  # Debian's names; Open MPI 4's mpirun itself starts the ranks of its own node
+    "mpirun.openmpi",  # Debian's names; Open MPI 4's mpirun also starts the ranks of its node
     "mpiexec.openmpi",
     "prterun",
     "mpispawn",
@@ -104,7 +104,7 @@ def variables(pid: int, proc: Path = PROC) -> dict[str, str]:
 
 def stopped_line(rank: object, local_rank: object, node_rank: object) -> str:
     """The message about a rank that a signal has stopped."""
-    return f"rank {rank} (local {local_rank}, node {node_rank}) is stopped (SIGSTOP): the others wait for it"
+    return f"rank {rank} (local {local_rank}, node {node_rank}) is stopped (SIGSTOP): the other ranks wait for it"
 
 
 def report_stopped_ranks(node: object) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
@@ -75,8 +76,9 @@ class DistributedEnvironment:
         return self.world_size > self.local_world_size
 
 
-@dataclass(frozen=True)
-class _Placement:
+class _Placement(NamedTuple):
+    """The first five fields of a DistributedEnvironment, and the number of nodes."""
+
     rank: int
     world_size: int
     local_rank: int
@@ -112,11 +114,7 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
         raise UsageError(TORCHRUN.incomplete(environ))
     placement = _placement(chosen, environ)
     environment = DistributedEnvironment(
-        rank=placement.rank,
-        world_size=placement.world_size,
-        local_rank=placement.local_rank,
-        local_world_size=placement.local_world_size,
-        node_rank=placement.node_rank,
+        *placement[:5],
         master_addr=_master_addr(environ, chosen, placement.nodes),
         master_port=_master_port(environ),
         launcher=chosen.name,
@@ -257,14 +255,9 @@ def _master_addr(environ: Mapping[str, str], launcher: Launcher, nodes: int) -> 
 
 
 def _refuse_unless_nested(inner: Launcher, inside: _Placement, outer: Launcher, outside: _Placement) -> None:
-    same = (inside.rank, inside.world_size, inside.local_rank, inside.local_world_size) == (
-        outside.rank,
-        outside.world_size,
-        outside.local_rank,
-        outside.local_world_size,
-    )
-    one_a_node = outside.local_world_size == 1 and outside.world_size == inside.nodes
-    if not (same or one_a_node or outside.world_size == 1):
+    same = inside[:4] == outside[:4]
+    one_per_node = outside.local_world_size == 1 and outside.world_size == inside.nodes
+    if not (same or one_per_node or outside.world_size == 1):
         raise UsageError(
             f"{inner.name} reports {inside} ({inside.nodes} nodes), {outer.name} reports {outside}: expected "
             f"one launcher, or {outer.name} with one rank on each of {inner.name}'s nodes: "

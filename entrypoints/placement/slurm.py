@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import whole_number
 
-# sbatch's and salloc's own steps are numbered from here up: shells, not tasks that srun started.
+# The steps of sbatch and salloc have numbers from here up: shells, not tasks that srun started.
 _SPECIAL_STEPS = 0xFFFFFFF0
 
 
@@ -51,6 +51,6 @@ def _expand_range(part: str) -> list[str]:
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this: an sbatch script has SLURM_PROCID and SLURM_NTASKS, but no step of its own."""
+    """Whether srun started this process: an sbatch script has SLURM_PROCID and SLURM_NTASKS, but no step."""
     step = whole_number(environ.get("SLURM_STEP_ID", ""))
     return step is None or step < _SPECIAL_STEPS

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Callable
 
@@ -59,9 +60,27 @@ class Preloads:
     warnings: tuple[str, ...] = ()
 
 
-def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None = None) -> Preloads:
+@cache
+def _linker_cache() -> str:
+    # Users' PATH often lacks /sbin.
+    return subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+
+
+def locate(soname: str, prefix: str = sys.prefix, cache: str | None = None) -> str | None:
+    """The absolute path of the file that provides `soname`, or None.
+
+    Found in the Python environment at `prefix`, in the dynamic linker's `cache`, or in the usual folders.
+    """
+    # The 64-bit libraries are marked "libc6,x86-64" or similar.
+    pattern = rf"^\s*{re.escape(soname)} \(libc6,.*?\) => (.*)$"
+    cached = re.findall(pattern, _linker_cache() if cache is None else cache, re.MULTILINE)
+    folders = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib")
+    candidates = [f"{prefix}/lib/{soname}", *cached, *(f"{folder}/{soname}" for folder in folders)]
+    return next(filter(os.path.isfile, candidates), None)
+
+
+def find(environ: Mapping[str, str], locate: Callable[[str], str | None] = locate) -> Preloads:
     """The paths of LIBRARIES on this host, except libraries that the user's LD_PRELOAD provides already."""
-    locate = locate or Locator().locate
     paths: list[str] = []
     reasons: list[str] = []
     warnings: list[str] = []
@@ -77,30 +96,6 @@ def find(environ: Mapping[str, str], locate: Callable[[str], str | None] | None 
         else:
             warnings.append(f"{' or '.join(library.sonames)} was not found, so {library.without}: {library.fix}")
     return Preloads(tuple(paths), tuple(reasons), tuple(warnings))
-
-
-class Locator:
-    """Finds a library's file: in the Python environment, the dynamic linker's cache, and the usual folders."""
-
-    def __init__(self, prefix: str = sys.prefix, cache: str | None = None) -> None:
-        self._prefix = Path(prefix) / "lib"
-        self._cache = cache
-        self._usual = [
-            Path(folder) for folder in (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib")
-        ]
-
-    def locate(self, soname: str) -> str | None:
-        """The absolute path of the file that provides `soname`, or None."""
-        candidates = [self._prefix / soname, *self._cached(soname), *(folder / soname for folder in self._usual)]
-        return next((str(path) for path in candidates if path.is_file()), None)
-
-    def _cached(self, soname: str) -> list[Path]:
-        if self._cache is None:
-            # /sbin is often not on PATH. The 64-bit libraries are marked "libc6,x86-64" or similar.
-            listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
-            self._cache = listing.stdout
-        found = re.findall(rf"^\s*{re.escape(soname)} \(libc6,.*?\) => (.*)$", self._cache, re.MULTILINE)
-        return [Path(path) for path in found]
 
 
 def split(value: str) -> list[str]:

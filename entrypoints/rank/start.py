@@ -34,8 +34,8 @@ def start(argv: list[str]) -> NoReturn:
         os.sched_setaffinity(0, plan.cores)
     except OSError as error:
         raise UsageError(
-            f"cannot bind the rank to its cores {list(plan.cores)} ({error}): expected these cores in the "
-            "container's CPU set and sched_setaffinity allowed; check both"
+            f"cannot bind the rank to its cores {list(plan.cores)} ({error}), expected them in the container's "
+            "CPU set: check whether the CPU set has changed, or the container forbids sched_setaffinity"
         ) from error
     if plan.memory_policy != MemoryPolicy():
         _set_memory_policy(plan.memory_policy)

@@ -29,13 +29,13 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "datas
 def document(
     setup: Setup, trainer: CpuTrainer, metrics: dict[str, float], tokens: Count, replicas: list[Replica]
 ) -> dict[str, Any]:
-    """The content of result.json, except for facts that only the process knows (see run.py).
+    """The content of result.json, except for the keys that run.py adds.
 
     `metrics`: of the final weights, empty without evaluation. `tokens`: of all ranks.
     """
     arguments, state = setup.arguments, trainer.state
-    losses, metric = trainer.losses.losses, setup.job.metric
-    trained = setup.job.train is not None
+    losses, metric = trainer.losses.losses, setup.inputs.metric
+    trained = setup.inputs.train is not None
     untrained = [entry for entry in state.log_history if "eval_loss" in entry and entry["step"] == 0]
     before: dict[str, Any] = untrained[0] if trained and untrained else {}
     window = int(arguments.logging_steps) if arguments.logging_steps >= 1 else 10
@@ -65,7 +65,7 @@ def document(
         "labels": setup.rows.labels,
         "peak_memory_bytes": [replica.peak_memory_bytes for replica in replicas],
         "weights_sha256": [replica.weights_sha256 for replica in replicas],
-        "config": {**asdict(setup.task), "max_seq_length": setup.job.max_seq_length, **arguments.to_dict()},
+        "config": {**asdict(setup.task), "max_seq_length": setup.inputs.max_seq_length, **arguments.to_dict()},
         "versions": {"python": platform.python_version(), **packages.versions(_PACKAGES)},
         "tokens_computed": tokens.computed or None,
         "tokens_useful": tokens.useful or None,

@@ -34,16 +34,16 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     Returns 0, or 1 with a line on stderr if the ranks ended with different weights or a push failed.
     """
     setup = set_up(parsed, environment, announce)
-    arguments, job, model = setup.arguments, setup.job, setup.loaded.model
+    arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
-    if job.train is not None and environment.world_size > 1 and not is_sharded:
-        ddp.tune(arguments, model, job.collate([job.train[0]]))
+    if inputs.train is not None and environment.world_size > 1 and not is_sharded:
+        ddp.tune(arguments, model, inputs.collate([inputs.train[0]]))
     with agreement():
         trainer = _create_trainer(setup)
 
     code = 0
     began = time.time()
-    if job.train is not None:
+    if inputs.train is not None:
         trainer.train_from(setup.checkpoint)
         trainer.save_model(_internal_call=True)  # without a push
         if arguments.push_to_hub:
@@ -51,7 +51,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
         if environment.rank == 0:
             folder.share_weights(output)
     ended = time.time()
-    metrics = _evaluate(trainer, arguments) if job.validation is not None else {}
+    metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
 
     tokens = sum(replicas.gather(trainer.tokens), Count())
     reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
@@ -87,21 +87,21 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
 
 def _create_trainer(setup: Setup) -> CpuTrainer:
     """Raises UsageError for combinations that Trainer refuses."""
-    arguments, job = setup.arguments, setup.job
+    arguments, inputs = setup.arguments, setup.inputs
     options: dict[str, Any] = {}
-    if job.shift is not None:
-        options["compute_loss_func"] = TokenLoss(job.shift, float(arguments.label_smoothing_factor))
-        options["preprocess_logits_for_metrics"] = job.reduce_logits
+    if inputs.shift is not None:
+        options["compute_loss_func"] = TokenLoss(inputs.shift, float(arguments.label_smoothing_factor))
+        options["preprocess_logits_for_metrics"] = inputs.reduce_logits
     try:
         return CpuTrainer(
             exchange=setup.task.ddp_comm_hook,
             model=setup.loaded.model,
             args=arguments,
-            train_dataset=job.train,
-            eval_dataset=job.validation,
-            data_collator=job.collate,
+            train_dataset=inputs.train,
+            eval_dataset=inputs.validation,
+            data_collator=inputs.collate,
             processing_class=setup.loaded.tokenizer,
-            compute_metrics=job.compute_metrics,
+            compute_metrics=inputs.compute_metrics,
             **options,
         )
     except (ImportError, ValueError) as error:

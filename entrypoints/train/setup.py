@@ -18,7 +18,7 @@ from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement
 from entrypoints.machine import cpus
 from entrypoints.train.data import splits
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags import training_arguments
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
 from entrypoints.train.loop import console
@@ -44,7 +44,7 @@ class Setup:
     arguments: TrainingArguments
     rows: Rows
     loaded: pretrained.Loaded
-    job: Job
+    inputs: TrainerInputs
     checkpoint: Path | None
 
 
@@ -85,15 +85,15 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         shards = world_size if parsed.fsdp else 1
         loaded = pretrained.load(rows.task, task, rows.labels, shards, start.checkpoint)
     with agreement():
-        job = registry.make_job(task, rows, loaded)
-    if job.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
+        inputs = registry.make_inputs(task, rows, loaded)
+    if inputs.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
         # The scores of all words of the vocabulary at every token take more memory than training does.
         arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size
     with agreement():
         if start.checkpoint is not None:
             config, has_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
             checkpoints.check_same_model(start.checkpoint, config, has_adapter)
-        if job.train is not None:
+        if inputs.train is not None:
             _check_optimizer(arguments, loaded.model)
     with agreement():
         if arguments.push_to_hub and rank == 0:
@@ -104,12 +104,12 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
             folder.prepare(output, start if rank == 0 else None, job_names)
 
     announce(task.quiet)
-    console.notes([*start.notes, *rows.notes, *job.notes], rank)
+    console.notes([*start.notes, *rows.notes, *inputs.notes], rank)
     if start.checkpoint is None:
         console.notes(loaded.notes, rank)
     elif checkpoints.world_size_of(start.checkpoint) not in (0, world_size):
         console.note("the checkpoint is of another number of ranks: rows and dropout differ from that run", rank)
-    return Setup(task, arguments, rows, loaded, job, start.checkpoint)
+    return Setup(task, arguments, rows, loaded, inputs, start.checkpoint)
 
 
 def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:

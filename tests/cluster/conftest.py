@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run whole clusters through ./inv, as a user does."""
+"""Fixtures of the tests that run clusters through ./inv, as a user does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods as containers: what an operator makes of a job, and what Docker has to be told for the same.
+"""Pods as containers: the pods that an operator creates for a job, and Docker's options for the same.
 
 Each function `*_pods` is what one operator does to a manifest that it is given, as far as a pod can see it: names,
 variables, volumes. Read from the sources of training-operator 1.9, Trainer 2.3 and mpi-operator 0.8.

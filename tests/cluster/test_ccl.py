@@ -13,7 +13,7 @@ CHECKS = ROOT / "bindings" / "tests"
 @pytest.mark.parametrize(
     ("nodes", "ranks_per_node"), [(2, 1), (3, 1), (4, 1), (2, 2)], ids=["two", "three", "four", "two by two"]
 )
-def test_every_collective_gives_what_it_should_between_containers(
+def test_every_collective_matches_the_reference_between_containers(
     nodes: int, ranks_per_node: int, image: str
 ) -> None:
     cluster = ("--name=collectives", f"--nodes={nodes}", f"--ranks-per-node={ranks_per_node}", "--offline")

@@ -46,7 +46,7 @@ def test_a_usage_error_in_the_nodes_is_one_line_and_exit_code_2(image: str) -> N
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_ctrl_c_takes_the_cluster_away(scripts: Path, start: Callable[..., Running]) -> None:
+def test_ctrl_c_removes_the_cluster(scripts: Path, start: Callable[..., Running]) -> None:
     (scripts / "job.py").write_text(SLEEP)
     running = start("interrupted", "--nodes=2", f"--data={scripts}", "--", "run", "/data/job.py")
     running.wait_for(lambda output: output.count("asleep") == 2)
@@ -85,7 +85,7 @@ def test_two_clusters_run_beside_each_other_and_a_name_is_used_once(
     assert first.wait(60) != 0
 
 
-def test_a_detached_cluster_is_listed_logged_and_taken_down(scripts: Path, image: str) -> None:
+def test_a_detached_cluster_is_logged_and_removed_by_down(scripts: Path, image: str) -> None:
     (scripts / "job.py").write_text(SLEEP)
     up = inv("up", "--name=detached", "--detach", "--nodes=1", f"--data={scripts}", "--", "run", "/data/job.py")
     assert up.returncode == 0, up.stderr

@@ -38,7 +38,7 @@ def test_containers_networks_and_volumes_of_a_cluster_are_found_and_no_others(im
     assert leftovers.of_cluster(name) == []
 
 
-def test_a_process_of_a_clusters_container_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_a_removed_container_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "SETTLE_SECONDS", 0.5)
     container, another = (uuid.uuid4().hex * 2 for _ in range(2))
     shim = [sys.executable, "-c", WAITS, "-namespace", "moby", "-id", container]
@@ -51,7 +51,7 @@ def test_a_process_of_a_clusters_container_that_is_gone_is_found(monkeypatch: py
     assert leftovers.orphans(frozenset({container})) == []
 
 
-def test_short_clusters_of_mpirun_come_right_and_leave_nothing(image: str) -> None:
+def test_short_clusters_of_mpirun_succeed_and_leave_nothing(image: str) -> None:
     done = inv("dev", "soak", "--jobs=2", "--launcher=mpirun")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed, 0 had leftovers" in done.stdout

@@ -112,7 +112,7 @@ def test_the_launcher_logs_in(launcher: str) -> None:
     ],
     ids=["a password", "root", "forwarding", "reverse forwarding", "an unknown host"],
 )
-def test_everybody_else_is_refused(launcher: str, options: list[str], user: str, message: str) -> None:
+def test_every_other_login_is_refused(launcher: str, options: list[str], user: str, message: str) -> None:
     refused = ssh(launcher, *options, user=user)
     assert refused.returncode == 255, refused
     assert message in refused.stderr
@@ -121,7 +121,7 @@ def test_everybody_else_is_refused(launcher: str, options: list[str], user: str,
 @pytest.mark.parametrize(
     "change", ["/IdentityFile/d", "s|IdentityFile .*|IdentityFile /tmp/other|"], ids=["no key", "another's key"]
 )
-def test_who_has_not_the_clusters_key_is_refused(launcher: str, change: str) -> None:
+def test_a_login_without_the_clusters_key_is_refused(launcher: str, change: str) -> None:
     make = "rm -f /tmp/other; ssh-keygen -q -t ed25519 -N '' -f /tmp/other"
     script = f"{make}; sed '{change}' /run/ssh/keys-*/config > /tmp/config"
     assert run_in(launcher, "sh", "-c", script).returncode == 0
@@ -134,7 +134,7 @@ def test_a_terminal_is_refused_although_commands_run(launcher: str) -> None:
     assert "PTY allocation request failed" in ssh(launcher, "-tt").stderr
 
 
-def test_the_servers_have_no_privileges_and_their_keys_are_their_own(launcher: str) -> None:
+def test_the_servers_have_no_privileges_and_their_keys_are_private(launcher: str) -> None:
     node = launcher.replace("launcher", "node-0")
     facts = json.loads(run_in(node, "python", "-c", PROCESS_FACTS).stdout)
     assert str(compose.container_user()[0]) in facts["Uid"].split()
@@ -157,7 +157,7 @@ def test_the_servers_have_no_privileges_and_their_keys_are_their_own(launcher: s
     [("node-0,node-7", "node-7 (ssh: Could not resolve"), ("node-0,launcher", "launcher (ssh: connect to host")],
     ids=["no such name", "nobody answers"],
 )
-def test_a_node_that_does_not_come_is_named_within_the_deadline(launcher: str, hosts: str, missing: str) -> None:
+def test_a_missing_node_is_named_within_the_deadline(launcher: str, hosts: str, missing: str) -> None:
     done = run_in(launcher, "entrypoint", "mpi-launch", f"--hosts={hosts}", "--timeout=3", "--", "true")
     assert done.returncode == 2, done
     assert done.stderr.count("\n") == 1

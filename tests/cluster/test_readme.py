@@ -112,7 +112,7 @@ def test_the_demo_has_written_its_result(image: str) -> None:
     assert {"build", "start", "train"} <= document["seconds"].keys()
 
 
-def test_a_backend_that_is_not_there_is_said_once(image: str) -> None:
+def test_an_unknown_backend_is_reported_once(image: str) -> None:
     result = inv("demo", "--backend=smoke")
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stdout.count("backend 'smoke' is not in this image") == 1, result.stdout

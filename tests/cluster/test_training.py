@@ -44,7 +44,7 @@ class Data:
 
 @pytest.fixture(scope="module")
 def pairs(model_folder: Path) -> Iterator[Data]:
-    """MRPC where it is, elsewhere pairs made of docstrings: do the two halves come from the same one?"""
+    """MRPC if this machine has it. Otherwise pairs from docstrings: do the two halves belong together?"""
     folder = CACHE / "tests" / f"pairs-{os.getpid()}"
     shutil.copytree(model_folder, folder / "model")
     source = SHARED / "mrpc"
@@ -140,7 +140,7 @@ def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image:
     assert result["metrics"]["eval_accuracy"] >= 0.74, result["metrics"]
 
 
-def test_a_killed_rank_ends_the_job_and_a_restart_goes_on_with_the_same_samples(
+def test_a_killed_rank_ends_the_job_and_a_restart_continues_with_the_same_samples(
     pairs: Data, tmp_path: Path, start: Callable[..., Running]
 ) -> None:
     output = tmp_path / "output"

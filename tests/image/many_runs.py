@@ -1,4 +1,4 @@
-"""Runs inside the image: many `train` command lines in one process, since imports take seconds.
+"""Runs inside the image: many `train` command lines in one process, because imports take seconds.
 
 Usage: many_runs.py FILE, with a JSON list of argument lists. Prints a JSON list of {"code", "stderr"}.
 """
@@ -18,12 +18,12 @@ from entrypoints.train.main import prepare
 
 
 def announce(_quiet: bool) -> None:
-    """In place of the first lines of a job, which have no group to speak of here."""
+    """Replaces the first lines of a job, because these runs have no process group."""
     print("a job begins", file=sys.stderr)
 
 
 def run(argv: list[str]) -> dict[str, object]:
-    """What the worker does with one rank, without its process."""
+    """Runs one command line as a rank's worker would, in this process."""
     stderr = io.StringIO()
     with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stderr):
         try:

@@ -19,10 +19,10 @@ COMMITS: list[list[str]] = []
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as Trainer needs."""
+    """The part of the hub's interface that Trainer needs."""
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Prints nothing."""
 
     def do_GET(self) -> None:
         self.do_POST()

@@ -1,4 +1,4 @@
-"""Products of bf16 matrices where the CPU has no instructions for them."""
+"""Products of bf16 matrices on a CPU without bf16 instructions."""
 
 from __future__ import annotations
 

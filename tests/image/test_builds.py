@@ -1,4 +1,4 @@
-"""`./inv build --all`: a row that cannot be had is one line, and the next one is built all the same."""
+"""`./inv build --all`: a row that cannot be built is one line, and the other rows are built."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _id(reference: str) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_rows_that_cannot_be_had_are_a_line_each_and_the_others_are_built(
+def test_rows_that_cannot_be_built_are_a_line_each_and_the_others_are_built(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = containers.unique_name()

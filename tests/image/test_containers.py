@@ -1,4 +1,4 @@
-"""The helper that the other tests stand on."""
+"""The functions of tests.containers, which the other tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer tells DDP, on real ranks."""
+"""How the trainer configures DDP, on real ranks."""
 
 from __future__ import annotations
 

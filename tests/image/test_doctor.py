@@ -1,4 +1,4 @@
-"""The doctor in real containers: nothing to say of a sound one, and of a broken one what is broken."""
+"""The doctor in real containers: no findings in a sound container, and every finding in a broken one."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_sound_container_has_nothing_broken(run_in_image: RunInImage) -> None:
     }
 
 
-def test_what_was_known_against_the_versions_is_a_warning_each(run_in_image: RunInImage, tmp_path: Path) -> None:
-    """The file of an old row's build in the image of today's, which is there already."""
+def test_each_advisory_for_the_versions_is_a_warning(run_in_image: RunInImage, tmp_path: Path) -> None:
+    """The advisories of an old row, mounted into the image of the default pin."""
     known = choose.choose("2.8", torch_source="default").advisories
     file = tmp_path / "advisories.json"
     file.write_text(advisories.document(known), encoding="utf-8")
@@ -66,7 +66,7 @@ def test_what_was_known_against_the_versions_is_a_warning_each(run_in_image: Run
     assert {check["status"] for check in found} == {"warning"}
 
 
-def test_each_thing_that_is_broken_is_said_and_nothing_else(run_in_image: RunInImage) -> None:
+def test_every_broken_part_is_reported_and_nothing_else(run_in_image: RunInImage) -> None:
     """At once: shared memory for two ranks, tcmalloc, packages, libfabric and an interface are not there."""
     site_packages = "/opt/venv/lib/python3*/site-packages"
     breaking = (
@@ -175,7 +175,7 @@ def test_the_table_has_a_line_for_each_check_and_the_fix_below(run_in_image: Run
     assert "fix: unset GLOO_SOCKET_IFNAME" in done.stdout
 
 
-def test_rank_0_says_what_the_job_runs_on_unless_told_not_to(run_in_image: RunInImage) -> None:
+def test_rank_0_prints_what_the_job_runs_on_unless_quiet(run_in_image: RunInImage) -> None:
     show = "import torch.distributed as dist; print(dist.get_backend())"
     jobs = [
         f"entrypoint launch --nproc-per-node 2 -- run {options} /tmp/show.py"

@@ -1,4 +1,4 @@
-"""Dropout, and attention with it, by the image's own kernels; and without them."""
+"""Dropout, and attention with dropout, with the image's kernels and without them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str,
         ((contract.ATTENTION_KERNEL,), {"dropout"}),
     ],
 )
-def test_a_user_can_have_torchs_own(run_in_image: RunInImage, variables: tuple[str, ...], left: set[str]) -> None:
+def test_a_variable_selects_torchs_kernels(
+    run_in_image: RunInImage, variables: tuple[str, ...], left: set[str]
+) -> None:
     env = {**NO_AMX, **dict.fromkeys(variables, "torch")}
     done = run_in_image("run", "/s/kernels_in_use.py", env=env, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr

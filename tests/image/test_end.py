@@ -1,4 +1,4 @@
-"""How a rank whose work is done ends: with all that it left for its end, without taking the interpreter down."""
+"""How a finished rank exits: its threads and exit handlers run, and the interpreter is not finalized."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print("script", end=" ")
 """
 
 
-def test_threads_and_exit_handlers_run_but_the_interpreter_is_not_taken_down(
+def test_threads_and_exit_handlers_run_but_the_interpreter_is_not_finalized(
     run_in_image: containers.RunInImage, tmp_path: Path
 ) -> None:
     """Its end would kill a thread of gloo that frees tensors then, and with it the process, by SIGABRT."""

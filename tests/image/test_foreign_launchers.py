@@ -82,7 +82,7 @@ def slurm(node: str) -> str:
 
 
 def train(node: str, launcher: str, *start: str) -> None:
-    """Two ranks train a step; what they say of themselves is what the launcher made them."""
+    """Two ranks train a step, and report the launcher and their number."""
     output = f"/tmp/{launcher.replace(' ', '-')}"
     command = (
         *("entrypoint", "train", "--model_name_or_path=/tiny", "--train_file=/job/rows.csv"),

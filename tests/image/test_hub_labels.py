@@ -1,4 +1,4 @@
-"""Labels of the hub's data sets are numbers of classes: those of no class are refused, not taken for another."""
+"""Labels of the hub's data sets are class numbers: a number without a class is refused."""
 
 from __future__ import annotations
 

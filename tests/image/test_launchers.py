@@ -1,4 +1,4 @@
-"""What ranks of the launchers in the image would get: their place, and cores of their own."""
+"""The plan of ranks of each launcher in the image: their placement, and separate cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOW = "printf '['; cat /tmp/plan-0; printf ','; cat /tmp/plan-1; printf ']'"
     ],
     ids=["Intel MPI", "torchrun", "launch"],
 )
-def test_each_rank_is_placed_and_has_cores_of_its_own(
+def test_each_rank_is_placed_and_has_separate_cores(
     run_in_image: RunInImage, start: str, rank: str, launcher: str
 ) -> None:
     done = run_in_image("sh", "-c", f"{start} sh -c '{PLAN}{rank}' && {SHOW}")

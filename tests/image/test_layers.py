@@ -1,4 +1,4 @@
-"""What no layer of the image may hold, even where a later one hides it."""
+"""Files that no layer of the image may hold, even if a later layer hides them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def contents(layer: tarfile.TarFile) -> Iterator[tuple[PurePosixPath, bytes]]:
             yield PurePosixPath(member.name), file.read() if member.size <= KEY_BYTES else b""
 
 
-def test_no_layer_holds_a_key_or_says_who_may_log_in(image: str) -> None:
+def test_no_layer_holds_a_key_or_a_list_of_who_may_log_in(image: str) -> None:
     found, seen, layers = [], 0, 0
     for entry in files(image):
         seen, layers = seen + 1, entry.layer + 1

@@ -1,4 +1,4 @@
-"""Ranks under real limits: what is planned is what the kernel says of the training process."""
+"""Ranks under real limits: the kernel's view of the training process matches the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several ranks in one container: how they share the cores, how a job ends, and errors in one line."""
+"""Several ranks in one container: their cores, the end of a job, and errors in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.image.rank_scripts import Run, seen, usage_line
 
 
-def test_launched_ranks_reduce_over_each_other_on_cores_of_their_own(run: Run) -> None:
+def test_launched_ranks_reduce_over_each_other_on_separate_cores(run: Run) -> None:
     first, second = seen(run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/see.py"))
     assert first["total"] == second["total"] == [3.0, 3.0, 3.0]
     assert (first["rank"], second["rank"], first["world_size"]) == (0, 1, 2)
@@ -42,7 +42,7 @@ def test_ranks_of_plain_torchrun_are_the_same_ranks(run: Run) -> None:
         ("hang", 1, "rank 1 (local 1, node 0) exited with code 1"),
     ],
 )
-def test_a_failing_rank_ends_the_job_with_its_own_code(run: Run, how: str, code: int, said: str) -> None:
+def test_a_failing_rank_ends_the_job_with_its_exit_code(run: Run, how: str, code: int, said: str) -> None:
     start = time.monotonic()
     done = run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/fail.py", how, "1")
     assert time.monotonic() - start < 60
@@ -70,7 +70,7 @@ def test_the_same_usage_error_on_every_rank_is_printed_once(run: Run) -> None:
     assert "not a file" in usage_line(run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/none.py"))
 
 
-def test_rank_0_prints_another_ranks_usage_error_with_its_number(run: Run) -> None:
+def test_rank_0_prints_the_usage_error_of_another_rank_with_its_number(run: Run) -> None:
     shell = "[ $LOCAL_RANK = 1 ] && script=/none.py || script=/scripts/see.py; exec entrypoint run $script"
     line = usage_line(run("launch", "--nproc-per-node", "2", "--", "sh", "-c", shell))
     assert line.startswith("error: rank 1: run: '/none.py' is not a file")
@@ -106,7 +106,7 @@ def plain(rank: int, local_size: int = 2, **more: str) -> dict[str, str]:
     return {"RANK": str(rank), "WORLD_SIZE": "2", **local, **more}
 
 
-def test_a_rank_whose_peer_never_comes_gives_up_in_one_line(run: Run) -> None:
+def test_a_rank_without_its_peer_gives_up_in_one_line(run: Run) -> None:
     line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(0)))
     assert "only 1 of 2 ranks met at 127.0.0.1:29500 within 3 s" in line
 
@@ -121,7 +121,7 @@ def test_loopback_is_refused_for_several_nodes(run: Run) -> None:
     assert "loopback (lo), but the ranks are on several nodes" in line
 
 
-def test_the_masters_own_name_is_refused_where_etc_hosts_makes_it_loopback(run: Run) -> None:
+def test_the_masters_name_is_refused_where_etc_hosts_maps_it_to_loopback(run: Run) -> None:
     # Debian's installer writes such a line.
     line = usage_line(
         run(

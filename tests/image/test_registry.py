@@ -1,4 +1,4 @@
-"""A real registry: what is pushed is confirmed twice, and each way to fail is one line that leaves nothing."""
+"""A real registry: every push is confirmed twice, and every failure is one line and leaves nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_push_gives_the_digest_that_the_registry_and_a_pull_confirm(
         repository.pull(digest, "sha256:" + "0" * 64)
 
 
-def test_a_registry_that_wants_a_login_says_so_and_takes_it_from_dockers_own_store(
+def test_a_registrys_login_is_requested_and_read_from_dockers_store(
     docker: Engine, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with registry.running(login="me:s3cret") as (address, _):
@@ -146,7 +146,7 @@ def test_a_name_that_does_not_resolve_is_one_line(docker: Engine, small: str) ->
     assert "check the name and the network" in fails(docker, "registry.invalid", small)
 
 
-def test_a_registry_that_has_had_enough_pulls_is_not_taken_for_one_that_is_not_there() -> None:
+def test_a_pull_rate_limit_is_not_reported_as_a_missing_registry() -> None:
     class Limited(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             said = {"code": "TOOMANYREQUESTS", "message": "You have reached your pull rate limit."}
@@ -168,7 +168,7 @@ def test_a_registry_that_has_had_enough_pulls_is_not_taken_for_one_that_is_not_t
     assert message.endswith("wait, or run docker login")
 
 
-def test_a_pull_for_which_the_engine_has_no_room_is_not_taken_for_a_registry_that_is_not_there(
+def test_a_full_disk_during_a_pull_is_not_reported_as_a_missing_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with second_engine.running(tmp_path, data_megabytes=8) as full:
@@ -236,7 +236,7 @@ def test_a_push_while_layers_are_sent_is_not_overwritten(
     assert opened(docker, server).digest("during") == other
 
 
-def test_of_two_that_push_one_tag_at_once_one_at_most_has_pushed_it(
+def test_of_two_pushes_of_one_tag_at_most_one_succeeds(
     docker: Engine, server: str, small: str, large: str
 ) -> None:
     with ThreadPoolExecutor() as both:

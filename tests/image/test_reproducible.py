@@ -1,4 +1,4 @@
-"""A step of the Dockerfile makes the same layer each time (images/scripts/settled), or it is told where not."""
+"""A step of the Dockerfile makes the same layer each time (images/scripts/settled), or the difference is named."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_settled_step_makes_the_same_layer_twice(build: Callable[[str], str]) 
     assert not {path for path in made if path.startswith("run/scripts")}
 
 
-def test_where_two_builds_differ_the_first_file_that_does_is_named(build: Callable[[str], str]) -> None:
+def test_the_first_file_in_which_two_builds_differ_is_named(build: Callable[[str], str]) -> None:
     first = build("env")
     time.sleep(1.1)  # a layer's times are whole seconds
     told = reproduce.difference(first, build("env"))

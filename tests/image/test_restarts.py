@@ -1,4 +1,4 @@
-"""A restart goes on with its own job, or begins it as it was asked to: launchers whose ranks are killed."""
+"""Restarts after killed ranks: resume from the job's checkpoint, or start again with the job's flags."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_killed_job_starts_by_its_flags_until_it_has_a_checkpoint(
     assert not (run / "checkpoint-60").exists()
 
 
-def test_torchruns_own_restart_goes_on_from_the_last_checkpoint(kill_at: Any, output_folder: Path) -> None:
+def test_a_restart_by_torchrun_resumes_from_the_last_checkpoint(kill_at: Any, output_folder: Path) -> None:
     flags = line("/output/run", **SAVING)
     torchrun = ("torchrun", "--no-python", "--nproc-per-node=2", "--max-restarts=1", "entrypoint", "train", *flags)
     done = kill_at(["/output/run/checkpoint-50"], *torchrun)

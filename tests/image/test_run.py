@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import containers
 from tests.image.rank_scripts import Run, seen, usage_line
 
-
-def test_a_script_runs_as_main_with_its_own_arguments_and_folder(run: Run) -> None:
-    (rank,) = seen(run("run", "/scripts/see.py", "--backend", "x", "-m"))
-    assert rank["argv"] == ["/scripts/see.py", "--backend", "x", "-m"]
-    assert rank["name"] == "__main__"
-    assert rank["main"]
-    assert rank["path"] == "/scripts"
-
-
-def test_a_single_rank_has_a_group_of_one_without_any_network(run: Run) -> None:
-    (rank,) = seen(run("run", "/scripts/see.py", docker_args=["--network", "none"]))
-    assert rank["had"]
-    assert (rank["world_size"], rank["backend"], rank["total"]) == (1, "ccl", [1.0, 1.0, 1.0])
-    assert rank["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-
-
-def test_a_single_rank_needs_no_free_port(run: Run) -> None:
-    code = """
+# Runs a rank while another process has torch's default port.
+PORT_TAKEN = """
 import socket, subprocess, sys
 taken = socket.create_server(("", 29500))
-sys.exit(subprocess.call(["entrypoint", "run", "/scripts/see.py"]))
+sys.exit(subprocess.call(["entrypoint", "run", *sys.argv[1:]]))
 """
-    assert len(seen(run("python", "-c", code))) == 1
+
+
+@pytest.fixture(scope="module")
+def alone(image: str, rank_scripts: Path) -> dict[str, Any]:
+    """What a single rank saw, without a network and beside a process that has port 29500."""
+    options = ("--network", "none", "--volume", f"{rank_scripts}:/scripts:ro")
+    argv = ("python", "-c", PORT_TAKEN, "/scripts/see.py", "--backend", "x", "-m")
+    (rank,) = seen(containers.run(image, *argv, docker_args=options))
+    return rank
+
+
+def test_a_script_runs_as_main_with_its_arguments_and_folder(alone: dict[str, Any]) -> None:
+    assert alone["argv"] == ["/scripts/see.py", "--backend", "x", "-m"]
+    assert alone["name"] == "__main__"
+    assert alone["main"]
+    assert alone["path"] == "/scripts"
+
+
+def test_a_single_rank_has_a_group_of_one_without_a_network_or_a_free_port(alone: dict[str, Any]) -> None:
+    assert alone["had"]
+    assert (alone["world_size"], alone["backend"], alone["total"]) == (1, "ccl", [1.0, 1.0, 1.0])
+    assert alone["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run) -> None:
@@ -44,7 +50,7 @@ def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run)
     assert "warning" not in done.stderr
 
 
-def test_a_users_own_preload_stays_for_the_scripts_children(run: Run) -> None:
+def test_a_users_preload_is_kept_for_the_scripts_children(run: Run) -> None:
     own = "/lib/x86_64-linux-gnu/libBrokenLocale.so.1"
     (rank,) = seen(run("run", "/scripts/see.py", env={"LD_PRELOAD": own}))
     assert rank["tcmalloc"]
@@ -69,7 +75,7 @@ def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: Run) -> 
     assert rank["argv"] == ["/scripts/see.py", "a"]
 
 
-def test_an_exception_is_the_scripts_own_and_starts_in_the_script(run: Run) -> None:
+def test_an_exceptions_traceback_starts_in_the_script(run: Run) -> None:
     done = run("run", "/scripts/broken.py")
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
@@ -78,7 +84,7 @@ def test_an_exception_is_the_scripts_own_and_starts_in_the_script(run: Run) -> N
     assert "/opt/cpu-train-stack" not in done.stderr
 
 
-def test_the_scripts_exit_code_is_its_own(run: Run) -> None:
+def test_the_exit_code_is_the_scripts(run: Run) -> None:
     done = run("run", "--quiet", "/scripts/fail.py", "exit", "0")
     assert (done.returncode, done.stderr) == (3, "")
 
@@ -103,7 +109,7 @@ def test_files_in_the_current_folder_do_not_hide_libraries(
     assert rank["world_size"] == 1
 
 
-def test_a_backend_that_is_not_there_is_one_line_with_the_choices(run: Run) -> None:
+def test_an_unknown_backend_is_one_line_with_the_choices(run: Run) -> None:
     assert "'smoke' is not in this image, expected one of: ccl, gloo" in usage_line(
         run("run", "--backend", "smoke", "/scripts/see.py")
     )

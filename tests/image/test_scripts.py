@@ -1,4 +1,4 @@
-"""`run` with scripts as people write them, unmodified and without a network, and what upstream broke for them."""
+"""`run` with unmodified scripts in users' style, without a network, on libraries that broke them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CONFIGURATION = {
 
 @pytest.fixture(scope="module")
 def folder(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data, and what the scripts wrote and said: a Trainer's on two ranks and on one, and a loop."""
+    """The data, and the files and logs of three jobs: Trainer on two ranks, Trainer on one, and a loop."""
     folder = tmp_path_factory.mktemp("data")
     folder.chmod(0o777)
     (folder / "train.csv").write_text(numbered(24))
@@ -109,7 +109,7 @@ def adapted(log: Path) -> list[str]:
     return re.findall(r"adapted \(([\w-]+)\): ", log.read_text())
 
 
-def test_a_trainers_script_of_transformers_4_runs_as_it_is_on_two_ranks_of_ccl(folder: Path) -> None:
+def test_an_unmodified_trainer_script_of_transformers_4_runs_on_two_ranks_of_ccl(folder: Path) -> None:
     metrics = read(folder / "two" / "metrics.json")
     assert metrics["backend"] == "ccl"
     assert metrics["world_size"] == 2
@@ -117,7 +117,7 @@ def test_a_trainers_script_of_transformers_4_runs_as_it_is_on_two_ranks_of_ccl(f
     assert metrics["steps"] == 3
 
 
-def test_what_was_adapted_is_said_once_by_one_rank(folder: Path) -> None:
+def test_one_rank_reports_each_adaptation_once(folder: Path) -> None:
     expected = "no-cuda ddp-backend use-ipex xpu-backend overwrite-output-dir evaluation-strategy telemetry"
     expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu prediction-loop"
     assert sorted(adapted(folder / "two.log")) == sorted(expected.split())
@@ -157,7 +157,7 @@ def test_a_rank_of_accelerates_trains_the_memory_that_its_layers_keep(image: str
 
 
 @pytest.mark.parametrize("name", EXAMPLE_FLAGS)
-def test_hugging_faces_example_runs_as_it_is_on_two_ranks(image: str, folder: Path, name: str) -> None:
+def test_hugging_faces_unmodified_example_runs_on_two_ranks(image: str, folder: Path, name: str) -> None:
     examples = Path(os.environ.get(EXAMPLES, ""))
     if EXAMPLES not in os.environ or not (examples / name).is_file():
         pytest.skip(f"{EXAMPLES} names no folder with {name}: the examples are not part of this repository")
@@ -177,7 +177,7 @@ def script(image: str, folder: Path, *argv: str) -> subprocess.CompletedProcess[
     return containers.run(image, *argv, docker_args=mounts(folder))
 
 
-def test_nothing_is_adapted_that_was_switched_off(image: str, folder: Path) -> None:
+def test_a_disabled_adaptation_is_not_applied(image: str, folder: Path) -> None:
     argv = ["--quiet", "--no-adapt", "all", "/scripts/classify.py", *FILES.split(), "--output_dir", "/data/none"]
     done = script(image, folder, "run", *argv)
     assert done.returncode == 1
@@ -193,7 +193,7 @@ def test_the_images_metrics_have_the_values_of_their_definitions(image: str, fol
         assert ours == pytest.approx(theirs, rel=1e-5), name  # torchmetrics counts in float32
 
 
-def test_a_scripts_own_group_is_the_one_that_exists(image: str, folder: Path) -> None:
+def test_a_script_that_creates_the_group_gets_the_existing_one(image: str, folder: Path) -> None:
     done = script(
         image, folder, "launch", "--nproc-per-node", "2", "--", "run", "--quiet", "/scripts/group.py", "same"
     )
@@ -205,7 +205,7 @@ def test_a_scripts_own_group_is_the_one_that_exists(image: str, folder: Path) ->
     assert "timeout" in lines[1]
 
 
-def test_a_group_that_cannot_be_the_one_that_exists_is_one_line(image: str, folder: Path) -> None:
+def test_a_group_that_contradicts_the_existing_one_is_one_line(image: str, folder: Path) -> None:
     done = script(image, folder, "run", "--quiet", "/scripts/group.py", "other-size")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -240,7 +240,7 @@ BROKEN = {
 }
 
 
-def test_a_broken_script_tells_why_once_and_without_our_frames(image: str, tmp_path: Path) -> None:
+def test_a_broken_script_shows_its_error_once_without_frames_of_the_stack(image: str, tmp_path: Path) -> None:
     """By the rank that failed first, with one line at most of the other, behind it."""
     tmp_path.chmod(0o755)
     for name, text in BROKEN.items():

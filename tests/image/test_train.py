@@ -90,7 +90,7 @@ def test_flags_of_old_guides_mean_what_they_meant_with_one_note_each(alone: Alon
     assert list((output / "guide" / "logs").glob("events.out.tfevents.*"))
 
 
-def test_an_evaluation_every_few_steps_does_not_take_the_place_of_training(alone: Alone) -> None:
+def test_an_evaluation_every_few_steps_does_not_replace_training(alone: Alone) -> None:
     runs, output = alone
     assert runs["watched"]["code"] == 0
     assert result(output / "watched")["steps"] == 2 * math.ceil(22 / 8)

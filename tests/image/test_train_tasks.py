@@ -1,4 +1,4 @@
-"""Language models and tags inside the image: a decoder made on the spot, LoRA on two ranks, packing, resuming."""
+"""Language models and tags inside the image: a random decoder, LoRA on two ranks, packing, resuming."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_resumed_adapter_ends_as_one_that_was_never_stopped(
     assert "found an adapter, expected a full model" in alone["unlike"]["stderr"]
 
 
-def test_sharded_weights_train_as_whole_ones_and_their_checkpoint_is_whole(
+def test_sharded_weights_train_like_full_ones_and_save_a_full_checkpoint(
     alone: dict[str, dict[str, Any]], folder: Path
 ) -> None:
     found, expected = result(folder, "sharded"), result(folder, "unsharded", alone)

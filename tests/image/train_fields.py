@@ -220,7 +220,7 @@ def run(case: Case, folder: str) -> dict[str, object]:
 
 
 def forget(environment: dict[str, str]) -> None:
-    """What a run leaves in its process."""
+    """Resets the state that a run leaves in its process."""
     import torch
     from accelerate.state import AcceleratorState
 

@@ -100,8 +100,11 @@ def explain(error: ParseError, argv: Sequence[str], namespace: Collection) -> st
         if error.context and needs_dashes(namespace, error.context, argv):
             return explain_dashes(error.context, argv, word)
         if group := namespace.collections.get(word):
-            name = "".join(argv[argv.index(word) + 1 :][:1])
-            return f"{word} has no task {name!r}{_nearest(name, group.task_names)} ./inv {word} shows its tasks"
+            following = argv[argv.index(word) + 1 :]
+            if not following:
+                return f"{word} is a group of tasks: ./inv {word} shows its tasks"
+            nearest = _nearest(following[0], group.task_names)
+            return f"{word} has no task {following[0]!r}{nearest} ./inv {word} shows its tasks"
         return f"unknown task {word!r}{_nearest(word, namespace.task_names)} ./inv --list shows the tasks"
     if match := _NO_VALUE.search(text):
         return f"{task or './inv'}: --{match['name']} needs a value; {where}"
@@ -167,6 +170,9 @@ class TaskProgram(Program):
             typed = canonical_argv(self.core.remainder.split(), self._groups)
             completion.print_candidates(typed[1:], self.initial_context, self.collection, self._make_parser())
             raise Exit
+        group = self.args.list.value
+        if isinstance(group, str) and group not in self._groups:
+            raise UsageError(f"--list {group!r}: expected a group of tasks: {', '.join(self._groups)}")
         with self._explained():  # for --help of a task that does not exist
             super().parse_cleanup()
 
@@ -188,6 +194,10 @@ class TaskProgram(Program):
     def no_tasks_given(self) -> NoReturn:
         self.list_tasks()
         sys.exit(0)
+
+    def print_help(self) -> None:
+        """`./inv --help`: the list of tasks, without invoke's own options."""
+        self.list_tasks()
 
     def list_tasks(self) -> None:
         """Print all sections, or the tasks of the group in --list=GROUP."""

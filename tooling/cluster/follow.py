@@ -13,7 +13,7 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from urllib3.exceptions import HTTPError
 
-from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, asking
+from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.engine.client import connect
 
 # A stream ends with its container. After the job, wait at most this long for the streams to end.
@@ -25,7 +25,7 @@ AGAIN_SECONDS = 1.0
 @contextmanager
 def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
     """Copy the output of the project's containers, from its beginning, to `shown` and to the end of `log`."""
-    with asking(endpoint):
+    with detect_lost_engine(endpoint):
         client = connect(endpoint)
         containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
     lock, over = threading.Lock(), threading.Event()

@@ -17,14 +17,14 @@ from tooling.basis.say import last_line
 from tooling.cluster.compose import LABELS, LAUNCHER, ClusterSpec, container_user
 
 # Each argument is the path of a private key in the folder.
-_MAKE = 'cd /run/keys && for key; do ssh-keygen -q -t ed25519 -N "" -C "" -f "$key" || exit 1; done'
+_GENERATE = 'cd /run/keys && for key; do ssh-keygen -q -t ed25519 -N "" -C "" -f "$key" || exit 1; done'
 USERS = """\
 root:x:0:0::/root:/usr/sbin/nologin
 trainer:x:{uid}:{gid}::/tmp:/bin/sh
 """
 
 
-def make(spec: ClusterSpec, folder: Path) -> None:
+def generate(spec: ClusterSpec, folder: Path) -> None:
     """Fill `folder`, and give it to the nodes' user. Raises UsageError if ssh-keygen fails."""
     remove(folder)
     services = [*spec.node_names, LAUNCHER]
@@ -33,7 +33,7 @@ def make(spec: ClusterSpec, folder: Path) -> None:
     _give_to_nodes(folder)
     host_keys = {name: folder / name / "ssh_host_ed25519_key" for name in spec.node_names}
     user_key = folder / LAUNCHER / "id_ed25519"
-    _generate(spec, folder, [*host_keys.values(), user_key])
+    _run_ssh_keygen(spec, folder, [*host_keys.values(), user_key])
     # "restrict": no forwarding and no terminal, even if the server allows them.
     authorized = f"restrict {_public(user_key)}"
     for name in spec.node_names:
@@ -52,16 +52,15 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _generate(spec: ClusterSpec, folder: Path, keys: list[Path]) -> None:
+def _run_ssh_keygen(spec: ClusterSpec, folder: Path, keys: list[Path]) -> None:
     argv = ["docker", "run", "--rm", "--pull=never", f"--name={spec.project}-keys", "--network=none"]
     argv += [f"--label={name}={value}" for name, value in LABELS.items()]
     argv += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--user={}:{}".format(*container_user())]
     argv += [f"--mount=type=bind,source={folder},target=/run/keys", "--entrypoint=sh", spec.image]
-    argv += ["-c", _MAKE, "sh", *(str(key.relative_to(folder)) for key in keys)]
+    argv += ["-c", _GENERATE, "sh", *(str(key.relative_to(folder)) for key in keys)]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        last = last_line(result.stderr)
-        raise UsageError(f"the cluster's ssh keys could not be generated: {last}")
+        raise UsageError(f"cannot generate ssh keys in a container of {spec.image}: {last_line(result.stderr)}")
 
 
 def _public(key: Path) -> str:

@@ -73,7 +73,7 @@ def of_checkout(cluster: str | None = None) -> list[Node]:
 def read(endpoint: str, project: str | None = None) -> list[Node]:
     """The nodes of a Compose project, or of every project, sorted by name. Raises EngineLostError."""
     label = f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL
-    with asking(endpoint), closing(connect(endpoint)) as client:
+    with detect_lost_engine(endpoint), closing(connect(endpoint)) as client:
         # sparse: a container may be removed between the listing and `reload`
         containers = client.containers.list(all=True, filters={"label": label}, sparse=True)
         seen = []
@@ -87,7 +87,7 @@ def read(endpoint: str, project: str | None = None) -> list[Node]:
 
 
 @contextmanager
-def asking(endpoint: str) -> Iterator[None]:
+def detect_lost_engine(endpoint: str) -> Iterator[None]:
     """Converts a failure to reach the engine into EngineLostError. The engine's own errors reach the caller."""
     try:
         yield

@@ -124,7 +124,7 @@ def _write(spec: ClusterSpec) -> Path:
             raise UsageError(f"{mount.source} is not a folder: choose a folder to mount at {mount.target}")
     file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
-        keys.make(spec, folder / "ssh")
+        keys.generate(spec, folder / "ssh")
     document = compose.document(spec, topology.read().cores, folder / "ssh")
     file.write_text(yaml.render([document]), encoding="utf-8")
     return file

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -198,19 +198,16 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_host(root_directory: Path = ROOT_DIRECTORY) -> Host:
-    """This machine."""
-    for place in ("etc/os-release", "usr/lib/os-release"):
-        path = root_directory / place
-        if path.is_file():
-            release = parse_os_release(path.read_text(encoding="utf-8"))
-            break
-    else:
+def read_host() -> Host:
+    """The facts of this machine."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:  # not Linux
         release = {"ID": os.uname().sysname.lower(), "PRETTY_NAME": os.uname().sysname}
-    return host_from(release, root=os.geteuid() == 0, root_directory=root_directory)
+    return host_from(release, root=os.geteuid() == 0)
 
 
-def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path) -> Host:
+def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path = ROOT_DIRECTORY) -> Host:
     """The host of an os-release file and of a few paths under `root_directory`."""
     major = release.get("VERSION_ID", "").partition(".")[0]
     return Host(
@@ -222,13 +219,3 @@ def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path) -
         docker_ce=(root_directory / "var/lib/dpkg/info/docker-ce.list").is_file(),
         ca_certificates=(root_directory / "etc/ssl/certs/ca-certificates.crt").is_file(),
     )
-
-
-def parse_os_release(text: str) -> dict[str, str]:
-    """KEY=value lines in shell quoting, see os-release(5). Skips other lines."""
-    fields = {}
-    for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and not key.startswith("#"):
-            fields[key] = "".join(shlex.split(value))
-    return fields

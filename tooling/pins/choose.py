@@ -8,7 +8,6 @@ from packaging.utils import canonicalize_name
 
 from tooling.basis.errors import UsageError
 from tooling.pins import parse, rules
-from tooling.pins.parse import Matrix
 from tooling.pins.pin import (
     EXACT_VERSION,
     OPTIONAL_PACKAGES,
@@ -24,7 +23,6 @@ def choose(
     name: str | None = None,
     assignments: Sequence[str] = (),
     torch_source: str = TorchSource.ROW,
-    matrix: Matrix | None = None,
 ) -> Pin:
     """The pin for `--pin NAME --set PACKAGE=VERSION … --torch-source row|default`.
 
@@ -32,7 +30,7 @@ def choose(
     """
     if torch_source not in tuple(TorchSource):
         raise UsageError(f"--torch-source is {torch_source!r}, expected {' or '.join(TorchSource)}")
-    pin = (matrix or parse.load()).pin(name)
+    pin = parse.load().pin(name)
     versions = parse_assignments(assignments, pin)
     torch = versions.get("torch")
     if torch and "+" not in torch:  # the row's index has only +cpu builds; with_default_torch removes the suffix
@@ -42,7 +40,7 @@ def choose(
         pin = pin.with_versions(versions)
     if torch_source == TorchSource.DEFAULT:
         pin = pin.with_default_torch()
-    if problem := rules.broken(rules.row_of(pin)):
+    if problem := rules.broken(pin):
         raise UsageError(f"{wanted} is not possible: {problem}")
     return pin
 

@@ -190,26 +190,18 @@ class Pin:
         Intel's bindings are linked against the CPU build of torch and are left out. This project's bindings need a
         newer torch than Intel's, so the process group of such a pin is gloo.
         """
-        pin = self._without_intel() if self.ccl is Ccl.INTEL else self
-        torch = self.packages["torch"].removesuffix(PYTORCH_CPU)
-        return replace(
-            pin,
-            name=self.name + DEFAULT_TORCH_SUFFIX,
-            packages=MappingProxyType({**pin.packages, "torch": torch}),
-            sources=MappingProxyType({name: own for name, own in pin.sources.items() if name != "torch"}),
-            torch_source=TorchSource.DEFAULT,
-        )
-
-    def _without_intel(self) -> Pin:
-        packages, sources = dict(self.packages), dict(self.sources)
-        packages.pop(INTEL_BINDINGS, None)
-        sources.pop(INTEL_BINDINGS, None)
+        packages = {name: version for name, version in self.packages.items() if name != INTEL_BINDINGS}
+        packages["torch"] = packages["torch"].removesuffix(PYTORCH_CPU)
+        sources = {name: own for name, own in self.sources.items() if name not in ("torch", INTEL_BINDINGS)}
+        has_intel = self.ccl is Ccl.INTEL
         return replace(
             self,
-            ccl=Ccl.NONE,
-            oneccl="",
+            name=self.name + DEFAULT_TORCH_SUFFIX,
+            ccl=Ccl.NONE if has_intel else self.ccl,
+            oneccl="" if has_intel else self.oneccl,
             packages=MappingProxyType(packages),
             sources=MappingProxyType(sources),
+            torch_source=TorchSource.DEFAULT,
         )
 
     def with_versions(self, versions: Mapping[str, str]) -> Pin:

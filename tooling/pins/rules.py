@@ -1,4 +1,4 @@
-"""Which versions fit together: pure functions of a row. A rule returns a message if the row breaks it.
+"""Which versions fit together: pure functions of a pin. A rule returns a message if the pin breaks it.
 
 The tables are facts about published packages. The choices are in images/versions.toml.
 """
@@ -6,7 +6,6 @@ The tables are facts about published packages. The choices are in images/version
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -54,86 +53,67 @@ NUMPY_2_FROM = "2.3.0"
 NO_PKG_RESOURCES_FROM, IPEX_WITHOUT_IT = "82", "2.8"
 
 
-@dataclass(frozen=True)
-class Row:
-    """The input of the rules. `packages` maps a distribution's name to its exact version."""
-
-    python: str
-    packages: Mapping[str, str]
-    ccl: Ccl
-
-    def version(self, name: str) -> Version | None:
-        return Version(self.packages[name]) if name in self.packages else None
-
-    @property
-    def torch(self) -> Version:
-        return Version(self.packages["torch"])
-
-
-def row_of(pin: Pin) -> Row:
-    """The part of a pin that the rules use."""
-    return Row(pin.python, pin.packages, pin.ccl)
-
-
 def abi(torch: str) -> str:
     """The C++ ABI of a torch wheel. Extensions must be compiled with the same ABI."""
     return "cxx11" if Version(torch) >= Version(CXX11_ABI) else "pre-cxx11"
 
 
-def broken(row: Row) -> str | None:
-    """The message of the first rule that a row breaks: what was found and what fits. None if it breaks none."""
-    return next((problem for rule in RULES if (problem := rule(row))), None)
+def broken(pin: Pin) -> str | None:
+    """The message of the first rule that a pin breaks: what was found and what fits. None if it breaks none."""
+    return next((problem for rule in RULES if (problem := rule(pin))), None)
 
 
-def not_yanked(row: Row) -> str | None:
+def not_yanked(pin: Pin) -> str | None:
     for (name, version), instead in YANKED.items():
-        if row.packages.get(name) == version:
+        if pin.packages.get(name) == version:
             return f"{name} {version} was withdrawn by its authors: use {instead}"
     return None
 
 
-def python_has_torch(row: Row) -> str | None:
-    if row.python not in TORCH_FOR_PYTHON:
-        return f"no Debian release has Python {row.python}: choose one of {', '.join(TORCH_FOR_PYTHON)}"
-    first, last = TORCH_FOR_PYTHON[row.python]
-    torch = Version(row.torch.public)
+def python_has_torch(pin: Pin) -> str | None:
+    if pin.python not in TORCH_FOR_PYTHON:
+        return f"no Debian release has Python {pin.python}: choose one of {', '.join(TORCH_FOR_PYTHON)}"
+    first, last = TORCH_FOR_PYTHON[pin.python]
+    torch = Version(_torch(pin).public)
     if torch < Version(first) or (last and torch > Version(last)):
         span = f"{first} to {last}" if last else f"{first} and later"
-        return f"torch {row.torch} has no wheel for Python {row.python}: use torch {span}"
+        return f"torch {_torch(pin)} has no wheel for Python {pin.python}: use torch {span}"
     return None
 
 
-def transformers_takes_python(row: Row) -> str | None:
-    oldest = _since(OLDEST_PYTHON, row)
-    if oldest and Version(row.python) < Version(oldest):
-        return f"transformers {row.packages['transformers']} needs Python {oldest} or later, found {row.python}"
+def transformers_takes_python(pin: Pin) -> str | None:
+    oldest = _since(OLDEST_PYTHON, pin)
+    if oldest and Version(pin.python) < Version(oldest):
+        return f"transformers {pin.packages['transformers']} needs Python {oldest} or later, found {pin.python}"
     return None
 
 
-def transformers_takes_torch(row: Row) -> str | None:
-    oldest = _since(OLDEST_TORCH, row)
-    if oldest and Version(row.torch.public) < Version(oldest):
-        return f"transformers {row.packages['transformers']} needs torch {oldest} or later, found {row.torch}"
+def transformers_takes_torch(pin: Pin) -> str | None:
+    oldest = _since(OLDEST_TORCH, pin)
+    if oldest and Version(_torch(pin).public) < Version(oldest):
+        return f"transformers {pin.packages['transformers']} needs torch {oldest} or later, found {_torch(pin)}"
     return None
 
 
-def numpy_fits_torch(row: Row) -> str | None:
-    numpy = row.version("numpy")
-    if numpy and numpy >= Version("2") and row.torch < Version(NUMPY_2_FROM):
-        return f"torch {row.torch} needs numpy below 2, found {numpy}: numpy 2 needs torch {NUMPY_2_FROM} or later"
+def numpy_fits_torch(pin: Pin) -> str | None:
+    numpy = _version(pin, "numpy")
+    if numpy and numpy >= Version("2") and _torch(pin) < Version(NUMPY_2_FROM):
+        return (
+            f"torch {_torch(pin)} needs numpy below 2, found {numpy}: numpy 2 needs torch {NUMPY_2_FROM} or later"
+        )
     return None
 
 
-def ipex_is_for_torch(row: Row) -> str | None:
-    ipex = row.version(IPEX)
-    if ipex and ipex.release[:2] != row.torch.release[:2]:
-        wanted = ".".join(map(str, row.torch.release[:2]))
-        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {row.torch}: use {wanted}.*"
+def ipex_is_for_torch(pin: Pin) -> str | None:
+    ipex = _version(pin, IPEX)
+    if ipex and ipex.release[:2] != _torch(pin).release[:2]:
+        wanted = ".".join(map(str, _torch(pin).release[:2]))
+        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {_torch(pin)}: use {wanted}.*"
     return None
 
 
-def ipex_finds_pkg_resources(row: Row) -> str | None:
-    ipex, setuptools = row.version(IPEX), row.version("setuptools")
+def ipex_finds_pkg_resources(pin: Pin) -> str | None:
+    ipex, setuptools = _version(pin, IPEX), _version(pin, "setuptools")
     if not ipex or ipex >= Version(IPEX_WITHOUT_IT):
         return None
     if setuptools and setuptools < Version(NO_PKG_RESOURCES_FROM):
@@ -142,37 +122,35 @@ def ipex_finds_pkg_resources(row: Row) -> str | None:
     return f"{IPEX} {ipex} imports pkg_resources: use setuptools below {NO_PKG_RESOURCES_FROM}, found {found}"
 
 
-def intel_bindings_are_for_torch(row: Row) -> str | None:
-    found = row.version(INTEL_BINDINGS)
-    if row.ccl is not Ccl.INTEL:
-        return f"{INTEL_BINDINGS} is Intel's backend, but the row has ccl = {row.ccl.value!r}" if found else None
+def intel_bindings_are_for_torch(pin: Pin) -> str | None:
+    found, torch = _version(pin, INTEL_BINDINGS), _torch(pin)
+    if pin.ccl is not Ccl.INTEL:
+        return f"{INTEL_BINDINGS} is Intel's backend, but the row has ccl = {pin.ccl.value!r}" if found else None
     if not found:
         return f"ccl = 'intel' needs {INTEL_BINDINGS} among the packages"
-    wanted = BINDINGS_OF_TORCH.get(row.torch.public)
+    wanted = BINDINGS_OF_TORCH.get(torch.public)
     if wanted is None:
-        return (
-            f"{INTEL_BINDINGS} was never published for torch {row.torch}, only for {', '.join(BINDINGS_OF_TORCH)}"
-        )
+        return f"{INTEL_BINDINGS} was never published for torch {torch}, only for {', '.join(BINDINGS_OF_TORCH)}"
     if Version(found.public) != Version(wanted):
-        fits = [torch for torch, bindings in BINDINGS_OF_TORCH.items() if bindings == found.public]
+        fits = [key for key, bindings in BINDINGS_OF_TORCH.items() if bindings == found.public]
         only = f"only fits torch {' and '.join(fits)}" if fits else "was never published"
-        return f"{INTEL_BINDINGS} {found} {only}: use {wanted} with torch {row.torch}"
+        return f"{INTEL_BINDINGS} {found} {only}: use {wanted} with torch {torch}"
     return None
 
 
-def intel_bindings_take_cpu_torch(row: Row) -> str | None:
-    if row.ccl is Ccl.INTEL and row.torch.local != PYTORCH_CPU.removeprefix("+"):
-        return f"{INTEL_BINDINGS} is linked against the {PYTORCH_CPU} build of torch, found torch {row.torch}"
+def intel_bindings_take_cpu_torch(pin: Pin) -> str | None:
+    if pin.ccl is Ccl.INTEL and _torch(pin).local != PYTORCH_CPU.removeprefix("+"):
+        return f"{INTEL_BINDINGS} is linked against the {PYTORCH_CPU} build of torch, found torch {_torch(pin)}"
     return None
 
 
-def own_bindings_take_torch(row: Row) -> str | None:
-    if row.ccl is Ccl.BINDINGS and row.torch < Version(BINDINGS_FROM):
-        return f"this project's ccl backend needs torch {BINDINGS_FROM} or later, found {row.torch}"
+def own_bindings_take_torch(pin: Pin) -> str | None:
+    if pin.ccl is Ccl.BINDINGS and _torch(pin) < Version(BINDINGS_FROM):
+        return f"this project's ccl backend needs torch {BINDINGS_FROM} or later, found {_torch(pin)}"
     return None
 
 
-Rule = Callable[[Row], str | None]
+Rule = Callable[[Pin], str | None]
 
 # Versions that do not exist come before versions that do not fit together.
 RULES: tuple[Rule, ...] = (
@@ -189,8 +167,16 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _since(table: Mapping[str, str], row: Row) -> str | None:
-    """The value for the newest key that is not newer than the row's transformers."""
-    transformers = row.version("transformers")
+def _version(pin: Pin, name: str) -> Version | None:
+    return Version(pin.packages[name]) if name in pin.packages else None
+
+
+def _torch(pin: Pin) -> Version:
+    return Version(pin.packages["torch"])
+
+
+def _since(table: Mapping[str, str], pin: Pin) -> str | None:
+    """The value for the newest key that is not newer than the pin's transformers."""
+    transformers = _version(pin, "transformers")
     reached = [Version(key) for key in table if transformers and transformers >= Version(key)]
     return table[str(max(reached))] if reached else None

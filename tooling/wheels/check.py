@@ -25,7 +25,7 @@ def check(chosen: Iterable[Pin], say: Say) -> None:
     """
     wrong = 0
     for pin in chosen:
-        problem = rules.broken(rules.row_of(pin))
+        problem = rules.broken(pin)
         verdict = f"wrong: {problem}" if problem else _resolve(pin)
         wrong += verdict.startswith("wrong")
         say(f"{pin.name}: {verdict}; status {status.of(pin).status}")

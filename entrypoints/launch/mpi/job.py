@@ -23,7 +23,7 @@ GRACE_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 # The time for mpirun to exit after SIGTERM.
 STOP_SECONDS = 5.0
-# A killed rank is the cause, not the ranks that exited before: clocks of nodes differ. A lost node precedes both.
+# A killed rank precedes all ranks that exited: the clocks of nodes differ. A lost node precedes both.
 KILLED_HEAD_START = 86400.0
 LOST_HEAD_START = math.inf
 _POLL_SECONDS = 0.2
@@ -81,8 +81,9 @@ class Job:
         return self._report_once()
 
     def _take(self, timeout: float) -> bool:
+        """Note the next event. False if there is none within `timeout` seconds."""
         try:
-            self._note(self._nodes.events.get(timeout=timeout) if timeout else self._nodes.events.get_nowait())
+            self._note(self._nodes.events.get(timeout=timeout))
         except queue.Empty:
             return False
         return True

@@ -57,23 +57,14 @@ class Questions:
 
 def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] | None) -> LabelledTexts:
     """Check and extract texts and labels. Raises UsageError that names the first bad row."""
-    if label_column not in table.columns:
-        raise UsageError(
-            f"{table.source} has no column '{label_column}' with labels, it has {table.listing}: "
-            "write --label_column_name"
-        )
+    labels = _labels(table, label_column)
     names = tuple(text_columns) if text_columns else _text_columns(table, label_column)
-    for name in names:
-        if name not in table.columns:
-            raise UsageError(
-                f"{table.source} has no column '{name}', it has {table.listing}: write --text_column_names"
-            )
     texts = [_texts(table, name) for name in names]
     return LabelledTexts(
         source=table.source,
         texts=texts[0],
         pairs=texts[1] if len(texts) == 2 else None,
-        labels=_labels(table, label_column),
+        labels=labels,
         text_columns=names,
     )
 
@@ -109,7 +100,7 @@ def _is_number(text: str) -> bool:
 
 
 def _texts(table: Table, name: str) -> list[str]:
-    values = table.columns[name]
+    values = table.column(name, "write --text_column_names")
     for row, value in enumerate(values, 1):
         if value is None or (isinstance(value, str) and not value.strip()):
             empty = sum(1 for item in values if item is None or (isinstance(item, str) and not item.strip()))
@@ -127,7 +118,7 @@ def _texts(table: Table, name: str) -> list[str]:
 
 def _labels(table: Table, name: str) -> list[str]:
     labels = []
-    for row, value in enumerate(table.columns[name], 1):
+    for row, value in enumerate(table.column(name, "write --label_column_name"), 1):
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # datasets and parquet turn integers into floats if the column has a missing value
         if isinstance(value, str):
@@ -191,11 +182,7 @@ def check_known_labels(names: Sequence[str], data: LabelledTexts | TaggedWords) 
 def questions(table: Table, with_negative: bool) -> Questions:
     """Check and extract questions, contexts and answers. Raises UsageError that names the first bad row."""
     for name in QUESTION_COLUMNS:
-        if name not in table.columns:
-            raise UsageError(
-                f"{table.source} has no column '{name}', it has {table.listing}: "
-                "question-answering needs question, context and answers"
-            )
+        table.column(name, "question-answering needs question, context and answers")
     keys = table.columns.get("id") or [str(row) for row in range(table.rows)]
     texts, contexts = _texts(table, "question"), _texts(table, "context")
     items = []

@@ -83,11 +83,8 @@ def documents(table: Table, text_column: str | None) -> Documents:
         pairs = zip(table.columns["prompt"], table.columns["completion"])
         return Documents(table.source, kind, [_completion(table, row, pair) for row, pair in enumerate(pairs, 1)])
     name = text_column or _only_text(table)
-    if name not in table.columns:
-        raise UsageError(
-            f"{table.source} has no column '{name}', it has {table.listing}: write --text_column_names"
-        )
-    texts = [text for text in table.columns[name] if text is not None and text != ""]
+    values = table.column(name, "write --text_column_names")
+    texts = [text for text in values if text is not None and text != ""]
     wrong = next((value for value in texts if not isinstance(value, str)), None)
     if wrong is not None:
         raise UsageError(f"{table.source}: column '{name}' holds {short(wrong)}, expected text")

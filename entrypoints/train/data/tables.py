@@ -39,6 +39,12 @@ class Table:
         """The names of the columns, for messages."""
         return ", ".join(f"'{name}'" for name in self.columns)
 
+    def column(self, name: str, advice: str) -> list[Any]:
+        """The values of a column. Raises UsageError, which ends with `advice`, if the column does not exist."""
+        if name not in self.columns:
+            raise UsageError(f"{self.source} has no column '{name}', it has {self.listing}: {advice}")
+        return self.columns[name]
+
     def first(self, count: int | None) -> Table:
         """The first `count` rows; all of them if `count` is None."""
         return replace(self, columns={name: values[:count] for name, values in self.columns.items()})

@@ -23,7 +23,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainerInputs:
     """The input of Trainer. `metric`: the name of the metric in result.json.
 
     `shift`: for a loss that is a mean over tokens (tokens.TokenLoss), whether a label belongs to the position

@@ -36,9 +36,8 @@ def create(parsed: Parsed) -> TrainingArguments:
         # The order of the data must be the same on every rank. torch's generator differs between ranks.
         values["data_seed"] = values["seed"]
     if "average_tokens_across_devices" in values and "average_tokens_across_devices" not in parsed.given:
-        values["average_tokens_across_devices"] = (
-            True  # otherwise, ranks with few tokens have as much weight as others
-        )
+        # Otherwise, ranks with few tokens would have as much weight as ranks with many.
+        values["average_tokens_across_devices"] = True
     if values.get("gradient_checkpointing") and values.get("gradient_checkpointing_kwargs") is None:
         # The reentrant kind needs inputs with gradients, which the frozen model of an adapter does not have.
         values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -24,6 +26,17 @@ from entrypoints.train.loop.speed import Speed
 from entrypoints.train.model import adapters, ipex, sharding
 from entrypoints.train.output import checkpoints, replicas
 from entrypoints.train.tasks.tokens import Count, count
+
+
+@contextmanager
+def _changed(arguments: TrainingArguments, name: str, value: Any) -> Iterator[None]:
+    """Give a field of TrainingArguments another value inside the block."""
+    original = getattr(arguments, name)
+    setattr(arguments, name, value)
+    try:
+        yield
+    finally:
+        setattr(arguments, name, original)
 
 
 class DropoutPerRank(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
@@ -50,11 +63,9 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
     def __init__(self, exchange: str | None = None, **options: Any) -> None:
         """`exchange`: how gradients are exchanged, see ddp.exchange. `options`: of Trainer."""
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
-        only_model = arguments.save_only_model
-        # Trainer refuses to save the optimizer of a sharded model; `_save_optimizer_and_scheduler` does.
-        arguments.save_only_model = only_model or sharded
-        super().__init__(**options)
-        arguments.save_only_model = only_model
+        # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
+        with _changed(arguments, "save_only_model", arguments.save_only_model or sharded):
+            super().__init__(**options)
         self._sharded = sharded
         self._exchange = exchange
         self._is_exchange_set_up = False
@@ -102,11 +113,8 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
 
     def get_eval_dataloader(self, *arguments: Any) -> Any:
         """Evaluate every row: Trainer would apply --dataloader_drop_last to evaluation too."""
-        drops, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
-        try:
+        with _changed(self.args, "dataloader_drop_last", False):
             return super().get_eval_dataloader(*arguments)
-        finally:
-            self.args.dataloader_drop_last = drops
 
     def _groups_rows(self) -> bool:
         strategy = getattr(self.args, "train_sampling_strategy", None)
@@ -194,12 +202,9 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
 
         Without predictions, Trainer would give a short last batch full weight, and would not count rows.
         """
-        only, self.args.prediction_loss_only = self.args.prediction_loss_only, False
-        try:
+        with _changed(self.args, "prediction_loss_only", False):
             found = super().evaluation_loop(*arguments, **options)
-        finally:
-            self.args.prediction_loss_only = only
-        if only:
+        if self.args.prediction_loss_only:
             for name in [name for name in found.metrics if not name.endswith(("_loss", "_samples"))]:
                 del found.metrics[name]
         return found

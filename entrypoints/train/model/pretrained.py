@@ -151,7 +151,7 @@ def label_names_of(arguments: TaskArguments) -> list[str] | None:
         )
     except Exception as error:
         raise UsageError(
-            f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}"
+            f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}: check the name"
         ) from error
     names = [str(config.id2label[index]) for index in sorted(config.id2label)]
     return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
@@ -183,7 +183,7 @@ def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
     if body and missing > sum(body.values()) / 2:
         raise UsageError(
             f"model '{name}': {len([key for key in new if key in body])} of {len(body)} weights of a "
-            f"{type(model).__name__} are missing, expected a pretrained model of this class: check config.json"
+            f"{type(model).__name__} are missing, expected a pretrained model: choose another model"
         )
 
 

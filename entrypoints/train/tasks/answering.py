@@ -11,7 +11,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import Question, Questions
 from entrypoints.train.data.splits import Splits
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import squad
@@ -139,7 +139,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("question-answering", train, validation, None, tuple(notes))
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
     length = sequence_length(arguments, rows.task, loaded.limit)
     layout = Layout(loaded.tokenizer, length, arguments.doc_stride)
@@ -153,7 +153,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
         max_length=arguments.max_answer_length,
         no_answer_lead=arguments.null_score_diff_threshold if arguments.version_2_with_negative else None,
     )
-    return Job(
+    return TrainerInputs(
         train=train,
         validation=validation,
         collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),

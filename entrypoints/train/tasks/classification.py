@@ -14,7 +14,7 @@ from entrypoints.train.data.classification_rows import LabelledTexts
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import parse_text_columns
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded, label_names_of
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
@@ -116,7 +116,7 @@ def choose_labels(
     return names
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Raises UsageError if max_seq_length does not fit the model."""
     length = sequence_length(arguments, rows.task, loaded.limit)
     labels = rows.labels or []
@@ -124,7 +124,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
     def tokens(split: LabelledTexts | None) -> Any:
         return LabelledTokens(split, labels, loaded.tokenizer, length) if split else None
 
-    return Job(
+    return TrainerInputs(
         train=tokens(rows.train),
         validation=tokens(rows.validation),
         collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),

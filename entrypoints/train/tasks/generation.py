@@ -12,7 +12,7 @@ from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import parse_text_columns
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import sharding
 from entrypoints.train.model.pretrained import Loaded
@@ -44,7 +44,7 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-genera
     return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}",))
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Tokenize all rows.
 
     Raises UsageError for a model that is not a decoder, and for data with nothing to learn.
@@ -66,7 +66,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
         notes.append(f"packing: {len(train)} rows in {len(bins)} sequences of up to {length} tokens")
     pad = loaded.tokenizer.pad_token_id
     _check_decoder(loaded.model, packed=bins is not None)
-    return Job(
+    return TrainerInputs(
         train=None if train is None else Sequences(train, bins),
         validation=None if validation is None else Sequences(validation),
         collate=Padder(0 if pad is None else pad, length, arguments.pad_to_max_length),

@@ -11,7 +11,7 @@ import torch
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.splits import Splits
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.tasks import generation
@@ -75,7 +75,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return rows
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
     check_release(rows.task)
     tokenizer = loaded.tokenizer
@@ -91,7 +91,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
         None if split is None else Texts(_pieces(split, tokenizer, length), mask_tokens, fixed)
         for split, fixed in ((rows.train, False), (rows.validation, True))
     )
-    return Job(
+    return TrainerInputs(
         train=train,
         validation=validation,
         collate=Padder(tokenizer.pad_token_id, length, arguments.pad_to_max_length),

@@ -1,9 +1,9 @@
-"""The tasks. The module of a task reads its rows (`read_rows`) and creates the input of Trainer (`make_job`)."""
+"""The tasks. A task's module reads its rows (`read_rows`) and creates the input of Trainer (`make_inputs`)."""
 
 from __future__ import annotations
 
 from entrypoints.train.data.splits import Splits, infer_task
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.tasks import answering, classification, generation, masking, tagging
@@ -27,7 +27,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return rows
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Tokenize the rows. Raises UsageError if they do not suit the model."""
-    job: Job = _TASKS[rows.task].make_job(arguments, rows, loaded)
-    return job
+    inputs: TrainerInputs = _TASKS[rows.task].make_inputs(arguments, rows, loaded)
+    return inputs

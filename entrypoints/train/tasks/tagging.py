@@ -10,7 +10,7 @@ import torch
 from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
-from entrypoints.train.data.types import Job, Rows
+from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import entities
@@ -67,7 +67,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("token-classification", train, validation, labels, (f"token-classification: {len(labels)} tags",))
 
 
-def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
     check_release(rows.task)
     length = sequence_length(arguments, rows.task, loaded.limit)
@@ -78,7 +78,7 @@ def make_job(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Job:
         for split in (rows.train, rows.validation)
     )
     scores = EntityScores(len(validation or ()), names)
-    return Job(
+    return TrainerInputs(
         train=train,
         validation=validation,
         collate=Padder(loaded.tokenizer.pad_token_id, length, arguments.pad_to_max_length),

@@ -1,4 +1,4 @@
-"""Runs in every rank: trains small models with DDP as the trainer tells it to be, and as it is by itself.
+"""Runs in every rank: trains small models with DDP as the trainer configures it, and with DDP's defaults.
 
 Usage: ddp.py [views] [rows]
 

@@ -107,7 +107,7 @@ def pals(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
 
 
 def pals_with_pmix(rank: int, local_world_size: int) -> dict[str, str]:
-    """mpiexec --pmi=pmix, Aurora's default: nothing says how many ranks there are. Without PMIx' own variables."""
+    """mpiexec --pmi=pmix, Aurora's default: no variable has the number of ranks. Without PMIx's variables."""
     return {
         **SHELL,
         "PALS_APID": "6b6a3c1e-0000-0000-0000-000000000000",

@@ -1,4 +1,4 @@
-"""Small real wheels, an index of them and a pin with a lock: what a fetch needs, in kilobytes."""
+"""Small real wheels, a package index, and a pin with a lock, for tests of fetches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_simple_index(folder: Path, wheels: Iterable[Path]) -> str:
 
 
 def make_pin(packages: dict[str, str], index: str = "https://index.invalid/simple") -> Pin:
-    """A pin that is not in versions.toml. Its lock is made with `write_lock`."""
+    """A pin that is not in versions.toml. `write_lock` writes its lock."""
     return Pin(
         name="tiny",
         debian=DEBIAN_RELEASES[12],
@@ -67,14 +67,14 @@ def write_lock(locks: Path, wheels: Iterable[Path]) -> Path:
         name, version = wheel.name.split("-")[:2]
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
         lines.append(f"{name.replace('_', '-')}=={version} \\\n    --hash=sha256:{sha256}\n")
-    (locks / "tiny-build.txt").write_text("# made by a test\n", encoding="utf-8")
+    (locks / "tiny-build.txt").write_text("# written by a test\n", encoding="utf-8")
     path = locks / "tiny.txt"
-    path.write_text("# made by a test\n" + "".join(lines), encoding="utf-8")
+    path.write_text("# written by a test\n" + "".join(lines), encoding="utf-8")
     return path
 
 
 def silent(_line: str) -> None:
-    """A `say` for tests that do not look at the progress."""
+    """A `say` for tests that ignore the progress."""
 
 
 def _record_digest(data: bytes) -> str:

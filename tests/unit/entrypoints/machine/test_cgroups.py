@@ -59,7 +59,7 @@ def test_the_tightest_quota_of_the_group_and_its_parents_applies(
 @pytest.mark.parametrize(
     ("own", "top"),
     [
-        ("0::/\n", "/"),  # a namespace of its own, as Docker makes it on version 2
+        ("0::/\n", "/"),  # its own namespace, as Docker creates it on version 2
         ("0::/docker/abc\n", "/docker/abc"),  # the host's namespace, the container's group mounted
         ("0::/../..\n", "/"),  # a process that stands outside of the namespace it looks from
         ("0::/\n", "/../.."),  # a mount from outside of the namespace

@@ -7,26 +7,16 @@ from pathlib import Path
 import pytest
 
 from entrypoints.machine import processes
-
-
-def status(root: Path, allowed: str, **above: str) -> Path:
-    """Writes root/proc/self/status and those of the processes above. `above`: "name=mask", nearest first."""
-    chain = [("python", allowed), *above.items()]
-    for index, (name, mask) in enumerate(chain):
-        folder = root / "proc" / ("self" if index == 0 else str(999 + index))
-        folder.mkdir(parents=True, exist_ok=True)
-        parent = str(1000 + index) if index + 1 < len(chain) else "0"
-        (folder / "status").write_text(f"Name:\t{name}\nPPid:\t{parent}\nCpus_allowed_list:\t{mask}\n")
-    return root
+from tests.unit.entrypoints.machines.layout import write_status
 
 
 def test_the_launchers_own_mask_is_found_above_a_shell(tmp_path: Path) -> None:
-    found = processes.cpu_masks(status(tmp_path, "0", bash="0-1", hydra_pmi_proxy="0-3", sshd="0-7"))
+    found = processes.cpu_masks(write_status(tmp_path, "0", bash="0-1", hydra_pmi_proxy="0-3", sshd="0-7"))
     assert (found.parent, found.agent, found.launcher) == (frozenset({0, 1}), None, frozenset(range(4)))
 
 
 def test_torchruns_agent_is_the_nearest_python(tmp_path: Path) -> None:
-    root = status(tmp_path, "0", sh="0", **{"python3.11": "0-3"}, slurmstepd="0-7")
+    root = write_status(tmp_path, "0", sh="0", **{"python3.11": "0-3"}, slurmstepd="0-7")
     found = processes.cpu_masks(root)
     assert found.parent == frozenset({0})
     assert (found.agent, found.launcher) == (frozenset(range(4)), frozenset(range(8)))
@@ -34,20 +24,20 @@ def test_torchruns_agent_is_the_nearest_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi"])
 def test_open_mpi_4_is_known_by_each_of_its_names(tmp_path: Path, name: str) -> None:
-    assert processes.cpu_masks(status(tmp_path, "0", **{name: "0-3"})).launcher == frozenset(range(4))
+    assert processes.cpu_masks(write_status(tmp_path, "0", **{name: "0-3"})).launcher == frozenset(range(4))
 
 
 def test_fluxs_shell_is_the_launcher_of_tasks_that_it_has_bound(tmp_path: Path) -> None:
-    root = status(tmp_path, "0", sh="0", **{"flux-shell": "0-3", "flux-broker-0": "0-7"})
+    root = write_status(tmp_path, "0", sh="0", **{"flux-shell": "0-3", "flux-broker-0": "0-7"})
     assert processes.cpu_masks(root).launcher == frozenset(range(4))
 
 
 def test_there_is_no_launchers_mask_without_a_launcher_above(tmp_path: Path) -> None:
-    found = processes.cpu_masks(status(tmp_path, "0", bash="0-7", tini="0-7"))
+    found = processes.cpu_masks(write_status(tmp_path, "0", bash="0-7", tini="0-7"))
     assert (found.agent, found.launcher) == (None, None)
 
 
 def test_a_hidden_parent_counts_as_none(tmp_path: Path) -> None:
-    root = status(tmp_path, "0", bash="0-7")
+    root = write_status(tmp_path, "0", bash="0-7")
     (root / "proc" / "1000" / "status").unlink()
     assert processes.cpu_masks(root).parent is None

@@ -9,8 +9,7 @@ import pytest
 
 from entrypoints.machine import topology
 from entrypoints.machine.facts import Core
-from tests.unit.entrypoints.machine.test_processes import status
-from tests.unit.entrypoints.machines.layout import Machine, lay_out
+from tests.unit.entrypoints.machines.layout import Machine, lay_out, write_status
 
 EIGHT = Machine(((2,), (2,)), threads=2)
 
@@ -43,7 +42,7 @@ def test_a_hidden_topology_folder_leaves_cpuinfo(tmp_path: Path) -> None:
 
 
 def test_an_undescribed_cpu_is_a_core(tmp_path: Path) -> None:
-    status(tmp_path, "0-2")
+    write_status(tmp_path, "0-2")
     (tmp_path / "proc/cpuinfo").write_text("".join(f"processor\t: {cpu}\nBogoMIPS\t: 50\n\n" for cpu in range(3)))
     found = topology.read(tmp_path)
     assert [core.cpus for core in found.cores] == [(0,), (1,), (2,)]

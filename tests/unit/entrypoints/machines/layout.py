@@ -1,4 +1,4 @@
-"""Writes the files of a machine that `topology.read` looks at, from a compact description."""
+"""Writes the files that `topology.read` reads, from a compact description of a machine."""
 
 from __future__ import annotations
 
@@ -114,3 +114,14 @@ def _cpuinfo(machine: Machine, cpu: int, socket: int, core: int) -> str:
 def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{text.rstrip()}\n")
+
+
+def write_status(root: Path, allowed: str, **above: str) -> Path:
+    """Writes /proc/*/status of this process and of the processes `above` it (name=mask, nearest first)."""
+    chain = [("python", allowed), *above.items()]
+    for index, (name, mask) in enumerate(chain):
+        folder = root / "proc" / ("self" if index == 0 else str(999 + index))
+        folder.mkdir(parents=True, exist_ok=True)
+        parent = str(1000 + index) if index + 1 < len(chain) else "0"
+        (folder / "status").write_text(f"Name:\t{name}\nPPid:\t{parent}\nCpus_allowed_list:\t{mask}\n")
+    return root

@@ -30,7 +30,7 @@ PLACES = {
     "srun-two-nodes-22.05": ("Slurm", 3, 4, 1, 2, 1, "node-0"),
     "torchrun-2.13": ("torchrun", 1, 2, 1, 2, 0, "node-0"),
 }
-# These are no rank by themselves: each has a test of its own.
+# These alone do not place a rank: each has its own test.
 OTHERS = {
     "accelerate-1.15",
     "flux-cyclic-0.88",

@@ -103,7 +103,7 @@ MARKED = {
     "a TrainJob's operator": {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "1"},
     "accelerate launch": {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "node-0"},
     "Slurm, its step lost": {"SLURM_PROCID": "1"},
-    "a launcher that nobody knows": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
+    "an unknown launcher": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
     "another": {"PMI_LOCAL_RANK": "1"},
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entrypoints.machine.facts import Core, NumaNode, Quota, Topology
@@ -43,6 +43,7 @@ def all_ranks(topology: Topology, ranks: int, backend: str) -> list[RankPlan]:
     return [plan(place(index, ranks), topology, {}, IOMP, backend) for index in range(ranks)]
 
 
+@settings(deadline=None)  # up to 40 plans: slow on a busy machine
 @given(topology=hosts(), ranks=st.integers(1, 40), backend=st.sampled_from(["ccl", "gloo"]))
 def test_ranks_divide_what_is_allowed_without_overlap_and_leave_nothing_idle(
     topology: Topology, ranks: int, backend: str
@@ -62,6 +63,7 @@ def test_ranks_divide_what_is_allowed_without_overlap_and_leave_nothing_idle(
     assert not set(compute) & whole
 
 
+@settings(deadline=None)  # up to 40 plans: slow on a busy machine
 @given(topology=hosts(), ranks=st.integers(1, 40))
 def test_shares_differ_by_one_core_at_most(topology: Topology, ranks: int) -> None:
     made = all_ranks(topology, ranks, "gloo")
@@ -76,6 +78,7 @@ def test_shares_differ_by_one_core_at_most(topology: Topology, ranks: int) -> No
     assert min(sizes) >= 1
 
 
+@settings(deadline=None)  # up to 40 plans: slow on a busy machine
 @given(topology=hosts(), ranks=st.integers(1, 40), backend=st.sampled_from(["ccl", "gloo"]))
 def test_no_cpu_has_more_threads_than_it_can_feed(topology: Topology, ranks: int, backend: str) -> None:
     core_of = {cpu: core for core in topology.cores for cpu in core.cpus}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints.machine.processes import mapped_files
-from entrypoints.plan.preload import Locator, compose, find, not_loaded, split
+from entrypoints.plan.preload import compose, find, locate, not_loaded, split
 from tests.unit.entrypoints import ROOT
 
 CACHE = """\
@@ -30,26 +30,26 @@ def touch(path: Path) -> str:
 def test_the_python_environments_own_library_comes_first(tmp_path: Path) -> None:
     own = touch(tmp_path / "venv" / "lib" / "libtcmalloc_minimal.so.4")
     touch(tmp_path / "x" / "libtcmalloc_minimal.so.4")
-    assert Locator(str(tmp_path / "venv"), CACHE.format(folder=tmp_path)).locate("libtcmalloc_minimal.so.4") == own
+    assert locate("libtcmalloc_minimal.so.4", str(tmp_path / "venv"), CACHE.format(folder=tmp_path)) == own
 
 
 def test_the_linkers_cache_is_searched_for_the_64_bit_library_of_exactly_this_name(tmp_path: Path) -> None:
     wanted = touch(tmp_path / "x" / "libtcmalloc_minimal.so.4")
     touch(tmp_path / "x32" / "libtcmalloc_minimal.so.4")
     touch(tmp_path / "x" / "libtcmalloc_minimal_debug.so.4")
-    found = Locator(str(tmp_path / "venv"), CACHE.format(folder=tmp_path)).locate("libtcmalloc_minimal.so.4")
+    found = locate("libtcmalloc_minimal.so.4", str(tmp_path / "venv"), CACHE.format(folder=tmp_path))
     assert found == wanted
 
 
 def test_a_cache_entry_without_its_file_is_skipped(tmp_path: Path) -> None:
     cache = f"\tlibnowhere.so.4 (libc6,x86-64) => {tmp_path}/libnowhere.so.4\n"
-    assert Locator(str(tmp_path), cache).locate("libnowhere.so.4") is None
+    assert locate("libnowhere.so.4", str(tmp_path), cache) is None
     touch(tmp_path / "libnowhere.so.4")
-    assert Locator(str(tmp_path), cache).locate("libnowhere.so.4") == str(tmp_path / "libnowhere.so.4")
+    assert locate("libnowhere.so.4", str(tmp_path), cache) == str(tmp_path / "libnowhere.so.4")
 
 
 def test_this_machines_c_library_is_found() -> None:
-    path = Locator().locate("libc.so.6")
+    path = locate("libc.so.6")
     assert path is not None
     assert Path(path).is_file()
 
@@ -101,7 +101,7 @@ def _verify_in_a_process(preload: str, asked: str) -> str:
 
 
 def test_a_real_preload_counts_as_loaded_through_its_symbolic_link(tmp_path: Path) -> None:
-    library = Locator().locate("libBrokenLocale.so.1") or Locator().locate("libm.so.6")
+    library = locate("libBrokenLocale.so.1") or locate("libm.so.6")
     assert library is not None
     link = tmp_path / "liblink.so"
     link.symlink_to(library)

@@ -115,7 +115,7 @@ def test_the_tasks_are_listed_by_section_in_their_order(capsys: pytest.CaptureFi
         "  measure  Measure things: speed, launch\n"
         "  build    Build something.\n"
     )
-    for typed in ([], ["--list"], ["help"]):
+    for typed in ([], ["--list"], ["help"], ["--help"]):
         assert run(SECTIONS, typed, capsys) == (0, expected, "")
 
 
@@ -166,7 +166,8 @@ def test_help_shows_a_tasks_options_with_their_defaults(capsys: pytest.CaptureFi
             ["measure", "sped"],
             "measure has no task 'sped'; did you mean 'speed'? ./inv measure shows its tasks",
         ),
-        (["build", "measure"], "measure has no task ''; ./inv measure shows its tasks"),
+        (["build", "measure"], "measure is a group of tasks: ./inv measure shows its tasks"),
+        (["--list", "build"], "--list 'build': expected a group of tasks: measure"),
         (["speed"], "unknown task 'speed'; did you mean 'measure speed'? ./inv --list shows the tasks"),
         (
             ["measure", "speed", "--pn=1"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from tooling.engine.find import (
     host_from,
     parse_buildkit,
     parse_engine,
-    parse_os_release,
     parse_plugins,
     read_host,
     version_tuple,
@@ -94,15 +94,6 @@ def test_without_a_client_the_socket_is_queried() -> None:
     assert "\n" not in found.problem
 
 
-def test_os_release_is_read_with_quotes_comments_and_blank_lines() -> None:
-    text = "# comment\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n\nID=debian\nVERSION_ID='12'\nnonsense\n"
-    assert parse_os_release(text) == {
-        "PRETTY_NAME": "Debian GNU/Linux 12 (bookworm)",
-        "ID": "debian",
-        "VERSION_ID": "12",
-    }
-
-
 @pytest.mark.parametrize(
     ("release", "version"),
     [
@@ -118,13 +109,20 @@ def test_a_hosts_version_is_its_major_number(release: dict[str, str], version: i
 
 
 def test_the_facts_of_a_host_are_read_from_its_root_directory(tmp_path: Path) -> None:
-    for directory in ("run/systemd/system", "var/lib/dpkg/info", "etc/ssl/certs", "usr/lib"):
+    for directory in ("run/systemd/system", "var/lib/dpkg/info", "etc/ssl/certs"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "var/lib/dpkg/info/docker-ce.list").touch()
     (tmp_path / "etc/ssl/certs/ca-certificates.crt").touch()
-    (tmp_path / "usr/lib/os-release").write_text("ID=debian\nVERSION_ID=12\n")
-    host = read_host(tmp_path)
+    host = host_from({"ID": "debian", "VERSION_ID": "12"}, root=False, root_directory=tmp_path)
     assert (host.os_id, host.version, host.systemd, host.docker_ce, host.ca_certificates) == (
         *("debian", 12),
         *(True, True, True),
     )
+
+
+def test_without_an_os_release_file_the_kernel_names_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> dict[str, str]:
+        raise OSError
+
+    monkeypatch.setattr(platform, "freedesktop_os_release", missing)
+    assert (read_host().os_id, read_host().version) == (os.uname().sysname.lower(), None)

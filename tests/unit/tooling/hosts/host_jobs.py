@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.launch.mpi.hostfile import Host
-from tests.unit.tooling.image.test_push import LOCK
+from tests.unit.tooling.image.examples import LOCK
 from tooling.hosts.job import Job
 from tooling.image import lock
 

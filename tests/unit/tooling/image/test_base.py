@@ -63,7 +63,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("IMAGES", str(made.images))
     monkeypatch.setattr(base, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(api, "ensure_mmdebstrap", lambda say: say("mmdebstrap is there"))
+    monkeypatch.setattr(api, "ensure_mmdebstrap", lambda say: say("installing mmdebstrap"))
     return made
 
 
@@ -99,7 +99,7 @@ def test_without_a_registry_the_base_is_built_with_a_line_for_each_step(programs
     assert said == [
         "base image debian:bookworm-slim: waiting for its registry (at most 20 s of silence)",
         f"no registry answers ({NO_REGISTRY}): building Debian 12 (bookworm) with mmdebstrap",
-        "mmdebstrap is there",
+        "installing mmdebstrap",
     ]
     assert list((programs.folder / "cache").iterdir()) == []
 
@@ -163,7 +163,7 @@ def test_a_pull_from_a_silent_registry_is_stopped(programs: Programs) -> None:
     with pytest.raises(base.NoRegistryError, match=r"no response for 0\.3 s"):
         base.pull("silent/image", silence_seconds=0.3)
     pid = (programs.folder / "pid").read_text().strip()
-    assert not Path("/proc", pid).exists(), "docker pull goes on in the background"
+    assert not Path("/proc", pid).exists(), "docker pull still runs"
 
 
 @pytest.mark.timeout(30)

@@ -20,7 +20,7 @@ import yaml
 
 from entrypoints.launch import options
 from entrypoints.launch.mpi.command import parse as parse_mpi_launch
-from tests.unit.tooling.image.test_push import LOCK
+from tests.unit.tooling.image.examples import LOCK
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.image import lock

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.unit.tooling.tiny import make_pin
 from tooling.pins import parse, rules
 from tooling.pins.pin import Ccl, Pin
 
@@ -18,14 +21,14 @@ FITS_2_4 = {
 
 
 def broken(packages: dict[str, str], python: str = "3.11", ccl: Ccl = Ccl.BINDINGS) -> str | None:
-    return rules.broken(rules.Row(python, packages, ccl))
+    return rules.broken(replace(make_pin(packages), python=python, ccl=ccl))
 
 
 @pytest.mark.parametrize("pin", parse.load().pins.values(), ids=lambda pin: pin.name)
 def test_every_row_of_the_matrix_keeps_every_rule(pin: Pin) -> None:
-    assert rules.broken(rules.row_of(pin)) is None
+    assert rules.broken(pin) is None
     if pin.ccl is Ccl.BINDINGS:
-        assert rules.broken(rules.row_of(pin.with_default_torch())) is None
+        assert rules.broken(pin.with_default_torch()) is None
 
 
 @pytest.mark.parametrize(

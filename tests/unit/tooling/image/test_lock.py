@@ -1,0 +1,51 @@
+"""image.lock.json, and the options that cannot be combined with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.image.examples import LOCK
+from tooling.basis.errors import UsageError
+from tooling.image import lock
+from tooling.image.choice import Choice
+
+
+def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lock.write(LOCK, tmp_path / "image.lock.json")
+    assert lock.read(tmp_path / "image.lock.json") == LOCK
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({"image": "stack:2.13"}, "image is 'stack:2.13', expected HOST/NAME@sha256", id="tag"),
+        pytest.param({"sbom_sha256": "abc"}, "sbom_sha256 is 'abc'", id="sum"),
+        pytest.param({"labels": []}, "a value has the wrong type", id="labels"),
+        pytest.param({"more": 1}, "unexpected keyword argument 'more'", id="foreign"),
+    ],
+)
+def test_a_lock_that_push_did_not_write_is_one_line(
+    tmp_path: Path, change: dict[str, object], expected: str
+) -> None:
+    path = tmp_path / "image.lock.json"
+    path.write_text(json.dumps({**asdict(LOCK), **change}))
+    with pytest.raises(UsageError, match=r"is not a file written by \./inv push") as caught:
+        lock.read(path)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\x00"])
+def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "image.lock.json").write_text(text)
+    with pytest.raises(UsageError, match=r"is not a file written by \./inv push"):
+        lock.read(tmp_path / "image.lock.json")
+
+
+def test_a_lock_and_a_pin_cannot_be_combined() -> None:
+    with pytest.raises(UsageError, match="do not combine it with --pin"):
+        Choice(pin="2.13", image_lock="image.lock.json")
