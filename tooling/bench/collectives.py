@@ -59,9 +59,9 @@ class Options:
 
 
 def collectives(options: Options, say: Say) -> None:
-    """Measures `ranks` ranks in one container, then `nodes` containers with one rank each.
+    """Measure `ranks` ranks in one container, then `nodes` containers with one rank each.
 
-    Writes collectives-TIME.json and .png to the output folder, and prints a table or the document. Raises Exit
+    Write collectives-TIME.json and .png to the output folder, and print a table or the document. Raises Exit
     with the cluster's exit code if a measurement fails.
     """
     folder = output.folder(options.output)

@@ -71,13 +71,13 @@ class Options:
 
 
 def run(options: Options, say: Say) -> None:
-    """Measures each launcher in every round. Writes .cache/bench/launch-TIME.json and prints the result.
+    """Measure each launcher in every round. Write .cache/bench/launch-TIME.json and print the result.
 
     Raises Exit if a job fails.
     """
     loop_arguments = [f"--steps={options.steps}"]
     pin = parse.load().pin(options.pin)
-    docker = api.ensure(say)
+    engine = api.ensure(say)
     image = build.build(pin, say)
     reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
     for number in range(1, options.rounds + 1):
@@ -90,7 +90,7 @@ def run(options: Options, say: Say) -> None:
     document = {
         "date": now.isoformat(timespec="seconds"),
         "image": image.id,
-        "cpus": docker.cpus,
+        "cpus": engine.cpus,
         "options": loop_arguments,
         "rows": rows(launchers(options.ranks), reports),
     }

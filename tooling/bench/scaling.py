@@ -55,9 +55,9 @@ class Options:
 
 
 def run(options: Options, say: Say) -> None:
-    """Measures all numbers of nodes in turn, in one cluster with the largest number.
+    """Measure all numbers of nodes in turn, in one cluster with the largest number.
 
-    Writes scaling-TIME.json and .png to the output folder, and prints a table or the document. Raises UsageError
+    Write scaling-TIME.json and .png to the output folder, and print a table or the document. Raises UsageError
     if the machine has too few cores, and Exit with the cluster's exit code if a measurement fails.
     """
     most = max(options.counts)

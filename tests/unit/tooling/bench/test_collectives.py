@@ -167,6 +167,6 @@ def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_pat
         collectives.collectives(Options(output=str(tmp_path / "file" / "folder")), print)
 
 
-def test_the_images_options_are_those_that_were_given() -> None:
+def test_the_arguments_of_the_images_bench_follow_from_the_options() -> None:
     assert Options().command == ("bench", "collectives", "--seconds=2")
     assert Options(sizes="4K,25M", seconds=0.5).command[2:] == ("--seconds=0.5", "--sizes=4K,25M")

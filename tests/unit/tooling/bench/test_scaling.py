@@ -196,6 +196,6 @@ def test_the_ratio_is_that_of_the_published_job_on_two_nodes() -> None:
     ("nodes", "seconds", "cores"),
     [("", 10, 0), ("2,4", 10, 0), ("0,1", 10, 0), ("1,2", 0, 0), ("1,2", 10, -1), ("1,2", 10, 1e6)],
 )
-def test_what_cannot_be_compared_is_refused(nodes: str, seconds: float, cores: float) -> None:
+def test_options_that_cannot_be_compared_are_refused(nodes: str, seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
         scaling.run(scaling.Options(nodes=nodes, seconds=seconds, cores=cores), print)
