@@ -84,10 +84,10 @@ def _scaling(argv: Sequence[str]) -> Scaling:
         "--backends",
         type=_list(check_backend),
         metavar="A,B",
-        help="default: all of this image",
+        help="backends to measure (default: all of this image)",
     )
     add("--ratio", type=positive_seconds, default=RATIO, metavar="R",
-        help="batch for which all_reduce takes R of the computing time (default: %(default)g)")  # fmt: skip
+        help="sets the batch: all_reduce takes R times the computing time (default: %(default)g)")  # fmt: skip
     add("--length", type=positive_integer, default=32, metavar="N", help="tokens per sample (default: 32)")
     add("--seconds", type=positive_seconds, default=SCALING_SECONDS, metavar="S",
         help="approximate time to measure (default: %(default)g)")  # fmt: skip

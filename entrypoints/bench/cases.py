@@ -1,4 +1,4 @@
-"""What `bench` measures, and how often: cases, sizes, repetitions; nodes and batches. Pure and torch-free."""
+"""The measurements of `bench`: cases, sizes, repetitions; nodes and batches. Pure and torch-free."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Stream:
                 received = self._connection.recv_into(self._in[: min(receive, BUFFER_BYTES)])
                 if not received:
                     raise UsageError(
-                        "bench: the other end of the TCP stream closed the connection: see why its rank ended"
+                        "bench: the other end of the TCP stream closed the connection: read the log of its rank"
                     )
                 receive -= received
             if writable:

@@ -56,7 +56,7 @@ def read(name: str) -> list[Entry]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "broken YAML"
+        problem = getattr(error, "problem", None) or "invalid YAML"
         raise UsageError(f"config file '{name}'{where}: {problem}; expected 'key: value'") from error
 
 

@@ -9,7 +9,7 @@ def one_line(error: BaseException) -> str:
 
 
 class UsageError(Exception):
-    """One line that says what was found, what was expected and what to do. The process exits with code 2."""
+    """One line that states what was found, what was expected and what to do. The process exits with code 2."""
 
 
 class MeetingError(UsageError):

@@ -70,7 +70,7 @@ def numa(topology: Topology) -> Check:
     policy = topology.memory_policy
     detail = f"{len(nodes)} nodes with CPUs, allowed CPUs on {used}; memory policy {policy}"
     if policy == REFUSED:
-        fix = "docker run --cap-add SYS_NICE lets a rank keep its memory on its own node"
+        fix = "start the container with docker run --cap-add SYS_NICE, so that a rank's memory stays on its node"
         return Check("NUMA", Status.WARNING, detail, fix)
     return Check("NUMA", Status.OK, detail)
 
@@ -144,7 +144,8 @@ def open_files(soft: int) -> Check:
         "open files",
         Status.WARNING,
         f"{soft} allowed: data loading workers can run out of open files",
-        f"docker run --ulimit nofile=65536, or ulimit -n 65536 ({ENOUGH_FILES} at least)",
+        "start the container with docker run --ulimit nofile=65536, or run ulimit -n 65536 "
+        f"({ENOUGH_FILES} at least)",
     )
 
 
@@ -153,7 +154,7 @@ def temporary_files() -> Check:
     try:
         return Check("temporary files", Status.OK, f"{tempfile.gettempdir()} is writable")
     except FileNotFoundError as error:
-        fix = "docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
+        fix = "start the container with docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
         return Check("temporary files", Status.ERROR, error.strerror or str(error), fix)
 
 

@@ -49,7 +49,7 @@ def versions(pin: str, locked: Mapping[str, str], found: Mapping[str, str]) -> C
         fix = "rebuild the image from its pin"
         return Check("versions", Status.ERROR, f"pin {pin}: {', '.join(missing)} missing", fix)
     if BACKEND in found and BACKEND not in locked and found[BACKEND] != torch:
-        detail = f"pin {pin}: {BACKEND} {found[BACKEND]} is built for that torch, found torch {torch}"
+        detail = f"pin {pin}: {BACKEND} {found[BACKEND]} is built for torch {found[BACKEND]}, found torch {torch}"
         return Check("versions", Status.ERROR, detail, f"install torch {found[BACKEND]}, or rebuild the image")
     if other:
         versions = ", ".join(f"{name} {found[name]} (the pin has {locked[name]})" for name in other)

@@ -63,7 +63,9 @@ def main(argv: list[str]) -> int:
 
 
 def _serve(port: int) -> None:
-    print(f"answering doctors on port {port} until ctrl-C", file=sys.stderr, flush=True)
+    print(
+        f"answering the doctors of other nodes on port {port}: press ctrl-C to stop", file=sys.stderr, flush=True
+    )
     try:
         network.serve(port)
     except KeyboardInterrupt:

@@ -157,7 +157,7 @@ def bf16(flag: str, found: Mapping[str, Any]) -> Check:
     speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
     detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"
     if half < single:
-        fix = "train without --bf16, or on Intel since Cooper Lake or AMD since Zen 4"
+        fix = "train without --bf16, or use an Intel CPU since Cooper Lake or an AMD CPU since Zen 4"
         return Check("bf16", Status.WARNING, f"slower than fp32: {detail}", fix)
     if flag != EMULATED and kernel and not any(name in kernel for name in NATIVE_KERNELS):
         fix = "unset ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA), which hides instructions from oneDNN"
@@ -182,7 +182,7 @@ def allreduce(backend: str, outcome: Outcome, expect_shared_memory: bool) -> Che
     """`expect_shared_memory`: the backend is ccl, and shared memory is large enough."""
     name = f"allreduce {backend}"
     if outcome.problem or not outcome.found:
-        fix = "read the other lines" + (", or use --backend gloo instead" if backend == "ccl" else "")
+        fix = "fix the errors in the other lines" + (", or use --backend gloo instead" if backend == "ccl" else "")
         return Check(name, Status.ERROR, f"two ranks failed: {outcome.problem or 'no output'}", fix)
     found = outcome.found[0]
     way = "shared memory" if found["shared_memory"] else "tcp"

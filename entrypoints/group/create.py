@@ -158,7 +158,7 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
     if kind == "RendezvousTimeoutError":
         return (
             f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: start all of them "
-            "within that time, with this endpoint"
+            "within that time, with this --rdzv-endpoint"
         )
     if kind == "RendezvousConnectionError" and "EADDRINUSE" not in text:
         return (
@@ -166,13 +166,14 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
             "its log, and check that this node can reach it"
         )
     if kind == "RendezvousClosedError":
-        return f"the job that met at {where} has ended, expected it to wait for this node: restart all nodes"
+        return f"the job that met at {where} has ended, expected a running job: restart all nodes"
     if text.startswith("ccl: "):  # the ranks have met, and the backend reports its own error
         return f"{text[:400]}; read that rank's log, or try --backend gloo"
     if "EADDRINUSE" in text or "address already in use" in text.lower():
         return (
-            f"port {environment.master_port} on this host is in use, expected a free one for the ranks to meet: "
-            "stop its process, or choose another port (MASTER_PORT, or launch --master-port) for every rank"
+            f"port {environment.master_port} on this host is in use, expected a free port for the ranks to meet: "
+            "stop the program that uses it, or choose another port (MASTER_PORT, or launch --master-port) for "
+            "every rank"
         )
     if "clients joined" in text:
         joined = text.split("waiting for clients.")[-1].split("clients")[0].strip().replace("/", " of ")

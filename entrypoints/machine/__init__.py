@@ -1,4 +1,4 @@
-"""What this machine and container have: CPUs, NUMA nodes, memory, limits, network, processes. Torch-free.
+"""The facts of this machine and container: CPUs, NUMA nodes, memory, limits, network, processes. Torch-free.
 
 Start with `facts`, the dataclasses, and `topology`, which reads them.
 """

@@ -72,7 +72,7 @@ def parse_model(lines: Iterable[str]) -> Cpu:
 def bf16_of(environ: Mapping[str, str], cpu: Cpu | None = None) -> str:
     """How a process with these variables computes bf16: "amx_bf16", "avx512_bf16", "bf16" (arm64) or EMULATED.
 
-    The only place that decides it. `cpu`: default: this machine's.
+    No other code decides this. `cpu`: by default, this machine's.
     """
     bf16 = (cpu or read_model()).bf16
     limit = environ.get("ONEDNN_MAX_CPU_ISA", environ.get("DNNL_MAX_CPU_ISA", "")).upper()

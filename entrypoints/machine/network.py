@@ -20,7 +20,7 @@ from entrypoints.cli.errors import MeetingError, UsageError
 
 T = TypeVar("T")
 
-# The user's choice of an interface. Despite its name it counts for every backend of this stack.
+# The variable with the user's choice of an interface. Despite its name, it applies to every backend of this stack.
 USERS_CHOICE = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
 _RETRY_SECONDS = 0.5
@@ -53,7 +53,7 @@ def choose(
 ) -> Choice:
     """The interface for the process group: `wanted` (from USERS_CHOICE), or the one on the route to rank 0.
 
-    The only place that decides it. `table`: addresses by interface, by default this host's. Raises UsageError for
+    No other code decides this. `table`: addresses by interface, by default this host's. Raises UsageError for
     an unknown interface and, if there are several nodes, for loopback. Loopback may come from a host name that
     /etc/hosts maps to 127.0.1.1 on rank 0's own node, as Debian's installer writes it.
     """
@@ -71,7 +71,10 @@ def choose(
         found = route(master_addr, deadline_seconds)
         choice = Choice(found.interface, f"{found.source} on the route to {master_addr} ({found.address})")
         why = f"MASTER_ADDR {master_addr!r} is {found.address} on {socket.gethostname()}"
-        fix = "set MASTER_ADDR to an address that other nodes reach (a 127.0.1.1 line in /etc/hosts hides it)"
+        fix = (
+            "set MASTER_ADDR to an address that other nodes can reach (a 127.0.1.1 line in /etc/hosts may map the "
+            "name to loopback)"
+        )
     if several_nodes and any(is_loopback(address) for address in table[choice.interface]):
         raise UsageError(
             f"{why}, which is loopback ({choice.interface}), but the ranks are on several nodes: {fix}"
@@ -113,7 +116,7 @@ def wait_for_port(host: str, port: int, deadline_seconds: float) -> None:
     except OSError as error:
         raise UsageError(
             f"no process listens at {host}:{port} after {deadline_seconds:g} s ({error}), expected the launcher "
-            "where the nodes meet: check that it is running, and that this node can reach it"
+            "of the node where all nodes meet: check that it is running, and that this node can reach it"
         ) from error
 
 

@@ -1,9 +1,9 @@
-"""What ccl's ranks of one node need in /dev/shm to communicate through shared memory. Torch-free.
+"""The room in /dev/shm that the ccl ranks of a node need to communicate through shared memory. Torch-free.
 
 libfabric's shm provider (of Intel MPI 2021.18) creates a file for each rank, but works only if there is room for
 one file for each online CPU of the host, however few of them the container may use. Each rank checks this for
-itself when it starts. If all ranks find too little room, they silently use TCP. If only some do, because the files
-of others have filled it, the ranks cannot connect at all.
+itself when it starts. If all ranks find too little room, they silently use TCP. If only some ranks do, because the
+files of the other ranks have filled it, the ranks cannot connect at all.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _refuse_unless_nested(inner: Launcher, inside: _Placement, outer: Launcher, 
         raise UsageError(
             f"{inner.name} reports {inside} ({inside.nodes} nodes), {outer.name} reports {outside}: expected "
             f"one launcher, or {outer.name} with one rank on each of {inner.name}'s nodes: "
-            "unset the variables of the wrong one"
+            f"unset the variables of {inner.name} or of {outer.name}"
         )
 
 

@@ -91,9 +91,9 @@ def share_of(environment: DistributedEnvironment, topology: Topology, notes: Not
 
 
 def binder(environment: DistributedEnvironment, topology: Topology) -> str:
-    """What has bound this rank to a subset of its launcher's CPUs; empty if nothing has."""
+    """The program that has bound this rank to a subset of its launcher's CPUs; empty if none has."""
     name = environment.launcher
-    if name == TORCHRUN.name:  # it binds nothing: the user has bound what is between the agent and the rank
+    if name == TORCHRUN.name:  # torchrun binds nothing: a command between the agent and the rank does
         outer, who = topology.agent_cpus, "the command that torchrun started"
     elif name == PLAIN.name:
         outer, who = topology.parent_cpus, "the command that started this rank"
@@ -225,4 +225,7 @@ def _note_nodes_and_sockets(
     if environment.local_world_size == 1:
         notes.warnings.append(f"{where}start one rank for each NUMA node (launch --nproc-per-node auto)")
     else:
-        notes.warnings.append(f"{where}{environment.local_world_size} equal shares do not fit into the sockets")
+        notes.warnings.append(
+            f"{where}start another number of ranks: {environment.local_world_size} equal shares do not fit into "
+            "the sockets"
+        )

@@ -1,4 +1,4 @@
-"""The notes that a plan collects while it is made."""
+"""The reasons and warnings of a plan, collected while the plan is computed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What one rank gets of its node: cores, threads, memory, variables, preloads, and why. Pure and torch-free.
+"""The plan of one rank: cores, threads, memory, variables, preloads, and the reasons. Pure and torch-free.
 
-`plan` makes a RankPlan, `entrypoint plan` prints it, and rank.start applies it.
+`plan` computes a RankPlan, `entrypoint plan` prints it, and rank.start applies it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a failing rank prints: the first rank to fail its traceback, every later rank one line. Torch-free.
+"""The output of failing ranks: the traceback of the first rank to fail, one line from every other. Torch-free.
 
 All ranks of a job fail, from the same mistake or because another rank has ended. Mixed tracebacks would hide the
 cause. Frames of this package that lead to the job's code are removed.

@@ -54,7 +54,7 @@ EXPECTED = {
 
 # What the output of a command with this beginning must contain.
 BEGINNINGS = {
-    "./inv plan-cluster": ["node-hours", "Worth it: 8 nodes"],
+    "./inv plan-cluster": ["node-hours", "Recommended: 8 nodes"],
     "./inv manifest pytorchjob": ["kind: PyTorchJob"],
     "./inv manifest trainjob": ["kind: TrainJob", "kind: TrainingRuntime"],
     "./inv manifest mpijob": ["kind: MPIJob"],

@@ -216,7 +216,7 @@ def test_a_push_during_the_checks_is_not_overwritten(
     ):
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(inspect, "inventory", inventory)
-    with pytest.raises(UsageError, match=r"already exists .*: an immutable tag is never pushed twice"):
+    with pytest.raises(UsageError, match=r"already exists .*: this tag is never overwritten"):
         push.run(f"{server}/team/stack", parse.load().pin(), alias=False, output=str(tmp_path), say=say)
     assert opened(docker, server).digest(tag) == others[0]
     assert list(tmp_path.iterdir()) == []

@@ -8,9 +8,9 @@ from entrypoints import contract
 
 
 class UsageError(Exit):
-    """The message has what was found, what was expected and what to do. ./inv prints it and exits with 2.
+    """A mistake that the user can fix. ./inv prints the message and exits with 2.
 
-    One line for each mistake.
+    The message has one line for each mistake: what was found, what was expected, and what to do.
     """
 
     def __init__(self, message: str) -> None:
@@ -21,4 +21,4 @@ class UsageError(Exit):
 
 
 class EngineLostError(UsageError):
-    """The engine does not answer. Code that watches a running job catches this error, which is no bad usage."""
+    """The engine does not answer. Code that watches a running job catches this error."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tooling.basis.paths import ROOT
 
-# On containers and networks.
+# The label of containers and networks.
 LABEL = "cpu-train-stack.checkout"
 DIGITS = 8
 _MACHINE_ID = Path("/etc/machine-id")

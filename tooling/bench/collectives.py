@@ -34,7 +34,7 @@ class Options:
     """The options of `./inv bench collectives`. Raises UsageError."""
 
     pin: PinOption = None
-    nodes: Annotated[int, "containers of the second measurement, with one rank each; 1 skips it"] = 2
+    nodes: Annotated[int, "containers of the second measurement, with one rank each; 1 skips this measurement"] = 2
     ranks: Annotated[int, "ranks in the single container of the first measurement"] = 2
     sizes: Annotated[
         str | None, "tensor sizes such as 4K,25M, for all_reduce only; default: 4K to 100M, and other collectives"

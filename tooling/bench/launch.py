@@ -66,7 +66,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.ranks < 2 or self.rounds < 1:
             raise UsageError(
-                f"bench: --ranks {self.ranks} --rounds {self.rounds}, expected 2 ranks or more, 1 round or more"
+                f"bench: --ranks {self.ranks} --rounds {self.rounds}, expected 2 or more ranks, 1 or more rounds"
             )
 
 

@@ -73,7 +73,7 @@ def run(options: Options, say: Say) -> None:
     image = build.build(pin, say)
     each = options.cores or cores_of_each(available, most)
     turns = ", ".join(map(str, options.counts))
-    say(f"{most} containers with {each:g} of {available} physical cores each, of which {turns} train in turn")
+    say(f"{most} containers with {each:g} of {available} physical cores each; {turns} of them train in turn")
     quota = each if options.cores or limited(available, most) else None
     command = (
         *("bench", "scaling", f"--nodes={','.join(map(str, options.counts))}"),

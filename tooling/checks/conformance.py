@@ -146,7 +146,11 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
         show(comparison, result)
     undocumented = [row.test for row in comparison.undocumented()]
     if undocumented:
-        raise Exit(f"gloo passes and ccl does not, without a known reason: {', '.join(undocumented)}", code=1)
+        raise Exit(
+            f"these tests pass with gloo and not with ccl: {', '.join(undocumented)}: fix ccl, or add the reason "
+            "to DIFFERENCES in tooling/checks/conformance.py",
+            code=1,
+        )
 
 
 def show(comparison: Comparison, result: Path) -> None:

@@ -97,7 +97,7 @@ def install(say: Say) -> Path:
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     folder = PYTEST / wanted[:12]
     CACHE.mkdir(exist_ok=True)
-    with files.locked(CACHE / "inside.lock", lambda: say("waiting for another ./inv, which installs pytest")):
+    with files.locked(CACHE / "inside.lock", lambda: say("waiting for another ./inv that is installing pytest")):
         if folder.is_dir():
             return folder
         shutil.rmtree(PYTEST, ignore_errors=True)

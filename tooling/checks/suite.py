@@ -27,9 +27,9 @@ CHECKS = (
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
 PARTS = ("unit", "image", "cluster")
 TESTS = ROOT / "tests"
-# At most: with more processes, starting them takes longer than the unit tests.
+# With more processes, their start takes longer than the unit tests.
 _MAX_PROCESSES = 4
-# Of each process that runs tests in containers: a test trains with two to four ranks.
+# The memory of each process that runs tests in containers: a test trains with two to four ranks.
 _MEMORY_BYTES = 4 << 30
 
 
@@ -77,9 +77,11 @@ def _pytest(*arguments: str) -> None:
 
 
 def install_requirements() -> None:
-    """Adds to ./inv's own .venv what only the tests and checks need, once for each state of their lock."""
+    """Install the packages of the tests and checks in .venv, once for each version of their lock."""
     stamp = Path(sys.prefix) / "stamp-test"
-    with files.locked(CACHE / "venv-test.lock", lambda: say("another ./inv test is installing")):
+    with files.locked(
+        CACHE / "venv-test.lock", lambda: say("waiting for another ./inv that is installing the test tools")
+    ):
         wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
             return

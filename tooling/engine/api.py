@@ -21,7 +21,7 @@ LOCK = Path("/run/lock/cpu-train-stack-engine.lock")
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine. `cpus`: the number of CPUs of its machine, which may not be this one."""
+    """A running engine. `cpus`: the number of CPUs of the engine's machine, which may be a remote machine."""
 
     endpoint: str
     cpus: int

@@ -27,7 +27,7 @@ _DOCKERS_PLUGINS = "sudo apt-get install docker-buildx-plugin docker-compose-plu
 
 @dataclass(frozen=True)
 class Plan:
-    """Either a `refusal`, one line with commands for the user, or actions. Without both, nothing is missing."""
+    """Either a `refusal` (one line with commands for the user) or actions. An empty plan: nothing is missing."""
 
     packages: tuple[str, ...] = ()
     start: bool = False

@@ -60,7 +60,8 @@ def check_memory(meminfo: str) -> Check:
     detail = f"{available / GIGABYTE:.0f} GB available of {total / GIGABYTE:.0f} GB"
     if available >= DEMO_MEMORY:
         return Check("memory", Status.OK, detail)
-    return Check("memory", Status.WARNING, detail, f"the demo needs about {DEMO_MEMORY / GIGABYTE:.0f} GB")
+    fix = f"free some memory: the demo needs about {DEMO_MEMORY / GIGABYTE:.0f} GB"
+    return Check("memory", Status.WARNING, detail, fix)
 
 
 def check_cpus(usable: int) -> Check:
@@ -78,7 +79,7 @@ def check_bf16(bf16: str) -> Check:
         "bf16",
         Status.WARNING,
         "no amx_bf16 or avx512_bf16: bf16 is emulated, slower than fp32",
-        "train without --bf16 here, or on Intel since Cooper Lake or AMD since Zen 4",
+        "train without --bf16, or use an Intel CPU since Cooper Lake or an AMD CPU since Zen 4",
     )
 
 

@@ -107,7 +107,7 @@ def was_killed() -> bool:
 def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
     """Whether the process of a pid file has ended. Its PID may belong to another program now.
 
-    A zombie counts as ended: if process 1 is no init, nothing reaps the zombie, and dockerd would wait for it.
+    A zombie counts as ended: if process 1 is not an init, nothing reaps the zombie, and dockerd would wait for it.
     """
     try:
         pid = int(pid_file.read_text(encoding="ascii"))

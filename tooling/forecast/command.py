@@ -1,4 +1,4 @@
-"""`./inv plan-cluster`: prints the time of a job on N nodes, and how many nodes are worth it."""
+"""`./inv plan-cluster`: predicts the time of a job on N nodes, and recommends a number of nodes."""
 
 from __future__ import annotations
 
@@ -121,11 +121,9 @@ def advice(request: Request, plan: Plan) -> str:
     """The recommendation, in one or two sentences."""
     wanted = f"{request.efficiency:.0%}"
     if plan.recommended is None:
-        return (
-            f"With none of these numbers of nodes does a node reach {wanted} of its speed alone: use fewer nodes."
-        )
-    text = f"Worth it: {plan.recommended} node{'s' if plan.recommended > 1 else ''}"
-    text += f", the most with which a node reaches {wanted} of its speed alone."
+        return f"No number of nodes in this table has an efficiency of {wanted} or more: use fewer nodes."
+    text = f"Recommended: {plan.recommended} node{'s' if plan.recommended > 1 else ''}"
+    text += f", the largest number with an efficiency of {wanted} or more."
     unsure = [
         str(row.nodes)
         for row in plan.rows

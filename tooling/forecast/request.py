@@ -25,7 +25,7 @@ def node_counts(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--nodes is {text!r}, expected numbers with commas between them: 1,2,4,8") from None
+        raise UsageError(f"--nodes is {text!r}, expected numbers separated by commas: 1,2,4,8") from None
 
 
 @dataclass(frozen=True)

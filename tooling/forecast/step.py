@@ -181,7 +181,7 @@ def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
 
 
 def fit(job: Job, nodes: int, measured: Estimate, inputs: Inputs) -> Inputs:
-    """`inputs` with the waiting and communication that `measured`, the seconds of the job on `nodes`, shows.
+    """`inputs`, corrected by `measured`: the seconds of the job on `nodes`, which show waiting and communication.
 
     Measurement and expectation are weighted by their error bars, as two normal distributions that are multiplied.
     The cost is at least 0: if noise makes several nodes faster than computing alone allows, the excess is ignored.

@@ -140,7 +140,11 @@ def _routes(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list
         if any(wrong):
             raise UsageError("\n".join(filter(None, wrong)))
         return [(first.addresses[address], address), *routes]
-    raise UsageError(failures[0] if failures else f"{name}: has no IPv4 address other than loopback")
+    raise UsageError(
+        failures[0]
+        if failures
+        else f"{name}: found no IPv4 address except loopback, expected one that the other hosts can reach"
+    )
 
 
 def _route(remote: Remote, address: str, port: str) -> tuple[str, str]:
@@ -151,7 +155,7 @@ def _route(remote: Remote, address: str, port: str) -> tuple[str, str]:
     except ValueError as error:
         raise RemoteError(f"no route to {address} ({error})") from None
     if interface == "lo":
-        raise RemoteError(f"is the first host, whose address is {address}: remove one of the two lines")
+        raise RemoteError(f"is the same host as the first ({address}): remove one of the two lines")
     _checked(remote, commands.connect(address, port), f"a connection to {address} port {port}")
     return interface, own
 
@@ -163,7 +167,7 @@ def _check_way_back(first: Remote, name: str, address: str, host: Facts) -> str:
     """
     if first.run(commands.connect(address, host.ssh_port)).code == 0:
         return ""
-    return f"{name}: its address {address} cannot be reached from {first.name}: open the network between them"
+    return f"{name}: its address {address} cannot be reached from {first.name}: allow connections between them"
 
 
 def _checked(remote: Remote, command: str, what: str) -> Done:

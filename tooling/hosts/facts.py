@@ -139,7 +139,8 @@ def _differences(first_name: str, first: Facts, host: Facts) -> list[str]:
     offset, error = host.clock - first.clock, host.clock_error + first.clock_error
     if abs(offset) - error > contract.MAX_CLOCK_SKEW_SECONDS:
         found.append(
-            f"its clock is {offset:+.1f} s off that of {first_name}, expected less than 1 s: set up NTP on both"
+            f"its clock is {offset:+.1f} s off the clock of {first_name}, expected less than 1 s: set up NTP on "
+            "both hosts"
         )
     if host.cpu.machine != first.cpu.machine:
         found.append(

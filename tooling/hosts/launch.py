@@ -128,7 +128,7 @@ def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values:
     names = [remote.name for remote in remotes]
 
     def create(index: int) -> None:
-        reads_values = not job.mpirun or index == 0  # mpirun passes the values on to the other hosts
+        reads_values = not job.mpirun or index == 0  # mpirun passes the values to the other hosts
         _run_checked(remotes[index], commands.create(job, index, places), stdin if reads_values else b"")
         if archives:
             _run_checked(remotes[index], commands.put_keys(job.container(index)), archives[index])
@@ -175,7 +175,7 @@ def _stop_mpirun(job: Job, remotes: Sequence[Remote]) -> None:
         try:
             remotes[0].run(commands.remove(job.container(0)))
         except RemoteError:
-            return  # a lost host removes the container without being asked
+            return  # a lost host removes its container when the session ends
 
 
 def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:

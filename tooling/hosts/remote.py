@@ -207,7 +207,7 @@ def explain(error: Exception, where: str) -> str:
     if "not found in known_hosts" in str(error):
         return f"the host key of {where} is not known: log in to the host once with ssh, and verify its key"
     if isinstance(error, EOFError):
-        return f"{where} closed the connection"
+        return f"{where} closed the connection: read the log of its sshd"
     return f"{where}: {_words(error)}"
 
 

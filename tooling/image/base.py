@@ -1,7 +1,7 @@
 """The Debian base of an image: an image in the engine, or pulled by digest, or built by mmdebstrap.
 
-mmdebstrap is for machines that reach no registry. If a registry refuses a pull, or a pull breaks, the user can
-fix it.
+mmdebstrap is only for machines that cannot reach a registry. A pull that a registry refuses, or that breaks, is an
+error, because the user can fix the cause.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an image is built from: the inputs, the buildx command and the labels.
+"""The recipe of an image: its inputs, the buildx command and the labels.
 
-`inputs_sha256` hashes all inputs. It is kept in a label: an image with the current hash is up to date.
+`inputs_sha256` hashes all inputs. A label has the hash: an image with the current hash is up to date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENTRYPOINTS = ROOT / "entrypoints"
 BINDINGS = ROOT / "bindings"
 KERNELS = ROOT / "kernels"
 LABEL = "cpu-train-stack"
-# Files of images/ that are no inputs: they are about all pins.
+# Files of images/ that are not inputs, because they describe all pins.
 NO_INPUTS = ("versions.toml", "status.json")
 REVISION_LABEL = "org.opencontainers.image.revision"
 DIRTY = "-dirty"
@@ -66,7 +66,7 @@ def inputs_sha256(pin: Pin, base: Base) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that are inputs: no caches of tools, no locks, and no NO_INPUTS."""
+    """The input files of a folder: all but caches of tools, locks and NO_INPUTS."""
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder).parts[:-1]
         cached = any(part == "__pycache__" or part.startswith(".") for part in inner)

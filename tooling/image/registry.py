@@ -120,7 +120,9 @@ class Registry:
             raise self._taken(tag, digest)
 
     def _taken(self, tag: str, digest: str) -> UsageError:
-        return UsageError(f"{self.target}:{tag} already exists ({digest}): an immutable tag is never pushed twice")
+        return UsageError(
+            f"{self.target}:{tag} already exists ({digest}): this tag is never overwritten: push another commit"
+        )
 
     def pull(self, digest: str, image_id: str | None = None) -> str:
         """Pull by digest. Returns the reference. Raises UsageError if the pulled image is not `image_id`."""

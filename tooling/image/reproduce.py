@@ -25,7 +25,7 @@ from tooling.pins.pin import Pin
 
 @dataclass(frozen=True)
 class Entry:
-    """What a layer's digest depends on in one file. `content`: the file's sha256, or the target of a link."""
+    """The properties of one file that a layer's digest depends on. `content`: its sha256, or a link's target."""
 
     path: str
     kind: str

@@ -13,7 +13,7 @@ from packaging.version import Version
 class Range:
     """The affected versions of a package, as in OSV: from `introduced` up to, but excluding, `fixed`.
 
-    None: from the first version, or without a fixed version.
+    `introduced` is None: every version before `fixed` is affected. `fixed` is None: no version is fixed.
     """
 
     package: str
@@ -50,7 +50,7 @@ class Advisory:
 
     @property
     def fix(self) -> str:
-        """How to fix it. One package outside of its range is enough."""
+        """The fix. It is enough if one package is outside of its range."""
         return "use " + " or ".join(
             f"{one.package} {one.fixed} or later" if one.fixed else f"a pin without {one.package}"
             for one in self.affected

@@ -130,7 +130,7 @@ def _refusal(pins: tuple[str, ...], where: str, _name: str, row: Any) -> str:
     _table(where, row, ("why", "nearest"))
     _check_text(where, "why", row["why"], _SENTENCE, "a sentence")
     _check_choice(where, "nearest", row["nearest"], pins)
-    return f"{row['why']}; the nearest is {row['nearest']}"
+    return f"{row['why']}; the nearest pin is {row['nearest']}"
 
 
 def _pin(
@@ -178,7 +178,7 @@ def _ccl(where: str, row: dict[str, Any]) -> tuple[Ccl, Mapping[str, str], str]:
     ccl = Ccl(row["ccl"])
     wanted, other = ("oneccl", "build_packages") if ccl is Ccl.INTEL else ("build_packages", "oneccl")
     if wanted not in row or other in row:
-        raise UsageError(f"{where}: ccl = {row['ccl']!r} takes the key {wanted} and not {other}")
+        raise UsageError(f"{where}: ccl = {row['ccl']!r} needs the key {wanted}, without {other}")
     if ccl is Ccl.INTEL:
         _check_text(where, "oneccl", row["oneccl"], VERSION, EXACT_VERSION)
         return ccl, MappingProxyType({}), row["oneccl"]
@@ -204,7 +204,7 @@ def _texts(where: str, value: Any, pattern: re.Pattern[str], expected: str) -> I
 def _table(
     where: str, value: Any, required: tuple[str, ...] | None = None, optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Returns `value`, which must be a table with all keys of `required`. Other keys must be in `optional`.
+    """`value`, which must be a table with all keys of `required`. All other keys must be in `optional`.
 
     With `required` None, a table may have any keys.
     """

@@ -145,14 +145,14 @@ class Pin:
 
     @property
     def build_requirements(self) -> tuple[str, ...]:
-        """The same for `build_packages`."""
+        """`build_packages` as pip requirements, sorted by name."""
         return _requirements(self.build_packages)
 
     @property
     def compiled_packages(self) -> dict[str, str]:
-        """What is compiled into the image: this project's bindings. Their distribution has the name of Intel's.
+        """The version, by name, of the bindings that are compiled into the image; empty for Intel's wheel.
 
-        Their version is the version of torch.
+        This project's bindings have the same distribution name as Intel's, and the version of torch.
         """
         return {INTEL_BINDINGS: self.packages["torch"].partition("+")[0]} if self.ccl is Ccl.BINDINGS else {}
 

@@ -42,14 +42,14 @@ TORCH_FOR_PYTHON: dict[str, tuple[str, str | None]] = {
 OLDEST_TORCH = {"5.23.0": "2.6.0", "5.3.0": "2.4.0", "4.55.0": "2.1.0", "4.48.0": "2.0.0"}
 # From this transformers on -> the oldest Python.
 OLDEST_PYTHON = {"5.23.0": "3.11"}
-# Withdrawn by their authors -> the version to use instead.
+# Versions that their authors have withdrawn -> the version to use instead.
 YANKED = {("transformers", "4.46.0"): "4.46.3"}
 # The first torch whose wheels are compiled with C++'s current ABI.
 CXX11_ABI = "2.6.0"
 # The first torch that this project's bindings compile against, and the first that works with numpy 2.
 BINDINGS_FROM = "2.8.0"
 NUMPY_2_FROM = "2.3.0"
-# The first setuptools without pkg_resources, and the first IPEX that does not import it: 1.13 to 2.7 were seen to.
+# The first setuptools without pkg_resources, and the first IPEX that does not import it (IPEX 1.13 to 2.7 do).
 NO_PKG_RESOURCES_FROM, IPEX_WITHOUT_IT = "82", "2.8"
 
 
@@ -127,7 +127,7 @@ def intel_bindings_are_for_torch(pin: Pin) -> str | None:
     if pin.ccl is not Ccl.INTEL:
         return f"{INTEL_BINDINGS} is Intel's backend, but the row has ccl = {pin.ccl.value!r}" if found else None
     if not found:
-        return f"ccl = 'intel' needs {INTEL_BINDINGS} among the packages"
+        return f"ccl = 'intel' needs {INTEL_BINDINGS}: add it to the row's packages"
     wanted = BINDINGS_OF_TORCH.get(torch.public)
     if wanted is None:
         return f"{INTEL_BINDINGS} was never published for torch {torch}, only for {', '.join(BINDINGS_OF_TORCH)}"

@@ -69,7 +69,10 @@ def _strongest(variants: Sequence[Pin], path: Path) -> Proof:
 
 
 def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> bool:
-    """Record a proof unless the file has one as strong or the pin is a user's. Returns whether it did."""
+    """Record a proof. Returns whether it was recorded.
+
+    A proof is not recorded if the file has one that is as strong or stronger, or if the pin is a user's own.
+    """
     if pin.own:
         return False
     proofs = recorded(path)

@@ -18,7 +18,7 @@ from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
 
 TARGET_PIP = ROOT / "tooling" / "wheels" / "target_pip.py"
-# One retry and a short timeout: an index that does not answer is reported instead of a hang.
+# One retry and a short timeout: pip reports an index that does not answer, instead of hanging.
 BOUNDED = ("--retries", "1", "--timeout", "20")
 
 

@@ -23,7 +23,7 @@ def target_environment(values: dict[str, str]) -> Any:
     environment = dict(default_environment())
     unknown = values.keys() - environment.keys()
     if unknown:  # pip would silently use the values of this Python
-        raise SystemExit(f"ERROR: this pip does not know the markers {', '.join(sorted(unknown))}")
+        raise SystemExit(f"ERROR: this pip has no markers named {', '.join(sorted(unknown))}")
     return {**environment, **values}
 
 

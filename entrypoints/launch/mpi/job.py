@@ -122,7 +122,7 @@ class Job:
         return self._exit_code or 0
 
     def _stop(self) -> None:
-        """Stop mpirun, which passes SIGTERM on to the ranks. If it is killed, its helpers on the nodes do."""
+        """Stop mpirun, which passes SIGTERM to the ranks. If mpirun is killed, its helpers on the nodes do so."""
         try:
             if self._process.poll() is None:
                 self._process.terminate()

@@ -79,5 +79,5 @@ def chosen(names: str | None, known: Sequence[str], default: Sequence[str], opti
     wanted = [name.strip() for name in names.split(",")] if names is not None else list(default)
     for name in wanted:
         if name not in known:
-            raise UsageError(f"bench: {option} {name!r}, expected some of {', '.join(known)}")
+            raise UsageError(f"bench: {option} {name!r}, expected one or more of {', '.join(known)}")
     return tuple(name for name in known if name in wanted)

@@ -38,10 +38,12 @@ class Options:
 
     pin: PinOption = None
     job: Annotated[
-        str | None, "distilbert-qa, bert-classification, minilm-mrpc, tiny, with commas; default: all but tiny"
+        str | None,
+        "distilbert-qa, bert-classification, minilm-mrpc, tiny, separated by commas; default: all but tiny",
     ] = None
     recipe: Annotated[
-        str | None, "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, with commas; default: all"
+        str | None,
+        "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, separated by commas; default: all",
     ] = None
     ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
     cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default: all"] = None
@@ -67,11 +69,11 @@ def plan(options: Options) -> Plan:
     if options.repeats < 1 or options.seconds <= 0 or options.steps < 0:
         raise UsageError(
             f"bench: --repeats {options.repeats} --seconds {options.seconds:g} --steps {options.steps}, "
-            "expected 1 repetition or more, and seconds or steps"
+            "expected 1 or more repeats, more than 0 seconds, and 0 or more steps"
         )
     words = options.ranks.split(",")
     if not all(re.fullmatch("[1-9][0-9]*", word.strip()) for word in words):
-        raise UsageError(f"bench: --ranks {options.ranks!r}, expected numbers with commas between them: 1,2")
+        raise UsageError(f"bench: --ranks {options.ranks!r}, expected numbers separated by commas: 1,2")
     names = recipes.chosen(options.recipe, tuple(recipes.BY_NAME), tuple(recipes.BY_NAME), "--recipe")
     chosen = recipes.chosen(options.job, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job")
     flags = [f"--seconds={options.seconds:g}", *([f"--steps={options.steps}"] if options.steps else [])]
@@ -97,7 +99,9 @@ def run(options: Options, say: Say) -> None:
     cpus = options.cpus or f"0-{engine.cpus - 1}"
     started, load = datetime.now(UTC), os.getloadavg()[0]
     if load > BUSY * engine.cpus:
-        say(f"the machine's load average is {load:.1f}: ratios within a round are more reliable than figures")
+        say(
+            f"the machine's load average is {load:.1f}: rely on the ratios within a round, not on absolute figures"
+        )
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
     facts = {"date": started.isoformat(timespec="seconds"), "image": image.id, "pin": pin.name, "cpus": cpus}

@@ -96,8 +96,8 @@ def run(only: str, launcher: str, say: Say) -> None:
     launchers = [name for name in LAUNCHERS if launcher in ("", name)]
     if not chosen or not launchers:
         raise UsageError(
-            f"no fault matches --only {only!r} and --launcher {launcher!r}: expected some of {', '.join(FAULTS)}, "
-            f"and {' or '.join(LAUNCHERS)}"
+            f"no fault matches --only {only!r} and --launcher {launcher!r}: expected one or more of "
+            f"{', '.join(FAULTS)}, and {' or '.join(LAUNCHERS)}"
         )
     results = []
     with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv dev faults")):

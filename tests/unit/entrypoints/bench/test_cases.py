@@ -174,7 +174,7 @@ def test_a_stream_transfers_in_both_directions_at_the_same_time() -> None:
     assert len(seconds) == 6
     assert min(seconds) > 0
     there.close()
-    with pytest.raises(UsageError, match="see why its rank ended"):
+    with pytest.raises(UsageError, match="read the log of its rank"):
         here.transfer(0, 1)
     here.close()
 

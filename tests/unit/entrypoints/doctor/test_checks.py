@@ -182,7 +182,7 @@ def test_a_lock_is_read_by_canonical_names() -> None:
         (
             {"torch": "2.12.0", "pyyaml": "6.0", "oneccl-bind-pt": "2.13.0"},
             Status.ERROR,
-            "oneccl-bind-pt 2.13.0 is built for that torch, found torch 2.12.0",
+            "oneccl-bind-pt 2.13.0 is built for torch 2.13.0, found torch 2.12.0",
         ),
     ],
     ids=["the lock's", "another", "missing", "another torch under ccl"],

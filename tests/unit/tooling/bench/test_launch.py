@@ -59,5 +59,5 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
 
 @pytest.mark.parametrize(("ranks", "rounds"), [(1, 5), (2, 0)])
 def test_too_few_ranks_or_rounds_are_refused(ranks: int, rounds: int) -> None:
-    with pytest.raises(UsageError, match="expected 2 ranks or more, 1 round or more"):
+    with pytest.raises(UsageError, match="expected 2 or more ranks, 1 or more rounds"):
         launch.Options(ranks=ranks, rounds=rounds)

@@ -160,7 +160,7 @@ def test_bad_options_are_reported_in_one_line(changes: dict[str, Any], said: str
 
 def test_numbers_of_nodes_are_separated_by_commas() -> None:
     assert request.node_counts("1,2,4") == (1, 2, 4)
-    with pytest.raises(UsageError, match="expected numbers with commas"):
+    with pytest.raises(UsageError, match="expected numbers separated by commas"):
         request.node_counts("1-4")
 
 
@@ -217,7 +217,7 @@ def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     for row in document["rows"]:
         assert command.duration(row["seconds"]["value"]) in shown
-    assert "Worth it: 8 nodes" in shown
+    assert "Recommended: 8 nodes" in shown
 
 
 @pytest.mark.parametrize(

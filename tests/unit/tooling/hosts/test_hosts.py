@@ -116,7 +116,7 @@ def test_equal_hosts_with_free_resources_have_no_problems() -> None:
     [
         (1, {"free_bytes": 1 << 30}, "beta: 1.0 GiB of memory are free, expected 2.0 for 2 ranks"),
         (0, {"listening": frozenset({29500})}, "alpha: port 29500 is in use"),
-        (2, {"clock": -3.0}, "gamma: its clock is -3.0 s off that of alpha"),
+        (2, {"clock": -3.0}, "gamma: its clock is -3.0 s off the clock of alpha"),
         (
             2,
             {"cpu": replace(sound().cpu, features=("avx2",))},

@@ -79,4 +79,4 @@ def test_the_error_for_a_refused_pin_names_the_nearest_pin() -> None:
     argv = [sys.executable, "-m", "tooling", "build", "--pin", "1.9"]
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stdout) == (contract.USAGE_EXIT_CODE, "")
-    assert result.stderr.strip().endswith("; the nearest is 1.10")
+    assert result.stderr.strip().endswith("; the nearest pin is 1.10")

@@ -99,10 +99,10 @@ def test_an_unknown_pin_lists_the_choices() -> None:
         ),
         pytest.param('ccl = "bindings"', 'ccl = "mine"', "ccl = 'mine' is unknown: choose one of", id="ccl"),
         pytest.param(
-            'ccl = "bindings"', 'ccl = "intel"', "ccl = 'intel' takes the key oneccl and not", id="intel"
+            'ccl = "bindings"', 'ccl = "intel"', "ccl = 'intel' needs the key oneccl, without", id="intel"
         ),
         pytest.param(
-            'oneccl = "2021.14"', "", "ccl = 'intel' takes the key oneccl and not build_packages", id="no-oneccl"
+            'oneccl = "2021.14"', "", "ccl = 'intel' needs the key oneccl, without build_packages", id="no-oneccl"
         ),
         pytest.param('nearest = "1.10"', 'nearest = "1.11"', "nearest = '1.11' is unknown", id="nearest"),
         pytest.param('why = "no', 'wyh = "no', "refused 1.9: unknown key 'wyh' (did you mean 'why'?)", id="why"),

@@ -109,12 +109,12 @@ def test_chosen_names_keep_the_order_of_the_known_names() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(job="bert"), "--job 'bert', expected some of distilbert-qa, "),
-        (Options(recipe="theirs"), "--recipe 'theirs', expected some of guide-fp32, "),
-        (Options(ranks="1,x"), "--ranks '1,x', expected numbers with commas"),
-        (Options(ranks="²"), "--ranks '²', expected numbers with commas"),
+        (Options(job="bert"), "--job 'bert', expected one or more of distilbert-qa, "),
+        (Options(recipe="theirs"), "--recipe 'theirs', expected one or more of guide-fp32, "),
+        (Options(ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
+        (Options(ranks="²"), "--ranks '²', expected numbers separated by commas"),
         (Options(ranks="0"), "--ranks '0', expected numbers"),
-        (Options(repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 repetition or more"),
+        (Options(repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 or more repeats"),
         (Options(seconds=0), "--repeats 3 --seconds 0"),
         (Options(steps=-1), "--steps -1, expected"),
     ],
