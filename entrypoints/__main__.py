@@ -15,7 +15,7 @@ usage: entrypoint COMMAND ...
 One rank of a job (alone, or under mpirun, torchrun, srun or launch):
   train ...                             fine-tune a Hugging Face model in bf16
   run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified
-  bench collectives ...                 measure collectives, and compare them with the hardware's limits
+  bench collectives|scaling ...         measure collectives or scaling next to the hardware's limits
 
 Several ranks:
   launch [options] -- COMMAND ...       start several ranks of COMMAND on this node

@@ -18,7 +18,7 @@ from entrypoints.plan.notes import Notes
 T = TypeVar("T")
 
 # Under a quota, one more thread pays off if it uses at least a fifth more processor time: threads wait for paused
-# threads. With a quota of 1.2 or 1.5 CPUs, two threads computed a tenth less than one in the same time.
+# threads. With a quota of 1.2 or 1.5 CPUs, two threads computed a tenth less than one per second of CPU time.
 _WORTH_A_THREAD = 0.2
 # Crossing from one socket to another is slower than crossing between two NUMA nodes of one socket.
 _SOCKET_COST = 1000

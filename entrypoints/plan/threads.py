@@ -1,4 +1,4 @@
-"""The number of compute threads (OMP_NUM_THREADS), and how Intel's OpenMP places them. Pure and torch-free."""
+"""The user's OMP_NUM_THREADS, the reason for the number of compute threads, and their placement. Torch-free."""
 
 from __future__ import annotations
 
