@@ -1,7 +1,5 @@
 """The tasks of ./inv by section, in the order in which a user needs them."""
 
-from __future__ import annotations
-
 from invoke.collection import Collection
 
 from tooling.cli import (

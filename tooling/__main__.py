@@ -1,7 +1,5 @@
 """`python -m tooling`, which ./inv starts: runs the tasks in the user's current folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

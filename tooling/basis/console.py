@@ -1,7 +1,5 @@
 """Tables, or one JSON document, on standard output."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from rich.console import Console

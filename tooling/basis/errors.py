@@ -1,7 +1,5 @@
 """Errors that the user can fix: bad usage, bad configuration, bad input."""
 
-from __future__ import annotations
-
 from invoke.exceptions import Exit
 
 from entrypoints import contract

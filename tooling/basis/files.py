@@ -1,7 +1,5 @@
 """Files that several processes use: hashes, atomic writes, and locks."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable, Iterator

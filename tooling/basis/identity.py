@@ -3,8 +3,6 @@
 Two checkouts that use the same engine never use the same name.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

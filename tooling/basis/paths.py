@@ -1,7 +1,5 @@
 """The folders of a checkout. All files that the stack writes are in .cache/, except .venv/."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,5 @@
 """Progress messages: on standard error, because standard output belongs to a command's result."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

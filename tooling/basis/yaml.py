@@ -4,8 +4,6 @@ PyYAML writes version 1.1, in which `1e-3` and `0o17` are strings without quotes
 which a command must not contain.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

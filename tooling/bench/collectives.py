@@ -1,7 +1,5 @@
 """`./inv bench collectives`: measures the process group within a container and between containers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The report of `./inv bench collectives`: one document for all places, a table, and the data of a plot. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The launchers take turns, so that a disturbance of the machine affects all of them.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """Writes a measurement: a JSON file, a picture, and a table or the JSON document on standard output."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping

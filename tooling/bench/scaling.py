@@ -1,7 +1,5 @@
 """`./inv bench scaling`: steps on 1, 2 and 4 containers of equal cores, and the prediction for 4 from 1 and 2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The report of `./inv bench scaling`: rows, the prediction from 1 and 2 nodes, and a table. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`./inv dev conformance`: compares ccl with gloo in torch's own suite for process groups, in the image."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -4,8 +4,6 @@ Images do not contain pytest. It is downloaded on the host, once for each versio
 the tests. Its wheels have no compiled code and work with every Python from 3.9 on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import tempfile

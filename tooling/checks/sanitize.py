@@ -1,7 +1,5 @@
 """`./inv dev sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

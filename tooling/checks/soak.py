@@ -1,7 +1,5 @@
 """`./inv dev soak`: many short jobs, one after another, each on a new cluster. None of them may fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`./inv test`: the checks first, because they are quick, then the unit tests, then the tests that need Docker."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

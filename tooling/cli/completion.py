@@ -1,7 +1,5 @@
 """Shell completion of ./inv: invoke's own scripts and candidates, for a command that is not on the PATH."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shlex

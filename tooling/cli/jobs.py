@@ -1,7 +1,5 @@
 """`./inv logs`, `status` and `stop`, each for local clusters and for jobs on hosts."""
 
-from __future__ import annotations
-
 from rich.table import Table
 
 from tooling.basis.console import console

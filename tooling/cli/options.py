@@ -7,8 +7,6 @@ checks their values. A parameter or field named `command` receives the arguments
 Help shows a default unless it is empty or 0: then the help text says what happens without the option.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command line of ./inv: invoke's parser, with groups, sections, and errors of one line with exit code 2."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Run benchmarks."""
 
-from __future__ import annotations
-
 from tooling.basis.say import say
 from tooling.bench import collectives as bench_collectives
 from tooling.bench import launch as bench_launch

@@ -1,7 +1,5 @@
 """The tasks for local clusters. `logs`, `status` and `stop` are also for jobs on hosts."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tooling.basis.say import say

@@ -1,7 +1,5 @@
 """Test and maintain this project."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tooling.basis.console import JsonOption

@@ -1,7 +1,5 @@
 """The tasks about pins and images."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tooling.basis.console import JsonOption

@@ -1,7 +1,5 @@
 """The tasks about this machine and this checkout."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

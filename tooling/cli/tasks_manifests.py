@@ -1,7 +1,5 @@
 """Write the Kubernetes manifest of a job."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tooling.basis.say import say

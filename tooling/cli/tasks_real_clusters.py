@@ -1,7 +1,5 @@
 """The tasks for clusters of several machines, except the manifests of Kubernetes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tooling.basis.console import JsonOption

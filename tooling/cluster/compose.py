@@ -1,7 +1,5 @@
 """A cluster's description, its Compose document (pure functions), and calls of `docker compose`."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`./inv demo`: builds the image, and fine-tunes a pretrained encoder on real text on a local cluster."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ Every machine has this real text. The sources are parsed, not imported. The modu
 used, so that the task is similar with every version of Python.
 """
 
-from __future__ import annotations
-
 import ast
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Copies the output of a cluster's containers to the terminal and to a file, with node names before the lines."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

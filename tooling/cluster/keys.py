@@ -4,8 +4,6 @@ The image's ssh-keygen generates the keys in a container without a network, so t
 entrypoints/launch/mpi/ssh.py reads the folder: node-N/ is mounted in node N, launcher/ in the launcher.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The command lines of the image's launchers, for local clusters, bare-metal hosts and Kubernetes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 # mpirun's nodes start at the same time as its launcher, within a second or two.

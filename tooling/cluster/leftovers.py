@@ -3,8 +3,6 @@
 Shared memory is not checked: each container has a private /dev/shm, which is removed with the container.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The state of a cluster's containers, read through the engine's API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

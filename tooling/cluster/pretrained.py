@@ -4,8 +4,6 @@ The folder .cache/models/all-MiniLM-L6-v2 is a value for `--model_name_or_path`.
 with the sha256 below, or does not exist.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import zipfile

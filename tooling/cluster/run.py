@@ -4,8 +4,6 @@ The cluster's exit code is 0 if every node exited with 0, otherwise the exit cod
 When one node fails, the other nodes are stopped.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`./inv up`, `down` and `logs` for a local cluster."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import uuid

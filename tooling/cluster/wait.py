@@ -4,8 +4,6 @@ A launcher notices a rank that ends. It cannot tell a node that is paused or cut
 node, but the engine can.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

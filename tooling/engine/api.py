@@ -1,7 +1,5 @@
 """Provides a Docker Engine: finds it and, as root on Debian, installs and starts what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

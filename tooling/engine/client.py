@@ -4,8 +4,6 @@ All other access uses Docker's command line. Both must reach the same engine, so
 the command line for endpoints and certificates.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decides from the findings what to install and start, or what the user can do instead. Pure functions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tooling.engine.find import Findings, Host, version_tuple

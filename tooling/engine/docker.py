@@ -1,7 +1,5 @@
 """Commands of the docker client that several rooms use: for one container and for one image."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

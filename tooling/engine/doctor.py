@@ -3,8 +3,6 @@
 The doctor installs and starts nothing, and contacts no registry.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -3,8 +3,6 @@
 Changes nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ Debian 12's Docker is too old. There, an apt source for Debian 13 is added, pinn
 has the mirror and the key of the host's apt source for Debian 12.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@
 In a container with cgroup v2, dockerd needs cgroup controllers (see `give_controllers`).
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """`./inv plan-cluster`: predicts the time of a job on N nodes, and recommends a number of nodes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

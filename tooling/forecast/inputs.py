@@ -1,7 +1,5 @@
 """Unmeasured inputs of a forecast: the network from its data sheet, and the speed of a node from its cores."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

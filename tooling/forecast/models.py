@@ -1,7 +1,5 @@
 """The parameters and the work of a model, computed from its config. Nothing is downloaded."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -4,8 +4,6 @@ The guides state the times, the numbers of nodes and ranks, batch sizes, epochs 
 the network and the sequence length. Their commands show which cores compute. `assumed` lists the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

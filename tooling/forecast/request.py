@@ -1,7 +1,5 @@
 """A forecast: the options of `./inv plan-cluster`, the plan made from them, and its JSON document. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

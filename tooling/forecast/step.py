@@ -5,8 +5,6 @@ overlap with backward. A job is its steps, its evaluation, and a part that does 
 Strong scaling: the batch of each rank stays the same, so that more ranks take fewer steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Checks all hosts in parallel before anything starts. Each host that fails is reported in one line."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every command that a job runs on its hosts, as text for `sh -c`. Pure: --dry-run prints these texts."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ A restart of Docker ends the containers, or leaves them running (live-restore). 
 `docker logs`. Both are repeated until the container's state, read after Docker answers again, is an end.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

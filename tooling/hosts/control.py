@@ -1,7 +1,5 @@
 """`./inv logs`, `status` and `stop` for jobs on hosts."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Parses the answers of the hosts to the checks, and finds problems. Pure: text in, one line per problem out."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Ports, keys and jump hosts come from the ssh configuration.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from entrypoints.launch.mpi import hostfile

@@ -1,7 +1,5 @@
 """A job on hosts: the options of `./inv launch`, the values that follow from them, and a Place for each host."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

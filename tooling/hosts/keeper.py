@@ -4,8 +4,6 @@
 receives no line, because ./inv was killed or its machine is down, removes its container.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 The files are those of tooling.cluster.keys. They are written to the layers of the containers only.
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Mapping, Sequence

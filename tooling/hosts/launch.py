@@ -1,7 +1,5 @@
 """`./inv launch`: checks the hosts, starts a container on each, waits for the end, and removes the containers."""
 
-from __future__ import annotations
-
 import os
 import queue
 import sys

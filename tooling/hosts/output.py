@@ -1,7 +1,5 @@
 """The output of a job: all lines go to the log, and rank 0's lines are shown at once."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections import deque

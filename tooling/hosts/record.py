@@ -1,7 +1,5 @@
 """The record of a job: .cache/jobs/NAME with job.json (its hosts and containers) and log.txt (its output)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands on hosts over ssh, with Fabric and the user's own ssh configuration."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 import socket

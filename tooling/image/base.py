@@ -4,8 +4,6 @@ mmdebstrap is only for machines that cannot reach a registry. A pull that a regi
 error, because the user can fix the cause.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

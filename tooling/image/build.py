@@ -1,7 +1,5 @@
 """`./inv build`: builds the images of pins with buildx from wheels that were fetched on the host."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which image a command runs: the image of a pin, or an image that ./inv push pushed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lists the contents of an image by running the image, so that a push describes what it pushes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """image.lock.json: which image was pushed. ./inv push writes the file, and --image-lock reads it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

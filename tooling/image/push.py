@@ -3,8 +3,6 @@
 A push never moves and never overwrites a tag. It writes image.lock.json last, after all checks.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `inputs_sha256` hashes all inputs. A label has the hash: an image with the current hash is up to date.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`./inv dev reproduce`: builds a pin twice without the build cache, and finds the first file that differs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

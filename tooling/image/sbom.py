@@ -4,8 +4,6 @@ The document of an image is always the same, byte for byte: its time is in the i
 ends with the sha256 of the image's content.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime

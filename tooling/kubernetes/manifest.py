@@ -1,7 +1,5 @@
 """`./inv manifest KIND`: the documents of a job as YAML, on standard output or in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tooling.basis import yaml

@@ -1,7 +1,5 @@
 """The three operators. Each class is a request that renders the documents for its operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

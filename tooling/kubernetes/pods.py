@@ -1,7 +1,5 @@
 """The parts that the pods of all operators share: the container, its limits, volumes and security context."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A job on Kubernetes: the options of `./inv manifest`, their checks, and the values that follow from them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The syntax of Kubernetes names, labels and quantities. Every error is a UsageError with one line."""
 
-from __future__ import annotations
-
 import re
 
 from tooling.basis.errors import UsageError

@@ -1,7 +1,5 @@
 """Security advisories for versions of packages. The data is in images/versions.toml."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which pin a command line selects: a row, a row with the default index's torch, or versions of the user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from packaging.utils import canonicalize_name

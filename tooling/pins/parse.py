@@ -4,8 +4,6 @@ A pin is one row: a Debian release, its Python and exact versions of packages. T
 are in the pin's lock (tooling.wheels.locks). tooling.pins.rules decides whether the packages fit together.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

@@ -3,8 +3,6 @@
 The tables are facts about published packages. The choices are in images/versions.toml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from packaging.version import Version

@@ -5,8 +5,6 @@ valid for the versions that were proved: a row whose versions change is `listed`
 contents of the images with which a demo passed on this machine.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """`./inv matrix`: the pins as a table or as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """`./inv dev check-matrix`: checks each row of the matrix against its rules and against pip's resolver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from invoke.exceptions import Exit

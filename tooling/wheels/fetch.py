@@ -4,8 +4,6 @@ When `fetch` returns, the folder .cache/wheels/<pin> holds exactly the wheels of
 the lock. Downloads go to a separate folder first, so that this folder never holds a partial file.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -5,8 +5,6 @@
 versions.toml is the input of a lock. A lock is the only input of a fetch and of an offline install.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Mirrors, proxies, certificates and find-links of the host apply. pip builds nothing from source.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

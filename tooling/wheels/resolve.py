@@ -3,8 +3,6 @@
 pip downloads metadata only, if an index provides it.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ that returns the values of markers. MARKERS is a JSON object with the value of e
 Run this file with python -P, because its folder has a module named pip.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

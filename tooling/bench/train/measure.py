@@ -1,7 +1,5 @@
 """One run of a recipe or of the ceiling in a container, and the data that it mounts."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

@@ -1,7 +1,5 @@
 """The recipes: the command with which each starts the same script, and its image. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

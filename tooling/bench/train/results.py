@@ -1,7 +1,5 @@
 """The results of all runs: the document with rows, ratios and shares of the ceiling, and its tables. Pure."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

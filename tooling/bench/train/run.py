@@ -1,7 +1,5 @@
 """`./inv bench train`: measures each job under each recipe, in turn."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The faults: how each is injected into a running cluster, and the message that must name its cause."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

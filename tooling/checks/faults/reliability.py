@@ -1,7 +1,5 @@
 """`./inv dev faults`: injects every fault into real training under both launchers, and resumes."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

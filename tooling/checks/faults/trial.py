@@ -1,7 +1,5 @@
 """One fault on one cluster: the output of ./inv up, the time until its end, and its leftovers."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
