@@ -102,7 +102,9 @@ def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
 
 def wait(names: list[str]) -> None:
     """Until the containers have ended, all of them well."""
-    waited = subprocess.run(["docker", "wait", *names], check=True, capture_output=True, text=True, timeout=150)
+    waited = subprocess.run(
+        ["docker", "wait", *names], check=True, capture_output=True, text=True, timeout=containers.TIMEOUT_SECONDS
+    )
     logs = "\n".join(f"{name}: {log(name)}" for name in names)
     assert waited.stdout.split() == ["0"] * len(names), logs
 
