@@ -21,7 +21,7 @@ from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.cluster import compose
-from tooling.hosts import keys
+from tooling.cluster.keys import pair
 from tooling.image import base
 from tooling.pins import parse
 
@@ -93,7 +93,7 @@ class Machines:
         self.hosts: dict[str, Host] = {}
         self.jobs: set[str] = set()  # launched from here
         (self.home / ".ssh").mkdir(parents=True)
-        private, self._public = keys.pair()
+        private, self._public = pair()
         key = self.home / ".ssh" / "id_ed25519"
         key.touch(mode=0o600)
         key.write_text(private)
@@ -109,7 +109,7 @@ class Machines:
         container = containers.unique_name()
         folder = self.folder / container
         folder.mkdir()
-        private, public = keys.pair()
+        private, public = pair()
         for file, text in {
             "host_key": private,
             "authorized_keys": f"{self._public}\n",
@@ -156,7 +156,7 @@ class Machines:
         text = "".join(entries) + f"Host *\n  User {USER}\n  ConnectTimeout 5\n"
         (self.home / ".ssh" / "config").write_text(text)
         known = [
-            f"[{one.address}]:{one.port} {keys.pair()[1] if one.name in changed else one.key}\n"
+            f"[{one.address}]:{one.port} {pair()[1] if one.name in changed else one.key}\n"
             for one in self.hosts.values()
         ]
         (self.home / ".ssh" / "known_hosts").write_text("".join(known))

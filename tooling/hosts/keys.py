@@ -7,10 +7,7 @@ import io
 import tarfile
 from collections.abc import Mapping, Sequence
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-
-from tooling.cluster.keys import USERS
+from tooling.cluster.keys import USERS, pair
 from tooling.hosts.job import Job, Place
 
 
@@ -28,14 +25,6 @@ def make(job: Job, places: Sequence[Place]) -> list[bytes]:
             files |= {"id_ed25519": private, "known_hosts": known}
         archives.append(_archive(place, files))
     return archives
-
-
-def pair() -> tuple[str, str]:
-    """A private and a public ed25519 key in OpenSSH's format."""
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return private.decode("ascii"), public.decode("ascii")
 
 
 def _archive(place: Place, files: Mapping[str, str]) -> bytes:

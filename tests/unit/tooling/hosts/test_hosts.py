@@ -11,7 +11,8 @@ import pytest
 from entrypoints.launch.mpi.hostfile import Host
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
-from tooling.hosts import facts, hostfile, keys, remote
+from tooling.cluster.keys import pair
+from tooling.hosts import facts, hostfile, remote
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import forwarded_values
 from tooling.pins import parse
@@ -179,7 +180,7 @@ def test_a_route_has_the_interface_and_the_source_address() -> None:
 
 
 def test_lines_of_known_hosts_that_cannot_be_parsed_are_ignored() -> None:
-    first, second = (keys.pair()[1] for _ in range(2))
+    first, second = (pair()[1] for _ in range(2))
     text = f"# c\n\nalpha {first}\n[beta]:22 {second}\n@cert-authority *.x {first}\nalpha ssh-ed25519 no!!\nx\n"
     assert [entry.hostnames for entry in remote.known_keys(text)] == [["alpha"], ["[beta]:22"]]
     revoked = remote.known_keys(f"{text}@revoked * {first}\n")
