@@ -8,8 +8,9 @@ import torch.distributed as dist
 
 from entrypoints.bench import transfers
 from entrypoints.bench.cases import BLOCK_SECONDS
-from entrypoints.bench.measure import gather, slowest
+from entrypoints.bench.measure import slowest
 from entrypoints.bench.report import MEMORY_COPY, SMALLEST_SHARE, TCP_BOTH_WAYS, TCP_ONE_WAY
+from entrypoints.group.create import gather
 from entrypoints.machine import network
 from entrypoints.placement.detect import DistributedEnvironment
 

@@ -15,11 +15,11 @@ import torch.distributed as dist
 from entrypoints.bench import report
 from entrypoints.bench.cases import Case
 from entrypoints.bench.ceilings import Ceilings
-from entrypoints.bench.measure import Timing, gather, make_call, measure
+from entrypoints.bench.measure import Timing, make_call, measure
 from entrypoints.bench.output import facts, print_progress, publish
 from entrypoints.group.backends import BACKENDS
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import JOIN_SECONDS
+from entrypoints.group.create import JOIN_SECONDS, gather
 from entrypoints.placement.detect import DistributedEnvironment
 
 

@@ -6,13 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Callable
+from typing import Callable
 
 import torch
 import torch.distributed as dist
 
 from entrypoints.bench.cases import Case, Repetitions, complete_elements, longest, quartiles, repetitions
 from entrypoints.cli.errors import UsageError
+from entrypoints.group.create import gather
 
 _FIRST_CALLS = 3
 # torch 2.13 renamed these two functions and warns about the old names. Earlier versions have only the old names.
@@ -101,13 +102,6 @@ def measure(call: Call, groups: Mapping[str, dist.ProcessGroup], row_seconds: fl
         low, middle, high = quartiles(longest(gather(times[backend])))
         result[backend] = Timing(low, middle, high, plan.calls[backend], plan.blocks)
     return result
-
-
-def gather(value: Any) -> list[Any]:
-    """Every rank's value, by rank. A collective."""
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def slowest(seconds: float) -> float:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from entrypoints.bench.measure import gather
+from entrypoints.group.create import gather
 from entrypoints.machine.cgroups import throttled_seconds
 
 LAYERS = 6

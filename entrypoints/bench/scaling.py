@@ -16,7 +16,6 @@ from typing import Any
 import torch.distributed as dist
 
 from entrypoints.bench.cases import StepTime, powers_of_two
-from entrypoints.bench.measure import gather
 from entrypoints.bench.output import facts, print_progress, publish
 from entrypoints.bench.phases import (
     BUCKETS,
@@ -31,7 +30,7 @@ from entrypoints.bench.phases import (
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.backends import BACKENDS
 from entrypoints.group.banner import Announce
-from entrypoints.group.create import JOIN_SECONDS
+from entrypoints.group.create import JOIN_SECONDS, gather
 from entrypoints.placement.detect import DistributedEnvironment
 
 # The longest block: long compared with a period of a CPU quota.

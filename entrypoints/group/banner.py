@@ -112,11 +112,11 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
     """
     import torch.distributed as dist
 
+    from entrypoints.group.create import gather
+
     backend = dist.get_backend()
     own = report(environment, preloads, bf16, backend, os.environ)
-    reports: list[RankReport] = [own] * environment.world_size
-    if environment.world_size > 1:
-        dist.all_gather_object(reports, own)
+    reports: list[RankReport] = gather(own)
     if environment.rank == 0 and not quiet:
         text = lines(reports, backend, environment, packages.versions(PACKAGES))
         print("\n".join(text), file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -62,17 +63,22 @@ def initialize(
         dist.destroy_process_group()
 
 
+def gather(value: Any) -> list[Any]:
+    """The values of all ranks, in the order of the ranks. A collective, except without a process group."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 def agree(error: str | None) -> None:
     """A collective: return if no rank has an error, otherwise end all ranks with exit code 2.
 
     Every rank passes its own one-line message or None. Rank 0 prints each distinct message once, with the ranks
     that reported it unless all did.
     """
-    if not dist.is_initialized():
-        gathered = [error]
-    else:
-        gathered = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, error)
+    gathered = gather(error)
     if not any(gathered):
         return
     if not dist.is_initialized() or dist.get_rank() == 0:

@@ -11,7 +11,7 @@ import psutil
 import torch.distributed as dist
 
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.group.create import agreement
+from entrypoints.group.create import agreement, gather
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
@@ -53,7 +53,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     ended = time.time()
     metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
 
-    tokens = sum(replicas.gather(trainer.tokens), Count())
+    tokens = sum(gather(trainer.tokens), Count())
     reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
     difference = replicas.difference(reports)
     if environment.rank == 0 and difference is not None:

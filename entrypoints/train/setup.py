@@ -15,7 +15,7 @@ import torch
 from transformers import Trainer, get_scheduler, set_seed
 
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.group.create import agreement
+from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
 from entrypoints.train.data import splits
 from entrypoints.train.data.types import Rows, TrainerInputs
@@ -23,7 +23,7 @@ from entrypoints.train.flags import training_arguments
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
 from entrypoints.train.loop import console
 from entrypoints.train.model import adapters, ipex, pretrained
-from entrypoints.train.output import checkpoints, folder, hub, replicas
+from entrypoints.train.output import checkpoints, folder, hub
 from entrypoints.train.tasks import registry
 
 if TYPE_CHECKING:
@@ -58,17 +58,17 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         arguments = training_arguments.create(parsed)
     if arguments.bf16:
-        warning = console.bf16_warning(replicas.gather(cpus.bf16_of(os.environ)))
+        warning = console.bf16_warning(gather(cpus.bf16_of(os.environ)))
         if warning is not None:
             console.note(warning, rank, kind="warning")
 
     output = Path(arguments.output_dir)
     # On each node, torchrun's agent gives the job another name.
-    job_names = replicas.gather(folder.job_name(os.environ, parsed.flags))
+    job_names = gather(folder.job_name(os.environ, parsed.flags))
     resume, overwrite = arguments.resume_from_checkpoint, task.overwrite_output_dir
     with agreement():
         choice = folder.choose_start(output, resume, overwrite, job_names) if rank == 0 else None
-    start: folder.Start = replicas.gather(choice)[0]
+    start: folder.Start = gather(choice)[0]
 
     with agreement():
         if start.checkpoint is not None:
@@ -76,7 +76,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         pretrained.check_folder(str(task.model_name_or_path))
         adapters.check(task)
         rows = registry.read_rows(task, splits.load(task, arguments.do_train, arguments.do_eval))
-    fingerprints = replicas.gather(rows.fingerprint())
+    fingerprints = gather(rows.fingerprint())
     with agreement():
         _refuse_different_data(fingerprints, rank)
 

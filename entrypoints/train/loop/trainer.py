@@ -17,7 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.group.create import agreement
+from entrypoints.group.create import agreement, gather
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
@@ -188,7 +188,7 @@ class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on t
             checkpoints.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
         # After the rename. Ranks that do not share the folder do not find the best checkpoint under its final
         # name.
-        self.state.best_model_checkpoint = replicas.gather(self.state.best_model_checkpoint)[0]
+        self.state.best_model_checkpoint = gather(self.state.best_model_checkpoint)[0]
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(output / name))
 

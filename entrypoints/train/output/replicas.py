@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import resource
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from entrypoints.group.create import gather
 from entrypoints.train.model.sharding import full_tensor
 
 
@@ -21,15 +21,6 @@ class Replica:
     node_rank: int
     weights_sha256: str | None
     peak_memory_bytes: int
-
-
-def gather(value: Any) -> list[Any]:
-    """The values of all ranks, in the order of the ranks. A collective, except without a process group."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def copy_from_rank_0(model: torch.nn.Module) -> None:

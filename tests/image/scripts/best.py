@@ -22,6 +22,7 @@ from transformers import (
     set_seed,
 )
 
+from entrypoints.group.create import gather
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import sharding
 from entrypoints.train.output import replicas
@@ -34,7 +35,7 @@ SCORES = (1, 3, 2, 0, 2)  # of the evaluations after each step
 def case(
     name: str, shared: bool = True, adapter: bool = False, patience: int = 0, sharded: bool = False, **options: Any
 ) -> None:
-    folders = replicas.gather(tempfile.mkdtemp())
+    folders = gather(tempfile.mkdtemp())
     output = Path(folders[0] if shared else folders[RANK])
     scores = iter(SCORES)
     arguments = TrainingArguments(
@@ -82,7 +83,7 @@ def case(
         file = "adapter_model.safetensors" if adapter else "model.safetensors"
         expected, found = load_file(best / file), load_file(output / file)
         written = "best" if all(found[key].equal(expected[key]) for key in expected) else "others"
-    hashes = set(replicas.gather(replicas.weights_sha256(model)))
+    hashes = set(gather(replicas.weights_sha256(model)))
     if RANK == 0:
         there = ",".join(sorted(path.name.rpartition("-")[2] for path in output.glob("checkpoint-*")))
         drifted = "drifted" if len(hashes) > 1 else "alike"

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
+from entrypoints.group.create import gather
 from entrypoints.train.loop import ddp, word_rows
 from entrypoints.train.loop.trainer import CpuTrainer
-from entrypoints.train.output import replicas
 
 RANK = dist.get_rank()
 STEPS = 4
@@ -142,7 +142,7 @@ def rows(
     plain = train(kind, words, length, micro_batches, "torch")
     pairs = zip(found.parameters(), plain.parameters(), strict=True)
     difference = max(float((one - other).detach().abs().max()) for one, other in pairs)
-    difference = max(replicas.gather(difference))
+    difference = max(gather(difference))
     if RANK == 0:
         whole = sum(parameter.numel() for parameter in found.parameters())
         sys.stdout.write(f"{name} {whole} {sent} {difference!r}\n")
