@@ -2,7 +2,7 @@
 
 node-a                # one host per line
 node-b:2              # slots
-node-c slots=2 max-slots=4   # slots, too; other options are ignored
+node-c slots=2 max-slots=4   # slots, too; other name=value options are ignored
 """
 
 from __future__ import annotations
