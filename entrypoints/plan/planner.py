@@ -62,7 +62,7 @@ class RankPlan:
 
 
 def plan(
-    environment: DistributedEnvironment,
+    placement: DistributedEnvironment,
     topology: Topology,
     user_environ: Mapping[str, str],
     preloads: Preloads,
@@ -77,21 +77,21 @@ def plan(
             f"this CPU is {topology.machine}, expected {SUPPORTED_MACHINE}: use an x86-64 machine; the images, "
             "wheels and preloads are built for it, and training under emulation takes many times longer"
         )
-    notes = Notes(warnings=[*detect.warnings(environment, user_environ), *topology.warnings])
-    share = share_of(environment, topology, notes)
-    own_threads = users_threads(environment, user_environ, notes)
+    notes = Notes(warnings=[*detect.warnings(placement, user_environ), *topology.warnings])
+    share = share_of(placement, topology, notes)
+    own_threads = users_threads(placement, user_environ, notes)
     fixed = int(own_threads.split(",")[0]) if own_threads else None
-    workers = ccl.worker_cores(environment, share, backend, fixed, user_environ, notes)
+    workers = ccl.worker_cores(placement, share, backend, fixed, user_environ, notes)
     computing = tuple(core for core in share.cores if not set(workers) & set(core.cpus)) or tuple(share.cores)
     threads = fixed or min(share.most_threads, len(computing))
     explain_threads(own_threads, threads, share, len(share.cores) - len(computing), notes)
     cpus = tuple(sorted(cpu for core in computing for cpu in core.cpus))
     memory_policy = _memory_policy(share, topology, notes)
 
-    chosen = detect.variables(environment)
+    chosen = detect.variables(placement)
     chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
     chosen.update(openmp_variables(share, computing, threads, user_environ, preloads, notes))
-    chosen.update(ccl.worker_variables(environment, backend, workers, user_environ))
+    chosen.update(ccl.worker_variables(placement, backend, workers, user_environ))
     loaders = _dataloader_workers(share, len(cpus), threads, user_environ, notes)
     chosen[contract.DATALOADER_WORKERS] = str(loaders)
     if "TORCH_CPP_LOG_LEVEL" not in user_environ:
@@ -103,7 +103,7 @@ def plan(
         chosen["LD_PRELOAD"] = compose(user_environ.get("LD_PRELOAD", ""), preloads.paths)
     bf16 = "emulated, oneDNN has no bf16 instructions to use" if topology.bf16 == EMULATED else topology.bf16
     return RankPlan(
-        placement=environment,
+        placement=placement,
         cores=cpus,
         nodes=tuple(sorted({core.node for core in computing})),
         omp_num_threads=threads,

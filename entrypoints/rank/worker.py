@@ -54,7 +54,10 @@ def prepare(command: str, argv: list[str]) -> Job:
 
 
 def work(command: str, argv: list[str], environment: DistributedEnvironment, preloaded: list[str]) -> int:
-    """Run one rank to its end. Returns the exit code; raises what the job raises. `preloaded`: see `start`."""
+    """Run one rank to its end. Returns the exit code; raises what the job raises.
+
+    `preloaded`: the paths that the plan added to LD_PRELOAD.
+    """
     job: Job | None = None
     problem: UsageError | None = None
     try:
@@ -64,8 +67,9 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         job, problem = None, error
     if environment.world_size == 1 and problem:
         raise problem
+    # A rank with an error joins the other ranks' group too, so that rank 0 can print the error.
     backend, timeout = (
-        (job.backend, job.timeout_seconds) if job else (_others_backend(command, argv), _USAGE_SECONDS)
+        (job.backend, job.timeout_seconds) if job else (_backend_of_other_ranks(command, argv), _USAGE_SECONDS)
     )
     with initialize(environment, backend, timeout):
         # Nodes may see different files: rank 0 prints the errors of all ranks, and all ranks exit together.
@@ -83,7 +87,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         return job.run(environment, partial(banner.show, environment, preloaded, bf16))
 
 
-def _others_backend(command: str, argv: list[str]) -> str:
+def _backend_of_other_ranks(command: str, argv: list[str]) -> str:
     """The backend of the ranks without an error: this rank joins their group to report its own error."""
     try:
         return check_backend(start.named_backend([command, *argv]) or default_backend())

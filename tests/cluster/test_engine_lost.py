@@ -35,7 +35,7 @@ try:
     output = run.writable_folder(folder / "output")
     mounts = (Mount(folder / "bin", "/usr/local/bin"), Mount(output, "/output", read_only=False))
     spec = ClusterSpec("lost", image, 2, 1, ("train",), mounts=mounts)
-    outcome = up.run_again(lambda again: run.run(again, docker, say), spec, restarts)
+    outcome = up.run_with_restarts(lambda again: run.run(again, docker, say), spec, restarts)
     sys.exit(outcome.exit_code)
 except Exit as error:
     say(str(error.message))

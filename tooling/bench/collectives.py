@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 
+from entrypoints import contract
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
@@ -91,7 +92,7 @@ def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
     measured = replace(
         spec,
         command=(*spec.command, f"--output=/output/{result.name}"),
-        mounts=(Mount(shared, "/output", read_only=False),),
+        mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
         offline=True,
     )
     outcome = run.run(measured, docker, say, shown=sys.stderr.buffer)

@@ -64,8 +64,8 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         command=train_command(BATCH_SIZE // world_size, backend, train.name, test.name),
         mounts=(
             Mount(model, "/model"),
-            Mount(FOLDER / "data", "/data"),
-            Mount(run.writable_folder(output), "/output", read_only=False),
+            Mount(FOLDER / "data", contract.DATA),
+            Mount(run.writable_folder(output), contract.OUTPUT, read_only=False),
         ),
         environment={contract.IMAGE: image.id},
         offline=True,

@@ -50,26 +50,26 @@ def up(request: Request) -> None:
     environment = variables(request.env)
     check_set([key for key, value in environment.items() if value is None], os.environ)
     folder = Path(request.output) if request.output else run.folder_of(name) / "output"
-    mounts = [Mount(Path(request.data).resolve(), "/data")] if request.data else []
-    output = Mount(run.writable_folder(folder), "/output", read_only=False)
+    mounts = [Mount(Path(request.data).resolve(), contract.DATA)] if request.data else []
+    output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
-    docker = api.ensure(say)
-    image = request.choice.ensure_image(docker, say)
+    engine = api.ensure(say)
+    image = request.choice.ensure_image(engine, say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
-        run.start(spec, docker, say)
+        run.start(spec, engine, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
         return
-    outcome = run_again(lambda attempt: run.run(attempt, docker, say), spec, request.max_restarts)
+    outcome = run_with_restarts(lambda attempt: run.run(attempt, engine, say), spec, request.max_restarts)
     say(f"output folder: {folder}")
     if outcome.exit_code != 0:
         raise Exit(code=outcome.exit_code)
 
 
-def run_again(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
-    """Run a cluster. After a failure, run it again, so that the job resumes from its last checkpoint.
+def run_with_restarts(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
+    """Run a cluster, and restart it after a failure: the job then resumes from its last checkpoint.
 
-    Bad usage, which would fail again, and ./inv down are not followed by a restart.
+    Exit code 2 (the same command fails again) and ./inv down are not followed by a restart.
     """
     spec = replace(spec, environment={contract.JOB: f"up/{uuid.uuid4().hex}", **spec.environment})
     outcome = run_once(spec)

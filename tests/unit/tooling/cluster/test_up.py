@@ -42,13 +42,13 @@ def test_a_cluster_restarts_after_a_failure_that_a_restart_can_fix(
         started.append(cluster)
         return ends[len(started) - 1]
 
-    assert up.run_again(run, spec(), max_restarts) is ends[runs - 1]
+    assert up.run_with_restarts(run, spec(), max_restarts) is ends[runs - 1]
     assert [cluster.restarted for cluster in started] == [False, *[True] * (runs - 1)]
     # The trainer resumes only in a folder that has the name of its job.
     names = {cluster.environment[contract.JOB] for cluster in started}
     assert len(names) == 1
     ends += [Outcome(0)] * len(started)
-    up.run_again(run, spec(), 0)
+    up.run_with_restarts(run, spec(), 0)
     assert started[-1].environment[contract.JOB] not in names
 
 
