@@ -124,8 +124,9 @@ def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytes
 
 
 @pytest.fixture
-def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every image is up to date."""
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every image is up to date, and no other build holds the lock."""
+    monkeypatch.setattr(build, "CACHE", tmp_path)
     monkeypatch.setattr(api, "ensure", lambda _: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(recipe, "inputs_sha256", lambda *_: "sum")
