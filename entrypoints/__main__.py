@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from entrypoints import contract
@@ -80,6 +81,7 @@ def main(argv: list[str]) -> int:
 def _exec(command: str, argv: list[str]) -> int:
     """Replace this process by `command`. Returns 127 or 126, as a shell does, if that fails."""
     sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the command would inherit that
     try:
         os.execvp(command, argv)  # noqa: S606 - no shell is the point
     except FileNotFoundError:
@@ -94,4 +96,10 @@ def _exec(command: str, argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()  # here, because a closed pipe cannot be caught when the interpreter exits
+    except BrokenPipeError:  # `entrypoint plan | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)

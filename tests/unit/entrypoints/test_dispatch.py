@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_the_command_replaces_the_process() -> None:
     )
     printed, _ = process.communicate(timeout=60)
     assert int(printed) == process.pid
+
+
+def test_the_command_does_not_inherit_that_python_ignores_sigpipe() -> None:
+    ignored = entrypoint("grep", "SigIgn", "/proc/self/status").stdout.split()[1]
+    assert not int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
+
+
+def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        argv = [sys.executable, "-m", "entrypoints", "plan"]
+        done = subprocess.run(argv, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_a_missing_command_is_127_and_one_line() -> None:
