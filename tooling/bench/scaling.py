@@ -12,13 +12,15 @@ from tooling.bench import collectives, output, plots, scaling_report
 from tooling.bench.output import OutputOption
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
 from tooling.engine import api
-from tooling.forecast import published, step
 from tooling.forecast.request import node_counts
 from tooling.image import build
 from tooling.image.choice import PinOption
 from tooling.pins import parse
 
 CLUSTER = "scaling"
+# The predicted ratio of communication to computing of QQP on two nodes, the longest job of the guides
+# (tests/unit/tooling/forecast/test_published.py).
+GUIDES_RATIO = 0.1196
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def run(options: Options, say: Say) -> None:
     quota = each if options.cores or limited(available, most) else None
     command = (
         *("bench", "scaling", f"--nodes={','.join(map(str, options.counts))}"),
-        f"--ratio={options.ratio or guides_ratio():.4f}",
+        f"--ratio={options.ratio or GUIDES_RATIO:.4f}",
         f"--seconds={options.seconds:g}",
         *([f"--backends={','.join(options.backend)}"] if options.backend else []),
     )
@@ -102,10 +104,3 @@ def cores_of_each(cores: int, nodes: int) -> float:
 def limited(cores: int, nodes: int) -> bool:
     """Whether equal parts need a quota: nodes share cores, or the cores cannot be divided by the nodes."""
     return cores < nodes or cores % nodes > 0
-
-
-def guides_ratio() -> float:
-    """The predicted ratio of communication to computing in the longest published job, on two nodes."""
-    longest = next(job for job in published.JOBS if job.name.startswith("QQP"))
-    predicted = step.predict(longest.job(), 2, longest.inputs()).step
-    return predicted.communication / predicted.computing
