@@ -16,9 +16,8 @@ from rich.table import Table
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
-from tooling.engine import api, docker
-from tooling.image import build
-from tooling.pins import parse
+from tooling.engine import docker
+from tooling.image.choice import Choice
 
 BACKENDS = ("ccl", "gloo")
 CHECKS = ROOT / "bindings" / "tests"
@@ -130,9 +129,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
     """
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
-    pin = parse.load().pin(pin_name)
-    api.ensure(say)
-    image = build.build(pin, say)
+    _, image = Choice(pin_name).ensure(say)
     say(f"running torch's suite with {ranks} ranks and {' and '.join(BACKENDS)}: this takes some minutes")
     comparison = compare(image.tag, ranks, only, say)
     document = json.dumps(asdict(comparison), indent=1)

@@ -16,7 +16,7 @@ from invoke.exceptions import Exit
 from tooling.basis import files
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import Say
-from tooling.engine import api, docker
+from tooling.engine import docker
 from tooling.image.choice import Choice
 from tooling.wheels import pip
 
@@ -56,7 +56,7 @@ class Outcome:
 
 def run(choice: Choice, say: Say) -> None:
     """Run the tests in the chosen image and print pytest's output. Raises Exit with pytest's exit code."""
-    image = choice.ensure_image(api.ensure(say), say)
+    _, image = choice.ensure(say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
     say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")

@@ -12,9 +12,7 @@ from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import say
-from tooling.engine import api
-from tooling.image import build
-from tooling.pins import parse
+from tooling.image.choice import Choice
 
 CHECKS = (
     ("ruff", "check", "--quiet", "."),
@@ -43,8 +41,7 @@ def run(part: str | None = None) -> None:
             say("$ " + " ".join(check))
             _call("-m", *check)
     if part != "unit" and not (file and file.startswith("tests/unit/")):
-        api.ensure(say)
-        build.build(parse.load().pin(), say)
+        Choice().ensure(say)
     if file:
         _pytest(file)
         return

@@ -15,7 +15,6 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.cluster import demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount, check_launcher_and_memory
-from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
@@ -50,8 +49,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     check_launcher_and_memory(launcher, memory=None)  # before the image is built
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
-    docker = api.ensure(say)
-    image = choice.ensure_image(docker, say)
+    docker, image = choice.ensure(say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")
     output = FOLDER / "output"

@@ -16,7 +16,6 @@ from tooling.basis.say import say
 from tooling.cluster import compose, nodes, run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.run import Outcome
-from tooling.engine import api
 from tooling.image.choice import Choice
 
 
@@ -53,8 +52,7 @@ def up(request: Request) -> None:
     mounts = [Mount(Path(request.data).resolve(), contract.DATA)] if request.data else []
     output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
-    engine = api.ensure(say)
-    image = request.choice.ensure_image(engine, say)
+    engine, image = request.choice.ensure(say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         run.start(spec, engine, say)

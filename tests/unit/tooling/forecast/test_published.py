@@ -87,8 +87,8 @@ QQP = Published(
 )
 # r7iz.metal-16xl: 32 cores, and 25 Gbit/s according to AWS. Two ranks per node with two worker cores each
 # (CCL_WORKER_COUNT, auto) leave 28 cores. The text mentions 24 cores for computing, the command sets 24 threads
-# for each rank. 384 tokens and a stride of 128, the defaults of run_qa.py, make 88,524 windows of 87,599 questions.
-# The guide extrapolated the 26 minutes on one node, with 32 threads, from a run of one minute.
+# for each rank. 384 tokens and a stride of 128, the defaults of run_qa.py, make 88,524 windows of 87,599
+# questions. The guide extrapolated the 26 minutes on one node, with 32 threads, from a run of one minute.
 SQUAD = Published(
     name="SQuAD, Sapphire Rapids",
     model="distilbert-base-uncased",
