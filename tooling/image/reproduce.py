@@ -41,7 +41,7 @@ def run(pin: Pin, as_json: bool, say: Say) -> None:
     try:
         for tag in tags:
             started = time.monotonic()
-            build.build_uncached(pin, tag, say)
+            build.rebuild(pin, tag, "--no-cache", say)
             say(f"{tag}: built in {time.monotonic() - started:.0f} s")
         show(tags, as_json)
         problem = difference(*tags)
