@@ -13,7 +13,7 @@ from tooling.basis.say import say
 from tooling.cluster.follow import lines
 from tooling.hosts import commands, record
 from tooling.hosts.record import Record
-from tooling.hosts.remote import Remote, RemoteError, connect, each
+from tooling.hosts.remote import Remote, connect, each
 
 
 def logs(job: Record, follow: bool) -> None:
@@ -57,9 +57,7 @@ def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
     by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
 
     def remove(remote: Remote) -> None:
-        done = remote.run(commands.remove(by_host[remote.name]))
-        if done.code != 0:
-            raise RemoteError(f"its container cannot be removed: {done.last}")
+        remote.check(commands.remove(by_host[remote.name]), "its container cannot be removed")
 
     first = remotes[:1] if job.launcher == "mpirun" else []
     for part in (first, remotes[len(first) :]):

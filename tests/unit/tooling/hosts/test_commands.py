@@ -14,7 +14,7 @@ import pytest
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
-from tooling.cli import jobs
+from tooling.cli import tasks_clusters
 from tooling.cluster import run as cluster
 from tooling.hosts import commands, keys, record
 from tooling.hosts.job import Place, placeholder
@@ -96,23 +96,23 @@ def test_a_name_means_the_running_job_else_the_latest_record(
 ) -> None:
     monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
-    assert jobs.find("one") is None
+    assert tasks_clusters.find("one") is None
     left = record.of(job(), detached=True)
     record.write(left)
-    assert jobs.find("one") == jobs.find(None) == left == record.read("one")
+    assert tasks_clusters.find("one") == tasks_clusters.find(None) == left == record.read("one")
     ended = replace(left, exit_code=0)
     record.write(ended)
-    assert jobs.find("one") == ended
-    assert jobs.find(None) is None
+    assert tasks_clusters.find("one") == ended
+    assert tasks_clusters.find(None) is None
     log = cluster.folder_of("one") / "log.txt"
     log.parent.mkdir(parents=True)
     log.touch()
     os.utime(log, (2**31, 2**31))
-    assert jobs.find("one") is None
+    assert tasks_clusters.find("one") is None
     record.write(replace(left, detached=False))  # its ./inv launch was killed
-    assert jobs.find(None) is None
+    assert tasks_clusters.find(None) is None
     with locked(record.lock_of("one"), waiting=None):
-        assert jobs.find(None) == replace(left, detached=False)
+        assert tasks_clusters.find(None) == replace(left, detached=False)
 
 
 class _EndedHost:
