@@ -1,6 +1,5 @@
 """The three operators. Each class is a request that renders the documents for its operator."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -177,4 +176,3 @@ def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document
 
 
 Job = PyTorchJob | TrainJob | MPIJob
-OPERATORS: Mapping[str, type[Job]] = {"pytorchjob": PyTorchJob, "trainjob": TrainJob, "mpijob": MPIJob}
