@@ -14,7 +14,7 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster import compose, nodes, run
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.run import Outcome
 from tooling.image.choice import Choice
 
@@ -29,10 +29,7 @@ class Request:
     output: Annotated[
         str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
-    env: Annotated[
-        tuple[str, ...],
-        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
-    ] = ()
+    env: EnvOption = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
     max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
 

@@ -11,8 +11,7 @@ from entrypoints.launch.mpi import hostfile
 from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
-from tooling.cluster import up
-from tooling.cluster.compose import check_launcher_and_memory, check_name
+from tooling.cluster import compose, up
 from tooling.image.choice import Choice
 
 # A job uses this many ports, starting at --port: the rendezvous, then hydra and libfabric, and last sshd.
@@ -33,9 +32,7 @@ class Job:
     ranks_per_node: Annotated[
         int | None, "training processes on each host; default: the slots in the file, else 1"
     ] = None
-    launcher: Annotated[
-        str, "the program that starts the ranks: torchrun, or Intel MPI's mpirun over ssh between the containers"
-    ] = "torchrun"
+    launcher: compose.LauncherOption = "torchrun"
     name: Annotated[
         str, "the job's name; jobs with different names and different --port can run at the same time"
     ] = "job"
@@ -52,11 +49,8 @@ class Job:
     hub: Annotated[
         str | None, "a folder on every host for downloads from the Hugging Face hub, mounted at /hub (HF_HOME)"
     ] = None
-    env: Annotated[
-        tuple[str, ...],
-        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
-    ] = ()
-    memory: Annotated[str | None, "memory limit of each container, for example 64g; default: none"] = None
+    env: compose.EnvOption = ()
+    memory: compose.MemoryOption = None
     port: Annotated[int, "where the ranks meet; the job also uses the next 499 ports"] = contract.MASTER_PORT
 
     nodes: tuple[Host, ...] = field(init=False)
@@ -67,8 +61,8 @@ class Job:
     def __post_init__(self) -> None:
         if not self.hosts:
             raise UsageError("launch needs --hosts: a file with a host's name on each line")
-        check_name(self.name)
-        check_launcher_and_memory(self.launcher, self.memory)
+        compose.check_name(self.name)
+        compose.check_launcher_and_memory(self.launcher, self.memory)
         if not self.command:
             raise UsageError(
                 "no command: write it after --, for example ./inv launch --hosts hosts -- train --help"
