@@ -52,11 +52,6 @@ def environment(request: Request) -> dict[str, Any]:
     return {**plain, **secret}
 
 
-def variables(environment: dict[str, Any]) -> list[Document]:
-    """The variables as the list in a container."""
-    return [{"name": name, **value} for name, value in environment.items()]
-
-
 def container(request: Request, name: str, args: Sequence[str]) -> Document:
     """A container that runs the image's entrypoint with `args`. Only its volumes are writable."""
     return {
@@ -64,7 +59,7 @@ def container(request: Request, name: str, args: Sequence[str]) -> Document:
         "image": request.reference,
         "imagePullPolicy": "IfNotPresent",
         **({"args": [escape(argument) for argument in args]} if args else {}),
-        "env": variables(environment(request)),
+        "env": [{"name": name, **value} for name, value in environment(request).items()],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
