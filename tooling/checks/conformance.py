@@ -139,6 +139,9 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
         print(document)
     else:
         show(comparison, result)
+    if resolved := comparison.resolved():
+        names = ", ".join(resolved)
+        say(f"these documented tests no longer differ: {names}: remove them from DIFFERENCES and from docs/ccl.md")
     undocumented = [row.test for row in comparison.undocumented()]
     if undocumented:
         raise Exit(

@@ -1,8 +1,8 @@
 """Commands of the docker client that several rooms use: for one container and for one image."""
 
 import json
-import os
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -27,7 +27,7 @@ def run(
 
     Raises subprocess.TimeoutExpired after `limit_seconds`.
     """
-    name = f"{PREFIX}{os.getpid()}"
+    name = f"{PREFIX}{uuid.uuid4().hex}"
     argv = ["docker", "run", "--rm", "--name", name, _LABEL, "--shm-size=1g", *docker_arguments, image, *command]
     try:
         return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
@@ -127,7 +128,7 @@ def _routes(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list
     failures: list[str] = []
     for address in facts.candidates(first, resolved):
         try:
-            routes = each(others, lambda pair, to=address: _route(pair[0], to, first.ssh_port), other_names)  # type: ignore[misc]
+            routes = each(remotes[1:], partial(_route, address=address, port=first.ssh_port), other_names)
         except UsageError as error:
             failures.append(str(error))
             continue

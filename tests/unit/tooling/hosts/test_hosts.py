@@ -101,10 +101,10 @@ def sound() -> Facts:
     return replace(facts.parse(FACTS), listening=frozenset({22}), image_id="sha256:1")
 
 
-def judged(index: int, change: dict[str, object], launcher: str = "torchrun") -> list[str]:
+def judged(index: int, change: dict[str, Any], launcher: str = "torchrun") -> list[str]:
     """The problems if one host differs from the others."""
     some = [sound(), sound(), sound()]
-    some[index] = replace(some[index], **change)  # type: ignore[arg-type]
+    some[index] = replace(some[index], **change)
     return facts.problems(job(launcher=launcher), range(3), some)
 
 
