@@ -127,17 +127,15 @@ def take_shared_tag(pin: Pin) -> None:
 
     The image that had the shared tag before keeps the tag of its checkout.
     """
-    argv = ["docker", "tag", pin.image, pin.shared_tag]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    result = docker.call("tag", pin.image, pin.shared_tag)
     if result.returncode != 0:
         raise UsageError(f"{pin.image} cannot be tagged {pin.shared_tag}: {' '.join(result.stderr.split())}")
 
 
 def _remove_untagged(identifier: str) -> None:
     """Remove the image that the tag named before, unless another tag or a container still uses the image."""
-    argv = ["docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=true"]
-    dangling = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
-    if identifier in dangling:
+    dangling = docker.call("image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=true").stdout
+    if identifier in dangling.split():
         docker.remove_image(identifier)
 
 

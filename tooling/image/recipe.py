@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import IMAGES, ROOT
+from tooling.engine import docker
 from tooling.image.base import Base
 from tooling.pins import advisories
 from tooling.pins.pin import Pin
@@ -116,8 +117,7 @@ def build_argv(
 
 
 def _context() -> str:
-    argv = ["docker", "context", "show"]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "default"
+    return docker.call("context", "show").stdout.strip() or "default"
 
 
 def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tooling.basis.errors import UsageError
 from tooling.cluster.compose import LAUNCHER, LAUNCHERS, PROJECT_PREFIX
+from tooling.engine import docker
 
 # The node with the fault. Rank 0, which hosts the rendezvous and writes checkpoints, is on the other node.
 NODE = "node-1"
@@ -53,8 +54,7 @@ class Running:
 
     def run_in(self, service: str, script: str, *arguments: str) -> None:
         """Run a Python script in the container of a service. The fault may kill the script, too."""
-        argv = ["docker", "exec", self.container(service), "python", "-c", script, *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        done = docker.call("exec", self.container(service), "python", "-c", script, *arguments, limit_seconds=60)
         if done.returncode not in (0, 128 + signal.SIGKILL):
             raise UsageError(f"the fault could not be injected in {service}: {done.stderr.strip()}")
 
@@ -75,12 +75,6 @@ class Fault:
     options: tuple[str, ...] = ()
 
 
-def docker(*arguments: str) -> str:
-    """The output of a docker command that must succeed."""
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout
-
-
 def _same(text: str) -> Mapping[str, str]:
     return dict.fromkeys(LAUNCHERS, text)
 
@@ -93,7 +87,7 @@ def _kill_launcher(running: Running) -> None:
 
 
 def _disconnect(running: Running) -> None:
-    docker("network", "disconnect", f"{PROJECT_PREFIX}{running.name}_cluster", running.container(NODE))
+    docker.output("network", "disconnect", f"{PROJECT_PREFIX}{running.name}_cluster", running.container(NODE))
 
 
 FAULTS = {
@@ -114,13 +108,13 @@ FAULTS = {
         Fault(
             "node-killed",
             "a node's container is killed",
-            lambda running: docker("kill", running.container(NODE)),
+            lambda running: docker.output("kill", running.container(NODE)),
             _same("node-1 ended by signal 9"),
         ),
         Fault(
             "node-paused",
             "a node's container is paused",
-            lambda running: docker("pause", running.container(NODE)),
+            lambda running: docker.output("pause", running.container(NODE)),
             _same("node-1 is paused"),
         ),
         Fault("node-cut-off", "a node is cut off from the network", _disconnect, _same("node-1 is cut off")),
