@@ -1,4 +1,7 @@
-"""`./inv up`, `down` and `logs` for a local cluster."""
+"""The commands for local clusters: `./inv up`, `down`, `logs` and `status`.
+
+They parse options, choose a cluster and restart it after failures. tooling.cluster.run runs a cluster once.
+"""
 
 import os
 import subprocess
