@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import Say
 from tooling.engine import docker
 from tooling.image.choice import Choice
@@ -169,4 +169,4 @@ def show(comparison: Comparison, result: Path) -> None:
         if row.ccl != row.gloo:
             differences.add_row(row.test, row.ccl, row.gloo, row.known or row.reason)
     console.print(differences)
-    console.print(f"all tests: {result.relative_to(ROOT)}")
+    console.print(f"all tests: {shown(result)}")

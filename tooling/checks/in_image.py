@@ -14,7 +14,7 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling.basis import files
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import Say
 from tooling.engine import docker
 from tooling.image.choice import Choice
@@ -101,7 +101,7 @@ def install(say: Say) -> Path:
             return folder
         shutil.rmtree(PYTEST, ignore_errors=True)
         PYTEST.mkdir()
-        say(f"installing {REQUIREMENTS.relative_to(ROOT)}")
+        say(f"installing {shown(REQUIREMENTS)}")
         with tempfile.TemporaryDirectory(dir=PYTEST) as scratch:
             target = Path(scratch) / "target"
             arguments = ["install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]

@@ -12,7 +12,7 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import Say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
@@ -112,4 +112,4 @@ def run_one(spec: ClusterSpec, docker: Engine, number: int, say: Say) -> Job:
     if not job.failed:
         return job
     kept = shutil.copy(log, FOLDER / f"job-{number}.log")
-    return replace(job, log=str(Path(kept).relative_to(ROOT)))
+    return replace(job, log=str(shown(Path(kept))))

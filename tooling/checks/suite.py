@@ -10,7 +10,7 @@ from invoke.exceptions import Exit
 
 from tooling.basis import files
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
 from tooling.image.choice import Choice
 
@@ -80,7 +80,7 @@ def install_requirements() -> None:
         wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
             return
-        say(f"installing {REQUIREMENTS.relative_to(ROOT)}")
+        say(f"installing {shown(REQUIREMENTS)}")
         _call("-m", "pip", "install", "-qq", "--require-hashes", "-r", str(REQUIREMENTS))
         stamp.write_text(wanted, encoding="ascii")
 

@@ -20,10 +20,11 @@ _MEBIBYTE = 1 << 20
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
-def metadata(request: Request) -> Document:
-    """The name and labels of an object, and its namespace if the request has one."""
+def manifest(request: Request, version: str, kind: str, spec: Document) -> Document:
+    """An object with the name of the job, labels, and a namespace if the request has one."""
     namespace = {"namespace": request.namespace} if request.namespace else {}
-    return {"name": request.name, **namespace, "labels": dict(LABELS)}
+    metadata = {"name": request.name, **namespace, "labels": dict(LABELS)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def limits(cpu: str, memory: str) -> Document:
