@@ -81,7 +81,7 @@ def _exec(command: str, argv: list[str]) -> int:
     """Replace this process by `command`. Returns 127 or 126, as a shell does, if that fails."""
     sys.stdout.flush()
     try:
-        os.execvp(command, argv)  # noqa: S606 - no shell is the point
+        os.execvp(command, argv)
     except FileNotFoundError:
         print(
             f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH",

@@ -13,7 +13,6 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import
@@ -55,7 +54,7 @@ def _unknown_to(known: Iterable[str]) -> dict[str, OldFlag]:
     return {name: flag for name, flag in _ACTIVE.items() if name not in names}
 
 
-def _hook_parser(situation: Situation, module: ModuleType) -> None:
+def _hook_parser(situation: Situation, module: Any) -> None:
     parser = module.HfArgumentParser
     parse, parse_dict = parser.parse_known_args, parser.parse_dict
 
@@ -102,7 +101,7 @@ def _without_ccl(arguments: Sequence[str]) -> tuple[list[str], list[Found]]:
     return kept, found
 
 
-def _hook_fields(situation: Situation, module: ModuleType) -> None:
+def _hook_fields(situation: Situation, module: Any) -> None:
     """Calls of the class in the script, which no parser sees."""
     for name in (_BASE, f"Seq2Seq{_BASE}"):
         arguments = vars(module).get(name)

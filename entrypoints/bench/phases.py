@@ -59,7 +59,7 @@ class Measurements:
     all_reduce: dict[int, list[float]] = field(default_factory=dict)
 
 
-class SmallEncoder(nn.Module):  # type: ignore[misc]  # torch is untyped on the host
+class SmallEncoder(nn.Module):
     """Classifies sequences by the last state of their first token. BERT's layers with MiniLM's width.
 
     `forward` takes int64 tensors `tokens` (batch, length) and `labels` (batch,), and returns the loss, an fp32

@@ -20,6 +20,7 @@ from entrypoints.bench.output import facts, print_progress, publish
 from entrypoints.bench.phases import (
     BUCKETS,
     SMALL_BYTES,
+    Block,
     Measurements,
     Phase,
     Trainer,
@@ -113,7 +114,7 @@ class Scaling:
         steps = []
         for batch in _TRIAL_BATCHES:
             trainer.use(batch)
-            tries = [timed(lambda: trainer.steps(alone, 2), 2, alone.takes_part).seconds for _ in range(4)]
+            tries = [_steps(trainer, alone, 2).seconds for _ in range(4)]
             steps.append((batch, median(tries[1:])))
         step = StepTime.fit(*steps)
         together = next((phase for phase in phases if phase.backend), None)
@@ -136,7 +137,7 @@ class Scaling:
             if phase.backend:
                 _check_gradients(trainer, phase)
         measured = {phase: Measurements() for phase in phases}
-        first = {phase: timed(lambda: trainer.steps(phase, 1), 1, phase.takes_part).seconds for phase in phases}  # noqa: B023
+        first = {phase: _steps(trainer, phase, 1).seconds for phase in phases}
         block_seconds = min(BLOCK_SECONDS, self.seconds / FEWEST_ROUNDS / len(phases))
         counts = {phase: max(1, round(block_seconds / seconds)) for phase, seconds in first.items()}
         round_seconds = sum(first[phase] * count for phase, count in counts.items())
@@ -144,9 +145,7 @@ class Scaling:
         order = list(phases)
         for number in range(rounds):
             for phase in order:
-                count = counts[phase]
-                block = timed(lambda: trainer.steps(phase, count), count, phase.takes_part)  # noqa: B023
-                measured[phase].blocks.append(block)
+                measured[phase].blocks.append(_steps(trainer, phase, counts[phase]))
                 for size in (SMALL_BYTES, trainer.bytes) if phase.backend else ():
                     work = all_reduces(trainer.buffer(size), phase.group, 1)
                     seconds = timed(work, 1, phase.takes_part).seconds
@@ -155,6 +154,11 @@ class Scaling:
             if dist.get_rank() == 0:
                 print_progress(f"round {number + 1} of {rounds}: {_last_blocks(measured)}")
         return measured
+
+
+def _steps(trainer: Trainer, phase: Phase, count: int) -> Block:
+    """`count` training steps of a phase, timed. A collective."""
+    return timed(lambda: trainer.steps(phase, count), count, phase.takes_part)
 
 
 def _check_gradients(trainer: Trainer, phase: Phase) -> None:

@@ -43,7 +43,7 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(plan.environment)
     environ[contract.LAUNCHER] = plan.placement.launcher
     environ[contract.PRELOADED] = ":".join(plan.preload)
-    os.execve(sys.executable, python_command("entrypoints.rank.worker", argv), environ)  # noqa: S606 - no shell is the point
+    os.execve(sys.executable, python_command("entrypoints.rank.worker", argv), environ)
 
 
 def named_backend(argv: list[str]) -> str | None:

@@ -30,7 +30,7 @@ class Layout:
     doc_stride: int
 
 
-class Windows(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+class Windows(torch.utils.data.Dataset):
     """Windows as Trainer's rows: lists of integers.
 
     `owners`: each window's question. `offsets`: its characters.

@@ -24,7 +24,7 @@ Labelled = Union[LabelledTexts, TaggedWords]
 METRIC = "accuracy"
 
 
-class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+class LabelledTokens(torch.utils.data.Dataset):
     """Tokenizes each row on access, which is cheap compared with a training step. A row: lists of integers."""
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
@@ -87,7 +87,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
         names = train.text_columns
     validation = classification_rows.labelled_texts(splits.validation, label, names) if splits.validation else None
     labels = choose_labels(arguments, train, validation, splits.any.classes.get(label, []))
-    used = (train or validation).text_columns  # type: ignore[union-attr]  # Splits.any refused a run without data
+    used = next(rows.text_columns for rows in (train, validation) if rows is not None)
     note = f"text-classification: {len(labels)} labels from '{label}', text from '{', '.join(used)}'"
     return Rows("text-classification", train, validation, labels, (note,))
 
