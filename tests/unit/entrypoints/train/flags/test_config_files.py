@@ -9,6 +9,7 @@ import pytest
 
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import default_backend
 from entrypoints.rank import start
 from entrypoints.train.flags import arguments
 
@@ -96,8 +97,8 @@ def test_the_error_for_an_unknown_key_names_the_nearest_key() -> None:
 
 
 def test_the_backend_in_a_file_is_known_before_the_rank_starts(tmp_path: Path) -> None:
-    file = written(tmp_path, "seed: 1\nbackend: gloo\n")
-    assert start.named_backend(["train", file]) == "gloo"
-    assert start.named_backend(["train", file, "--backend", "ccl"]) == "ccl"
-    assert start.named_backend(["train", written(tmp_path, "ddp_backend: gloo")]) == "gloo"
-    assert start.named_backend(["train", written(tmp_path, "seed: [")]) is None
+    file = written(tmp_path, "seed: 1\nbackend: ccl\n")
+    assert start.backend_of(["train", file]) == "ccl"
+    assert start.backend_of(["train", file, "--backend", "gloo"]) == "gloo"
+    assert start.backend_of(["train", written(tmp_path, "ddp_backend: ccl")]) == "ccl"
+    assert start.backend_of(["train", written(tmp_path, "seed: [")]) == default_backend()
