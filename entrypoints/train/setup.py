@@ -81,11 +81,15 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         _refuse_different_data(fingerprints, rank)
 
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
+    with agreement():  # before the model: to load a sharded model is a collective
+        tokenizer = pretrained.load_tokenizer(rows.task, task)
     with agreement():
         shards = world_size if parsed.fsdp else 1
-        loaded = pretrained.load(rows.task, task, rows.labels, shards, start.checkpoint)
+        loaded = pretrained.load(rows.task, task, tokenizer, rows.labels, shards, start.checkpoint)
     with agreement():
         inputs = registry.make_inputs(task, rows, loaded)
+    with agreement():
+        inputs.check_model(loaded.model)
     if inputs.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
         # The scores of all words of the vocabulary at every token take more memory than training does.
         arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size
