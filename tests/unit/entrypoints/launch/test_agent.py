@@ -14,6 +14,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.launch import agent, options
 from entrypoints.launch.failures import Failure, first_failure, report
 from entrypoints.machine.cgroups import OutOfMemoryKills
+from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 
 def test_one_node_needs_only_a_command() -> None:
@@ -178,9 +179,8 @@ def test_an_out_of_memory_kill_before_this_launch_is_not_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The kernel's counter is never reset: it includes earlier processes of the same container."""
+    lay_out(Machine(((1,),), groups={"memory.events": "oom 3\noom_kill 3\n"}), tmp_path)
     events = tmp_path / "sys/fs/cgroup/memory.events"
-    events.parent.mkdir(parents=True)
-    events.write_text("oom 3\noom_kill 3\n")
     kills = OutOfMemoryKills(tmp_path)
     failures = {0: Ended(0, -signal.SIGKILL, 1000)}
     assert report(found(failures, kills=kills)) == 137
