@@ -1,6 +1,7 @@
 """Turn this process into one rank: detect, plan, bind, export, and exec the worker with its preloads.
 
-`read_exported` is the worker's end of the exec.
+`entrypoints.__main__` calls `start`, which execs `entrypoints.rank.worker`: preloads and OpenMP's variables take
+effect only in a new process. The worker begins with `read_exported`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Everything before the first step: flags, data and model, checked on every rank.
+"""Everything that a run needs before its trainer: flags, data and model, checked on every rank.
+
+`set_up` creates TrainingArguments from the flags (in `flags`), reads the rows (`tasks`, `data`), loads the model
+(`model`), creates Trainer's input from rows and tokenizer (`tasks`), and prepares the output folder (`output`).
 
 A check can fail on one node only. At the end of each `agreement` block, an error on any rank ends all ranks.
 """
@@ -38,7 +41,10 @@ _OPTIMIZER_FLAGS = ("optim_args", "optim_target_modules")
 
 @dataclass(frozen=True)
 class Setup:
-    """The checked input of a run. `checkpoint`: where to resume, None to start at the pretrained model."""
+    """The checked input of a run. `rows`: the checked data; `inputs`: the same data as Trainer's input.
+
+    `checkpoint`: where to resume, None to start at the pretrained model.
+    """
 
     task: TaskArguments
     arguments: TrainingArguments
