@@ -10,12 +10,12 @@ from pathlib import Path
 from entrypoints.bench import cases
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import (
+    duration,
     one_of,
     option,
     parse_options,
     positive_integer,
     positive_number,
-    positive_seconds,
     several,
 )
 from entrypoints.group.backends import check_backend, installed_backends
@@ -32,10 +32,7 @@ RATIO = 0.12
 class Common:
     """The options of both measurements."""
 
-    timeout_seconds: float = option(
-        "--timeout", "time limit of each collective (default: %(default)g)", TIMEOUT_SECONDS,
-        type=positive_seconds, metavar="SECONDS",
-    )  # fmt: skip
+    timeout_seconds: float = duration("--timeout", "time limit of each collective", TIMEOUT_SECONDS)
     output: Path | None = option(
         "--output", "write the document to this file, and print nothing", type=Path, metavar="FILE"
     )
@@ -64,10 +61,7 @@ class Collectives(Common):
         "--collectives", f"any of {', '.join(cases.COLLECTIVES)}", (),
         type=several(one_of(cases.COLLECTIVES)), metavar="A,B",
     )  # fmt: skip
-    seconds: float = option(
-        "--seconds", "approximate time for each size (default: %(default)g)", 2.0,
-        type=positive_seconds, metavar="S",
-    )  # fmt: skip
+    seconds: float = duration("--seconds", "approximate time for each size", 2.0)
     as_json: bool = option("--json", "print one JSON document instead of a table", False)
 
     @property
@@ -104,9 +98,7 @@ class Scaling(Common):
         type=positive_number, metavar="R",
     )  # fmt: skip
     length: int = option("--length", "tokens per sample (default: 32)", 32, type=positive_integer, metavar="N")
-    seconds: float = option(
-        "--seconds", "approximate time to measure (default: %(default)g)", 60.0, type=positive_seconds, metavar="S"
-    )
+    seconds: float = duration("--seconds", "approximate time to measure", 60.0)
 
     @property
     def backend(self) -> str:

@@ -3,7 +3,7 @@
     @dataclass(frozen=True)
     class Watch:
         node: str = option("", "the node to watch", metavar="NODE")
-        seconds: float = option("--seconds", "time between two reports", 2.0, type=positive_seconds)
+        every: float = duration("--every", "time between two reports", 2.0)
 
     watch = parse_options(Watch, argv, "watch", "Watch a node.")
 
@@ -42,6 +42,16 @@ def option(
     if default is False:
         settings["action"] = "store_true"
     return field(default=default, metadata={"flag": flag, "variables": variables, "help": help_text, **settings})
+
+
+def duration(flag: str, help_text: str, default: float) -> Any:
+    """A field that is an option with a duration in seconds."""
+    return option(flag, f"{help_text} (default: %(default)g)", default, type=positive_seconds, metavar="SECONDS")
+
+
+def remaining_command() -> Any:
+    """A field that is the command behind the options."""
+    return option("", "train ..., run SCRIPT.py ... or bench ...", nargs=argparse.REMAINDER, metavar="COMMAND")
 
 
 def parse_options(

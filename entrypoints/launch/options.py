@@ -9,12 +9,19 @@ from dataclasses import dataclass, replace
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import integer, one_of, option, parse_options, positive_integer, positive_seconds
+from entrypoints.cli.options import (
+    duration,
+    integer,
+    one_of,
+    option,
+    parse_options,
+    positive_integer,
+    remaining_command,
+)
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR
 
 DEFAULT_JOIN_SECONDS = 300.0
 STATIC, C10D = "static", "c10d"
-COMMAND_HELP = "train ..., run SCRIPT.py ... or bench ..."
 _ENDPOINT = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(:(?P<port>[^:]*))?")
 
 
@@ -85,11 +92,8 @@ class Launch:
         "--max-restarts", "restart all ranks up to K times (default: 0)", 0,
         variables=("PET_MAX_RESTARTS",), type=integer(0), metavar="K",
     )  # fmt: skip
-    timeout_seconds: float = option(
-        "--timeout", "time limit for all nodes to join (default: %(default)g)", DEFAULT_JOIN_SECONDS,
-        type=positive_seconds, metavar="SECONDS",
-    )  # fmt: skip
-    command: tuple[str, ...] = option("", COMMAND_HELP, nargs=argparse.REMAINDER, metavar="COMMAND")
+    timeout_seconds: float = duration("--timeout", "time limit for all nodes to join", DEFAULT_JOIN_SECONDS)
+    command: tuple[str, ...] = remaining_command()
 
     @property
     def backend(self) -> str:

@@ -21,9 +21,9 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import (
     DEFAULT_TIMEOUT_SECONDS,
     default_backend,
+    duration,
     option,
     parse_options,
-    positive_seconds,
 )
 from entrypoints.group.banner import Announce
 from entrypoints.placement.detect import DistributedEnvironment
@@ -34,10 +34,7 @@ class Script:
     """`run`'s command line. `target`: a file, or a module's name if `is_module`; None only with `explain`."""
 
     backend: str = option("--backend", "backend of the process group (default: %(default)s)", default_backend())
-    timeout_seconds: float = option(
-        "--timeout", "time limit of each collective (default: %(default)g)", DEFAULT_TIMEOUT_SECONDS,
-        type=positive_seconds, metavar="SECONDS",
-    )  # fmt: skip
+    timeout_seconds: float = duration("--timeout", "time limit of each collective", DEFAULT_TIMEOUT_SECONDS)
     quiet: bool = option("--quiet", "do not print the ranks and their cores at the start", False)
     explain: bool = option("--explain", "list the adaptations that apply to the script; do not run it", False)
     no_adapt: tuple[str, ...] = option(

@@ -22,11 +22,18 @@ from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import option, parse_options, port_number, positive_integer, positive_seconds
+from entrypoints.cli.options import (
+    duration,
+    option,
+    parse_options,
+    port_number,
+    positive_integer,
+    remaining_command,
+)
 from entrypoints.launch.mpi import hostfile, hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
-from entrypoints.launch.options import COMMAND_HELP, command_of
+from entrypoints.launch.options import command_of
 from entrypoints.rank.start import python_command
 
 DEFAULT_START_SECONDS = 300.0
@@ -64,11 +71,8 @@ class MpiLaunch:
         "--port", "port of the nodes' sshd (default: %(default)s)", contract.SSH_PORT,
         type=port_number, metavar="PORT",
     )  # fmt: skip
-    timeout_seconds: float = option(
-        "--timeout", "time limit for all nodes to respond (default: %(default)g)", DEFAULT_START_SECONDS,
-        type=positive_seconds, metavar="SECONDS",
-    )  # fmt: skip
-    command: tuple[str, ...] = option("", COMMAND_HELP, nargs=argparse.REMAINDER, metavar="COMMAND")
+    timeout_seconds: float = duration("--timeout", "time limit for all nodes to respond", DEFAULT_START_SECONDS)
+    command: tuple[str, ...] = remaining_command()
 
 
 def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
