@@ -18,6 +18,7 @@ from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded, label_names_of
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
+from entrypoints.train.tasks.tokens import check_evaluated
 
 Labelled = Union[LabelledTexts, TaggedWords]
 
@@ -59,8 +60,7 @@ class Accuracy:
     def __call__(self, evaluated: Any) -> dict[str, float]:
         logits = evaluated.predictions[0] if isinstance(evaluated.predictions, tuple) else evaluated.predictions
         labels = evaluated.label_ids
-        if len(logits) != self._rows or len(labels) != self._rows:
-            raise RuntimeError(f"evaluated {len(logits)} rows, expected {self._rows}: padding rows were counted")
+        check_evaluated(self._rows, logits, labels)
         # Imported late: the import takes half a second.
         from sklearn.metrics import accuracy_score, f1_score
 
