@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -30,6 +31,14 @@ Inspection:
 Any other command is executed unchanged. Each command above has its own --help.
 """
 RANK_COMMANDS = ("train", "run", "bench")
+# The module whose `main` runs the command.
+OTHER_COMMANDS = {
+    "launch": "entrypoints.launch.agent",
+    "mpi-launch": "entrypoints.launch.mpi.command",
+    "sshd": "entrypoints.launch.mpi.ssh",
+    "plan": "entrypoints.plan.command",
+    "doctor": "entrypoints.doctor.main",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -53,26 +62,8 @@ def main(argv: list[str]) -> int:
             import entrypoints.rank.start
 
             entrypoints.rank.start.start(argv)
-        if command == "launch":
-            import entrypoints.launch.agent
-
-            return entrypoints.launch.agent.main(rest)
-        if command == "mpi-launch":
-            import entrypoints.launch.mpi.command
-
-            return entrypoints.launch.mpi.command.main(rest)
-        if command == "sshd":
-            import entrypoints.launch.mpi.ssh
-
-            return entrypoints.launch.mpi.ssh.main(rest)
-        if command == "plan":
-            import entrypoints.plan.command
-
-            return entrypoints.plan.command.main(rest)
-        if command == "doctor":
-            import entrypoints.doctor.main
-
-            return entrypoints.doctor.main.main(rest)
+        if command in OTHER_COMMANDS:
+            return int(importlib.import_module(OTHER_COMMANDS[command]).main(rest))
     except UsageError as error:
         return report_usage_error(error)
     return _exec(command, argv)
@@ -83,7 +74,7 @@ def _exec(command: str, argv: list[str]) -> int:
     sys.stdout.flush()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the command would inherit that
     try:
-        os.execvp(command, argv)  # noqa: S606 - no shell is the point
+        os.execvp(command, argv)
     except FileNotFoundError:
         print(
             f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH",

@@ -181,18 +181,18 @@ def test_the_first_cause_that_was_left_is_kept(tmp_path: Path) -> None:
     [
         ([], "no command"),
         (["--"], "no command"),
-        (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node is '0', expected an integer from 1"),
+        (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node: found '0', expected an integer of 1 or"),
         (["--nproc-per-node", "two", "--", "train"], "'two'"),
         (["--nnodes", "2", "--", "train"], "--node-rank --master-addr is missing"),
         (["--nnodes", "2", "--node-rank", "1", "--", "train"], "--master-addr is missing"),
         (
             ["--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "--", "train"],
-            "--node-rank is '2', expected",
+            "--node-rank is 2, expected an integer from 0 to 1",
         ),
         (["--nnodes", "1:3", "--", "train"], "is a range"),
         (
             ["--master-port", "70000", "--", "train"],
-            "--master-port is '70000', expected an integer from 0 to 65535",
+            "--master-port: found '70000', expected a port from 0 to 65535",
         ),
         (["--max-restarts", "-1", "--", "train"], "--max-restarts"),
         (["--timeout", "0", "--", "train"], "--timeout"),

@@ -217,7 +217,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_one_line_and_leaves_no_partial_wheel(
     small_disk: Path, place: Place, monkeypatch: pytest.MonkeyPatch, over_http: bool
 ) -> None:
-    big = make_wheel(place.served, "tiny_b", "2.0", random.Random(0).randbytes(3_000_000))  # noqa: S311 - not a secret
+    big = make_wheel(place.served, "tiny_b", "2.0", random.Random(0).randbytes(3_000_000))
     write_lock(locks.LOCKS, [place.served / WHEELS[0], big])
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(place.served))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
