@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tooling.basis.say import Say
 from tooling.engine import docker
 from tooling.image import build as images
 from tooling.image import recipe
+from tooling.image.base import Base
 from tooling.image.build import Image
 from tooling.pins import parse
 from tooling.pins import pin as pin_module
@@ -35,8 +36,14 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     wanted = ""
     made: set[str] = set()
 
-    def buildx(pin: Pin, _argv: list[str], _say: Say) -> None:
-        argv = ["docker", "import", f"--change=LABEL {recipe.INPUTS_LABEL}={wanted}", "-", pin.image]
+    def buildx(_pin: Pin, _base: Base, labels: Mapping[str, str], tag: str, _say: Say) -> None:
+        argv = [
+            "docker",
+            "import",
+            f"--change=LABEL {recipe.INPUTS_LABEL}={labels[recipe.INPUTS_LABEL]}",
+            "-",
+            tag,
+        ]
         subprocess.run(argv, input=bytes(10240), capture_output=True, check=True, timeout=60)
 
     def build(checkout: str, inputs: str) -> Image:
