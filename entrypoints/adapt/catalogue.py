@@ -9,6 +9,7 @@ from entrypoints import contract
 from entrypoints.adapt import (
     cpu,
     loss_scale,
+    no_padding,
     offline_metrics,
     old_apis,
     process_group,
@@ -27,6 +28,7 @@ ALL: tuple[Adaptation, ...] = (
     *offline_metrics.ADAPTATIONS,
     *old_apis.ADAPTATIONS,
     *training_arguments.ADAPTATIONS,
+    *no_padding.ADAPTATIONS,
 )
 
 
