@@ -39,8 +39,7 @@ def switched_off(flags: Iterable[str], environ: Mapping[str, str] = os.environ) 
     off = {name for name in asked if name}
     for name in sorted(off - {EVERYTHING, *known}):
         raise UsageError(
-            f"run: no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): see run --explain for the "
-            "names"
+            f"no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): see run --explain for the names"
         )
     return frozenset(known) if EVERYTHING in off else frozenset(off)
 

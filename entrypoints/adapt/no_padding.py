@@ -1,10 +1,10 @@
 """Compute no padding in the layers of encoders (operators.unpadded), where the loss stays the same.
 
-Three kinds of classes of each family are changed. The base model joins the rows of its input, and falls back to
-the padded input for everything that it does not support. The encoder inside returns the padded shape, so that the
-pooler and the heads find each row. The heads decide: padding positions of the result are zeros instead of the
-states of padding tokens, so only heads whose loss does not depend on these positions allow it. A question-answering
-head does depend on them: it normalizes over all positions.
+Three kinds of classes of each family are changed. The base model joins the rows of its input, or computes the
+padded input if it does not support the arguments. The encoder inside it returns the padded shape, which the pooler
+and the heads expect. Its padding positions are zeros instead of the states of padding tokens, so only heads whose
+loss does not depend on these positions allow it. A question-answering head depends on them: it normalizes over all
+positions.
 """
 
 from __future__ import annotations
@@ -49,22 +49,32 @@ _REASON: ContextVar[str | None] = ContextVar("reason", default="its head may dep
 class Use:
     """`report`: gets a line about each model and reason, once.
 
-    `in_train`: the labels of padding are known to be ignored, and only fallbacks are reported.
+    `in_train`: the labels of padding are known to be ignored, and only fallbacks are reported. `skipped`: the
+    tokens of padding that were not computed, in all forward passes.
     """
 
     report: Callable[[str], None]
     in_train: bool = False
-    skipped: int = 0  # tokens of padding, in all forward passes
-    _lines: set[str] = field(default_factory=set)
+    skipped: int = 0
+    lines: set[str] = field(default_factory=set)
 
     def note(self, line: str) -> None:
-        if line not in self._lines:
-            self._lines.add(line)
+        if line not in self.lines:
+            self.lines.add(line)
             self.report(line)
 
 
+# The use of this process, empty before the first `install`.
+_USE: list[Use] = []
+
+
+def skipped() -> int:
+    """The tokens of padding that this process has not computed."""
+    return _USE[0].skipped if _USE else 0
+
+
 def check(situation: Situation) -> Verdict:
-    """Whether the installed transformers lets attention be replaced from outside of the models."""
+    """Whether the attention of the installed transformers can be replaced from outside of the models."""
     if "transformers" not in situation.versions:
         return Verdict(False, "transformers is not installed")
     if situation.before("transformers", "5.0.0"):
@@ -74,10 +84,14 @@ def check(situation: Situation) -> Verdict:
 
 def install(use: Use) -> None:
     """Hook attention, the models of all families, and Trainer, which names the models that are not supported."""
+    is_hooked = bool(_USE)
+    _USE[:] = [use]
+    if is_hooked:
+        return
     after_import("transformers.modeling_utils", _hook_attention)
     for family in _FAMILIES:
-        after_import(f"transformers.models.{family}.modeling_{family}", functools.partial(_hook, use, family))
-    after_import("transformers.trainer", functools.partial(_hook_trainer, use))
+        after_import(f"transformers.models.{family}.modeling_{family}", functools.partial(_hook, family))
+    after_import("transformers.trainer", _hook_trainer)
 
 
 def _hook_attention(module: ModuleType) -> None:
@@ -85,12 +99,12 @@ def _hook_attention(module: ModuleType) -> None:
     functions[_ATTENTION] = unpadded.attention(functions[_ATTENTION])
 
 
-def _hook(use: Use, family: str, module: ModuleType) -> None:
+def _hook(family: str, module: ModuleType) -> None:
     prefix, encoder = _FAMILIES[family]
-    _replace(module, f"{prefix}Model", functools.partial(_base, use))
+    _replace(module, f"{prefix}Model", _base)
     _replace(module, encoder, _encoder)
     for suffix in (*_FIRST_TOKEN, *_LABELS):
-        _replace(module, f"{prefix}{suffix}", functools.partial(_head, suffix in _LABELS and not use.in_train))
+        _replace(module, f"{prefix}{suffix}", functools.partial(_head, suffix in _LABELS))
 
 
 def _replace(module: ModuleType, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -98,7 +112,7 @@ def _replace(module: ModuleType, name: str, change: Callable[[Callable[..., Any]
     changed.forward = functools.wraps(changed.forward)(change(changed.forward))
 
 
-def _base(use: Use, original: Callable[..., Any]) -> Callable[..., Any]:
+def _base(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
@@ -108,6 +122,7 @@ def _base(use: Use, original: Callable[..., Any]) -> Callable[..., Any]:
         mask = given.get("attention_mask")
         if mask is not None and bool((mask == 1).all()) and mask.dim() == 2:
             return original(self, *args, **options)
+        use = _USE[0]
         reason = _unsupported(self.config, given) or _REASON.get()
         lengths = unpadded.lengths_of(mask) if reason is None else None
         if lengths is None:
@@ -116,7 +131,7 @@ def _base(use: Use, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **options)
         if not use.in_train:
             use.note(f"{type(self).__name__} computes no padding in its layers")
-        return original(self, **_joined(self, given, lengths, use))
+        return original(self, **_joined(self, given, lengths))
 
     return forward
 
@@ -131,14 +146,14 @@ def _encoder(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _head(needs_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+def _head(has_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         if _is_traced():
             return original(self, *args, **options)
-        given = _given(signature, self, args, options)
-        with _in_head(_label_problem(given) if needs_labels else None):
+        needs_check = has_labels and not _USE[0].in_train
+        with _in_head(_label_problem(_given(signature, self, args, options)) if needs_check else None):
             return original(self, *args, **options)
 
     return forward
@@ -156,7 +171,7 @@ def _in_head(reason: str | None) -> Iterator[None]:
 def _is_traced() -> bool:
     import torch
 
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def _given(signature: inspect.Signature, *call: Any) -> dict[str, Any]:
@@ -193,14 +208,14 @@ def _unsupported(config: Any, given: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _joined(model: Any, given: dict[str, Any], lengths: Any, use: Use) -> dict[str, Any]:
+def _joined(model: Any, given: dict[str, Any], lengths: Any) -> dict[str, Any]:
     """The arguments with the tokens of all rows in one row."""
     ids = given["input_ids"]
     is_real = unpadded.real(lengths, ids.shape[1])
     by_token = {"input_ids": ids, "position_ids": _positions(model.embeddings, given)}
     if "token_type_ids" in given:
         by_token["token_type_ids"] = given["token_type_ids"]
-    use.skipped += is_real.numel() - int(is_real.sum())
+    _USE[0].skipped += is_real.numel() - int(is_real.sum())
     joined = {name: values.expand_as(ids)[is_real][None] for name, values in by_token.items()}
     return {**given, **joined, "attention_mask": unpadded.mask_of(lengths, ids.shape[1])}
 
@@ -217,7 +232,7 @@ def _positions(embeddings: Any, given: Mapping[str, Any]) -> Any:
     return own(ids, embeddings.padding_idx) if own is not None else torch.arange(ids.shape[1])
 
 
-def _hook_trainer(use: Use, module: ModuleType) -> None:
+def _hook_trainer(module: ModuleType) -> None:
     init = module.Trainer.__init__
 
     @functools.wraps(init)
@@ -228,7 +243,7 @@ def _hook_trainer(use: Use, module: ModuleType) -> None:
         family = getattr(getattr(model, "config", None), "model_type", "").replace("-", "_")
         is_encoder = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
         if is_encoder and family not in _FAMILIES:
-            use.note(f"{type(model).__name__} computes padding: it is not a model of {', '.join(_FAMILIES)}")
+            _USE[0].note(f"{type(model).__name__} computes padding: it is not a model of {', '.join(_FAMILIES)}")
 
     module.Trainer.__init__ = __init__
 
@@ -236,6 +251,12 @@ def _hook_trainer(use: Use, module: ModuleType) -> None:
 def _install(situation: Situation) -> None:
     if check(situation).applies:
         install(Use(functools.partial(situation.report, NAME)))
+
+
+def install_in_train(versions: Mapping[str, str], report: Callable[[str], None]) -> None:
+    """Install it for `train`, whose losses ignore padding. `report`: gets a line about each fallback."""
+    if check(Situation((), versions, "")).applies:
+        install(Use(report, in_train=True))
 
 
 ADAPTATIONS = (

@@ -1,9 +1,9 @@
 """Layers without padding: the tokens of all rows end to end in one row, padded only inside attention.
 
-A batch [rows, width] with padding on the right becomes one row [1, tokens]. The starts of the rows take the place of
-the attention mask, so that layers that activation checkpointing recomputes get them too: int64
-[1, 1, width, rows + 1], the same numbers at each position of the width, which takes no memory. The last number is the
-number of tokens.
+A batch [rows, width] with padding on the right becomes one row [1, tokens]. The starts of the rows take the place
+of the attention mask, so that layers that activation checkpointing recomputes get them too: int64
+[1, 1, width, rows + 1], the same numbers at each position of the width, which takes no memory. The last number is
+the number of tokens.
 """
 
 from __future__ import annotations
@@ -83,4 +83,5 @@ def _places(is_real: Any) -> Any:
 
 def _spread(tokens: Any, places: Any, rows: int, width: int) -> Any:
     """[tokens, ...] as [rows, width, ...], with zeros elsewhere."""
-    return tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, places, tokens).unflatten(0, (rows, width))
+    zeros = tokens.new_zeros(rows * width, *tokens.shape[1:])
+    return zeros.index_copy(0, places, tokens).unflatten(0, (rows, width))

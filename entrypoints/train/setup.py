@@ -6,6 +6,7 @@ A check can fail on one node only. At the end of each `agreement` block, an erro
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Trainer, get_scheduler, set_seed
 
+from entrypoints.adapt import catalogue, no_padding
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
@@ -80,6 +82,9 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         _refuse_different_data(fingerprints, rank)
 
+    with agreement():
+        if no_padding.NAME not in catalogue.switched_off(()):
+            no_padding.install_in_train(catalogue.versions(), functools.partial(console.note, rank=rank))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():
         shards = world_size if parsed.fsdp else 1

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
 
 from entrypoints.adapt import no_padding
+from entrypoints.operators import unpadded
 
 FAMILIES = ("Albert", "Bert", "Camembert", "DistilBert", "Electra", "Roberta", "XLMRoberta")
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
@@ -30,12 +29,11 @@ SIZES = {
     "type_vocab_size": 2,
     "initializer_range": 0.3,  # so that a wrong position or token type shows in the loss
     "pad_token_id": 1,
-    "num_labels": 3,
 }
-NO_DROPOUT = {name: 0.0 for name in (
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "classifier_dropout",
-    "classifier_dropout_prob", "seq_classif_dropout",
-)}  # fmt: skip
+NO_DROPOUT = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"),
+    *("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout"),
+)
 LENGTHS = torch.tensor([9, 1, 17, 4, 12])
 WIDTH = 20
 
@@ -43,21 +41,16 @@ NOTES: list[str] = []
 USE = no_padding.Use(NOTES.append)
 
 
-@contextmanager
-def padded() -> Iterator[None]:
-    """Compute padding inside the block: a reason stops every base model."""
-    lengths_of = no_padding.unpadded.lengths_of
-    no_padding.unpadded.lengths_of = lambda mask: None  # noqa: ARG005
-    try:
-        yield
-    finally:
-        no_padding.unpadded.lengths_of = lengths_of
+def padded() -> Any:
+    """Compute padding inside the block."""
+    return mock.patch.object(unpadded, "lengths_of", return_value=None)
 
 
 def model(family: str = "Bert", head: str = HEADS[0], **changes: Any) -> Any:
     config = getattr(transformers, f"{family}Config")
-    known = inspect.signature(config.__init__).parameters
-    sizes = {name: value for name, value in {**SIZES, **NO_DROPOUT}.items() if name in known or name in vars(config())}
+    known = vars(config())  # an unknown name would be stored too
+    values = {**SIZES, **dict.fromkeys(NO_DROPOUT, 0.0)}
+    sizes = {name: value for name, value in values.items() if name in known}
     torch.manual_seed(1)
     made = getattr(transformers, f"{family}{head}")(config(**{**sizes, "num_labels": 3, **changes}))
     for weight in made.parameters():  # a new model has no biases
@@ -69,7 +62,7 @@ def model(family: str = "Bert", head: str = HEADS[0], **changes: Any) -> Any:
 def batch(head: str = HEADS[0], family: str = "Bert") -> dict[str, torch.Tensor]:
     torch.manual_seed(2)
     mask = (torch.arange(WIDTH) < LENGTHS[:, None]).long()
-    ids = torch.randint(2, SIZES["vocab_size"], mask.shape) * mask + (1 - mask)  # type: ignore[call-overload]
+    ids = torch.randint(2, SIZES["vocab_size"], mask.shape) * mask + (1 - mask)
     labels = torch.randint(0, 3, mask.shape).masked_fill(mask == 0, -100)
     found = {"input_ids": ids, "attention_mask": mask, "labels": labels[:, 0] if head == HEADS[0] else labels}
     if family != "DistilBert":
@@ -196,8 +189,8 @@ def what_is_not_supported_is_computed_with_padding_and_a_note() -> None:
         "output_hidden_states": (model(), {**inputs, "output_hidden_states": True}),
         "output_attentions": (model(attn_implementation="eager"), {**inputs, "output_attentions": True}),
         "only on the right": (model(), {**inputs, "attention_mask": mask.flip(1)}),
-        "only on the  right": (model(), {**inputs, "attention_mask": hole}),
-        "only on  the right": (model(), {**inputs, "attention_mask": empty}),
+        "only on the right ": (model(), {**inputs, "attention_mask": hole}),
+        " only on the right": (model(), {**inputs, "attention_mask": empty}),
         "4 dimensions": (model(), {**inputs, "attention_mask": square[:, None]}),
         "inputs_embeds": (model(), {**inputs, "input_ids": None, "inputs_embeds": embeds}),
         "no attention_mask": (model(), {**inputs, "attention_mask": None}),
@@ -210,12 +203,14 @@ def what_is_not_supported_is_computed_with_padding_and_a_note() -> None:
     }  # fmt: skip
     for reason, (made, given) in cases.items():
         NOTES.clear()
-        USE._lines.clear()
+        USE.lines.clear()
         loss, found = gradients(made, given)
-        assert len(NOTES) == 1 and " ".join(reason.split()) in NOTES[0], (reason, NOTES)
+        assert len(NOTES) == 1, NOTES
+        assert reason.strip() in NOTES[0], (reason, NOTES)
         with padded():
             expected = gradients(made, given)
-        assert loss == expected[0] and torch.equal(found, expected[1]), reason
+        assert loss == expected[0], reason
+        assert torch.equal(found, expected[1]), reason
 
 
 def question_answering_depends_on_padding_and_is_computed_with_it() -> None:
