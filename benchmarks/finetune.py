@@ -31,7 +31,8 @@ def optimized(model: Any, arguments: TrainingArguments) -> tuple[Any, Any]:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
     dtype = torch.bfloat16 if arguments.bf16 else torch.float32
-    return ipex.optimize(model.train(), optimizer=optimizer, dtype=dtype)  # type: ignore[no-any-return]
+    both: tuple[Any, Any] = ipex.optimize(model.train(), optimizer=optimizer, dtype=dtype)
+    return both
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ class Product:
         return 2 * self.count * self.m * self.k * self.n
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not on the host, where mypy runs
+class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: Counter[Product] = Counter()

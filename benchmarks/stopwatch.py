@@ -18,7 +18,7 @@ from benchmarks import pace
 from benchmarks.split import Event, split
 
 
-class Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers is not on the host, where mypy runs
+class Stopwatch(TrainerCallback):
     """Runs warm-up steps, measured steps, and steps under the profiler on rank 0, then ends the training.
 
     The time of a step starts at the end of the previous step, so that it includes data loading.

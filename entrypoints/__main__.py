@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import sys
 
 from entrypoints import contract
@@ -29,6 +31,14 @@ Inspection:
 Any other command is executed unchanged. Each command above has its own --help.
 """
 RANK_COMMANDS = ("train", "run", "bench")
+# The module whose `main` runs the command.
+OTHER_COMMANDS = {
+    "launch": "entrypoints.launch.agent",
+    "mpi-launch": "entrypoints.launch.mpi.command",
+    "sshd": "entrypoints.launch.mpi.ssh",
+    "plan": "entrypoints.plan.command",
+    "doctor": "entrypoints.doctor.main",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -52,26 +62,8 @@ def main(argv: list[str]) -> int:
             import entrypoints.rank.start
 
             entrypoints.rank.start.start(argv)
-        if command == "launch":
-            import entrypoints.launch.agent
-
-            return entrypoints.launch.agent.main(rest)
-        if command == "mpi-launch":
-            import entrypoints.launch.mpi.command
-
-            return entrypoints.launch.mpi.command.main(rest)
-        if command == "sshd":
-            import entrypoints.launch.mpi.ssh
-
-            return entrypoints.launch.mpi.ssh.main(rest)
-        if command == "plan":
-            import entrypoints.plan.command
-
-            return entrypoints.plan.command.main(rest)
-        if command == "doctor":
-            import entrypoints.doctor.main
-
-            return entrypoints.doctor.main.main(rest)
+        if command in OTHER_COMMANDS:
+            return int(importlib.import_module(OTHER_COMMANDS[command]).main(rest))
     except UsageError as error:
         return report_usage_error(error)
     return _exec(command, argv)
@@ -80,8 +72,9 @@ def main(argv: list[str]) -> int:
 def _exec(command: str, argv: list[str]) -> int:
     """Replace this process by `command`. Returns 127 or 126, as a shell does, if that fails."""
     sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the command would inherit that
     try:
-        os.execvp(command, argv)  # noqa: S606 - no shell is the point
+        os.execvp(command, argv)
     except FileNotFoundError:
         print(
             f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH",
@@ -94,4 +87,10 @@ def _exec(command: str, argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()  # here, because a closed pipe cannot be caught when the interpreter exits
+    except BrokenPipeError:  # `entrypoint plan | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)

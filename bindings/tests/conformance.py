@@ -58,7 +58,7 @@ def prepare(backend: str, ranks: int) -> type[unittest.TestCase]:
     test_case: Any = suite.TestDistBackend
     tests: Any = suite.DistributedTest._DistTestBase
 
-    class Conformance(test_case, tests):  # type: ignore[misc]  # bases known at run time only
+    class Conformance(test_case, tests):
         def setUp(self) -> None:
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)

@@ -30,7 +30,7 @@ importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
 STEPS = 5
 
 
-class Net(nn.Module):  # type: ignore[misc]  # torch has no types where they are checked
+class Net(nn.Module):
     """Without `use_even`, the parameters of `even` are unused."""
 
     def __init__(self) -> None:

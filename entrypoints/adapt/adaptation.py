@@ -6,7 +6,6 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Callable
 
 from entrypoints.cli import packages
@@ -65,7 +64,7 @@ class Adaptation:
     install: Callable[[Situation], None]
 
 
-def on_import(module: str, hook: Callable[[Situation, ModuleType], None]) -> Callable[[Situation], None]:
+def on_import(module: str, hook: Callable[[Situation, Any], None]) -> Callable[[Situation], None]:
     """An `install` that calls `hook` when the script imports `module`."""
     return lambda situation: after_import(module, functools.partial(hook, situation))
 
@@ -80,6 +79,18 @@ def before_method(owner: Any, name: str, change: Callable[[Any, dict[str, Any]],
         return original(self, *args, **options)
 
     setattr(owner, name, changed)
+
+
+def after_creation(owner: Any, change: Callable[[Any], None]) -> None:
+    """Call `change` with each object of the class `owner`, after its `__init__`."""
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def changed(self: Any, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        change(self)
+
+    owner.__init__ = changed
 
 
 def removed_in(package: str, version: str) -> Callable[[Situation], Verdict]:

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from types import ModuleType
 from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation, before_method, on_import
 from entrypoints.cli import packages
 
 _TRAINER, _ACCELERATOR, _DEVICE = "use-cpu", "accelerate-cpu", "cpu-device"
@@ -30,7 +29,7 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _imply_use_cpu(situation: Situation, module: ModuleType) -> None:
+def _imply_use_cpu(situation: Situation, module: Any) -> None:
     arguments = module.TrainingArguments
     names = {item.name for item in dataclasses.fields(arguments)}
     field = "use_cpu" if "use_cpu" in names else "no_cuda"
@@ -43,38 +42,34 @@ def _imply_use_cpu(situation: Situation, module: ModuleType) -> None:
     before_method(arguments, "__post_init__", imply)
 
 
-def _imply_accelerator_cpu(situation: Situation, module: ModuleType) -> None:
+def _imply_accelerator_cpu(situation: Situation, module: Any) -> None:
     state = getattr(module, "PartialState", None)
     if state is None:  # accelerate of 2022
         return
     init = state.__init__
 
     @functools.wraps(init)
-    def __init__(self: Any, cpu: bool = False, **options: Any) -> None:  # noqa: N807 - replaces it
+    def imply(self: Any, cpu: bool = False, **options: Any) -> None:
         # Later objects share the state of the first one.
         if not cpu and not state._shared_state and not _has_gpu():
             cpu = True
             situation.report(_ACCELERATOR, "Accelerator(cpu=True) is implied")
         init(self, cpu, **options)
 
-    state.__init__ = __init__
+    state.__init__ = imply
 
 
-def remove_device_index(module: ModuleType, report: Callable[[str], None] | None = None) -> None:
+def remove_device_index(module: Any, report: Callable[[str], None] | None = None) -> None:
     """Make accelerate's PartialState use `cpu` instead of `cpu:N`. `module`: accelerate.state."""
-    state = module.PartialState
-    init = state.__init__
 
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
-        init(self, *args, **options)
-        device = self.device
+    def remove(state: Any) -> None:
+        device = state.device
         if device is not None and device.type == "cpu" and device.index is not None:
-            self.device = type(device)("cpu")
+            state.device = type(device)("cpu")
             if report is not None:
                 report(f"the ranks' device is cpu, not {device}: IPEX's layers keep the weights that are trained")
 
-    state.__init__ = __init__
+    after_creation(module.PartialState, remove)
 
 
 def _check_use_cpu(package: str, situation: Situation) -> Verdict:

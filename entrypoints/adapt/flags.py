@@ -21,8 +21,9 @@ class OldFlag:
 
     `gone`: the version of transformers that removed the field. None if scripts can still use it, or never could:
     only `train` replaces such flags. `value`: converts the value. `variable`: the environment variable that
-    replaces the flag. `in_train`: the replacement in `train`, if not `now`. `train_keeps`: `train` leaves the flag
-    to releases that support it, because there the replacement does not exist or has another meaning.
+    replaces the flag. `only`: the only value with which `run` replaces the flag. `in_train`: the replacement in
+    `train`, if not `now`. `train_keeps`: `train` leaves the flag to releases that support it, because there the
+    replacement does not exist or has another meaning.
     """
 
     name: str
@@ -31,6 +32,7 @@ class OldFlag:
     why: str
     value: Callable[[str], str] | None = None
     variable: str | None = None
+    only: str | None = None
     in_train: str | None = None
     train_keeps: bool = False
 
@@ -50,7 +52,7 @@ class OldFlag:
     @property
     def of_train(self) -> OldFlag:
         """The flag with its replacement in `train`."""
-        return replace(self, now=self.in_train, why=_RENAMED) if self.in_train else self
+        return replace(self, now=self.in_train, why=_RENAMED, only=None) if self.in_train else self
 
 
 # The subsets of GLUE on the hub, by run_glue's names of the tasks.
@@ -70,8 +72,7 @@ _RENAMED = "it was renamed"
 _RUN_BACKEND = "`run --backend` selects the backend"
 _NO_FP16 = "CPUs have no fast fp16"
 
-# `run` drops it only if its value is ccl (see training_arguments).
-DDP_BACKEND = OldFlag("ddp_backend", "5.1.0", None, _RUN_BACKEND, in_train="backend")
+DDP_BACKEND = OldFlag("ddp_backend", "5.1.0", None, _RUN_BACKEND, only="ccl", in_train="backend")
 FLAGS = (
     DDP_BACKEND,
     OldFlag("no_cuda", "5.0.0", "use_cpu", "it is implied on CPUs"),
@@ -136,15 +137,17 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[li
     found: list[Found] = []
     rest = list(arguments)
     while rest:
-        argument = rest.pop(0)
-        flag = active.get(name_of(argument))
-        if flag is None:
-            kept.append(argument)
+        words = [rest.pop(0)]
+        flag = active.get(name_of(words[0]))
+        _, equals, value = words[0].partition("=")
+        if flag and not equals:
+            if rest and not rest[0].startswith("--"):
+                words.append(rest.pop(0))
+            value = words[1] if len(words) > 1 else "true"
+        if flag is None or flag.only not in (None, value):
+            kept += words
             continue
-        _, equals, given = argument.partition("=")
-        if not equals and rest and not rest[0].startswith("--"):
-            equals, given = "=", rest.pop(0)
-        item = Found(flag, given if equals else "true")
+        item = Found(flag, value)
         found.append(item)
         if flag.now is not None:
             kept.append(f"--{flag.now}={flag.value(item.value) if flag.value else item.value}")

@@ -10,13 +10,11 @@ by ranks x accumulation steps (huggingface/transformers#47688). The source of a 
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import textwrap
-from types import ModuleType
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation, on_import
 
 _NAME = "loss-scale"
 _ITEMS = "num_items_in_batch"
@@ -47,24 +45,18 @@ def _gets_items(call: ast.Call, rest: str | None) -> bool:
     return "loss" in ast.unparse(call.func).lower() or "labels" in named
 
 
-def _hook(situation: Situation, module: ModuleType) -> None:
-    init = module.Trainer.__init__
-
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
-        init(self, *args, **options)
-        if (
-            not getattr(self, "model_accepts_loss_kwargs", False)
-            or getattr(self, "compute_loss_func", None) is not None
-        ):
+def _hook(situation: Situation, module: Any) -> None:
+    def stop_scaling(trainer: Any) -> None:
+        scales = getattr(trainer, "model_accepts_loss_kwargs", False)
+        if not scales or getattr(trainer, "compute_loss_func", None) is not None:
             return
-        model = self.accelerator.unwrap_model(self.model)
+        model = trainer.accelerator.unwrap_model(trainer.model)
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
         if not hasattr(model, "accepts_loss_kwargs") and divides_by_items(type(model).forward) is False:
-            self.model_accepts_loss_kwargs = False
+            trainer.model_accepts_loss_kwargs = False
             situation.report(_NAME, f"{type(model).__name__} averages its own loss: Trainer does not scale it")
 
-    module.Trainer.__init__ = __init__
+    after_creation(module.Trainer, stop_scaling)
 
 
 def _check(situation: Situation) -> Verdict:

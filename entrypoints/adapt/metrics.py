@@ -16,7 +16,7 @@ def _info(description: str, features: Any) -> Any:
     )
 
 
-class _Labels(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
+class _Labels(evaluate.Metric):
     """One label per row, or a list of labels if the configuration is "multilabel"."""
 
     description = ""
@@ -40,7 +40,7 @@ class F1(_Labels):
         return {"f1": glue.f1(predictions, references, **options)}
 
 
-class Glue(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
+class Glue(evaluate.Metric):
     """The configuration is the name of the task."""
 
     def _info(self) -> Any:
@@ -55,7 +55,7 @@ class Glue(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the
         return glue.scores(self.config_name, predictions, references)
 
 
-class Squad(evaluate.Metric):  # type: ignore[misc]  # evaluate is untyped on the host
+class Squad(evaluate.Metric):
     """Predictions are matched to references by id."""
 
     def _info(self) -> Any:

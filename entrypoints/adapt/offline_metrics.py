@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
@@ -18,7 +17,7 @@ _NAME = "offline-metrics"
 NAMES = ("accuracy", "f1", "glue", "squad")
 
 
-def _hook(situation: Situation, module: ModuleType) -> None:
+def _hook(situation: Situation, module: Any) -> None:
     original = module.load
 
     @functools.wraps(original)
@@ -34,7 +33,7 @@ def _hook(situation: Situation, module: ModuleType) -> None:
         options.setdefault("keep_in_memory", options.get("num_process", 1) == 1)
         return METRICS[path](config_name=config_name, **options)
 
-    module.load = module.loading.load = load  # type: ignore[attr-defined]
+    module.load = module.loading.load = load
 
 
 def _check(situation: Situation) -> Verdict:

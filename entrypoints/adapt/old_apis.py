@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from types import ModuleType
 from typing import Any, NoReturn
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, before_method, on_import, removed_in
@@ -27,17 +26,17 @@ _REMOVED_FIELDS = ("use_legacy_prediction_loop", "tpu_metrics_debug")
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
 
 
-def _add_telemetry(situation: Situation, module: ModuleType) -> None:
+def _add_telemetry(situation: Situation, module: Any) -> None:
     if hasattr(module, "send_example_telemetry"):
         return
 
-    def send_example_telemetry(*args: Any, **options: Any) -> None:  # noqa: ARG001 - nothing is sent
+    def send_example_telemetry(*_args: Any, **_options: Any) -> None:
         situation.report(_TELEMETRY, "send_example_telemetry was removed from transformers: nothing is sent")
 
-    module.send_example_telemetry = send_example_telemetry  # type: ignore[attr-defined]
+    module.send_example_telemetry = send_example_telemetry
 
 
-def _rename_tokenizer(situation: Situation, module: ModuleType) -> None:
+def _rename_tokenizer(situation: Situation, module: Any) -> None:
     names = inspect.signature(module.Trainer.__init__).parameters
 
     def rename(_trainer: Any, options: dict[str, Any]) -> None:
@@ -49,7 +48,7 @@ def _rename_tokenizer(situation: Situation, module: ModuleType) -> None:
         before_method(module.Trainer, "__init__", rename)
 
 
-def _add_load_metric(situation: Situation, module: ModuleType) -> None:
+def _add_load_metric(situation: Situation, module: Any) -> None:
     if hasattr(module, "load_metric"):
         return
 
@@ -59,7 +58,7 @@ def _add_load_metric(situation: Situation, module: ModuleType) -> None:
         situation.report(_METRIC, "datasets.load_metric is now evaluate.load")
         return evaluate.load(*args, **options)
 
-    module.load_metric = load_metric  # type: ignore[attr-defined]
+    module.load_metric = load_metric
 
 
 def _rename_token(situation: Situation, options: dict[str, Any]) -> dict[str, Any]:
@@ -72,17 +71,17 @@ def _rename_token(situation: Situation, options: dict[str, Any]) -> dict[str, An
     return kept
 
 
-def _hook_load_dataset(situation: Situation, module: ModuleType) -> None:
+def _hook_load_dataset(situation: Situation, module: Any) -> None:
     original = module.load_dataset
 
     @functools.wraps(original)
     def load_dataset(*args: Any, **options: Any) -> Any:
         return original(*args, **_rename_token(situation, options))
 
-    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module.load_dataset = load_dataset
 
 
-def _hook_from_pretrained(situation: Situation, module: ModuleType) -> None:
+def _hook_from_pretrained(situation: Situation, module: Any) -> None:
     original = module.PreTrainedModel.from_pretrained.__func__
 
     @functools.wraps(original)
@@ -99,16 +98,16 @@ def _install_token(situation: Situation) -> None:
         on_import("transformers.modeling_utils", _hook_from_pretrained)(situation)
 
 
-def _add_is_torch_tpu_available(situation: Situation, module: ModuleType) -> None:
+def _add_is_torch_tpu_available(situation: Situation, module: Any) -> None:
     """On the class of all lazy modules: processing_utils replaces the module transformers by another object."""
     original = module._LazyModule.__getattr__
 
-    def is_torch_tpu_available(*args: Any, **options: Any) -> bool:  # noqa: ARG001 - check_device
+    def is_torch_tpu_available(*_args: Any, **_options: Any) -> bool:
         situation.report(_TPU, "is_torch_tpu_available is now is_torch_xla_available")
         return bool(module.is_torch_xla_available())
 
     @functools.wraps(original)
-    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807 - replaces it
+    def find(self: Any, name: str) -> Any:
         try:
             return original(self, name)
         except AttributeError:
@@ -116,10 +115,10 @@ def _add_is_torch_tpu_available(situation: Situation, module: ModuleType) -> Non
                 raise
             return is_torch_tpu_available
 
-    module._LazyModule.__getattr__ = __getattr__
+    module._LazyModule.__getattr__ = find
 
 
-def _add_removed_fields(situation: Situation, module: ModuleType) -> None:
+def _add_removed_fields(situation: Situation, module: Any) -> None:
     arguments = module.TrainingArguments
     fields = {item.name for item in dataclasses.fields(arguments)}
     for name in _REMOVED_FIELDS:
@@ -139,11 +138,11 @@ class _RemovedField:
         return False
 
 
-def _refuse_push(*args: Any, **options: Any) -> NoReturn:  # noqa: ARG001 - the parameters of the removed names
+def _refuse_push(*_args: Any, **_options: Any) -> NoReturn:
     raise RuntimeError(_PUSH)
 
 
-def add_importable_name(name: str, module: ModuleType) -> None:
+def add_importable_name(name: str, module: Any) -> None:
     """Let scripts import a removed name. A call raises RuntimeError."""
     if not hasattr(module, name):
         setattr(module, name, _refuse_push)
@@ -154,7 +153,7 @@ def _install_repository(_situation: Situation) -> None:
     after_import("transformers.utils", functools.partial(add_importable_name, "get_full_repo_name"))
 
 
-def _hook_accelerator(situation: Situation, module: ModuleType) -> None:
+def _hook_accelerator(situation: Situation, module: Any) -> None:
     accelerator = module.Accelerator
     if not hasattr(accelerator, "use_fp16"):
 

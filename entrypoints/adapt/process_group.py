@@ -7,7 +7,6 @@ rank and the world size that the script passes must be those of this process.
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
@@ -16,7 +15,7 @@ from entrypoints.cli.errors import UsageError
 _NAME = "process-group"
 
 
-def _hook(situation: Situation, module: ModuleType) -> None:
+def _hook(situation: Situation, module: Any) -> None:
     original = module.init_process_group
     adopted = False
 
@@ -44,7 +43,7 @@ def _hook(situation: Situation, module: ModuleType) -> None:
         if options.get("timeout") is not None:
             situation.report(_NAME, "the timeout of init_process_group is ignored: run --timeout sets it")
 
-    module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    module.init_process_group = init_process_group
     module.distributed_c10d.init_process_group = init_process_group
 
 

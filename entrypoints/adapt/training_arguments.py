@@ -13,11 +13,10 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import
-from entrypoints.adapt.flags import DDP_BACKEND, FLAGS, Found, OldFlag, name_of, rewrite, rewrite_fields
+from entrypoints.adapt.flags import DDP_BACKEND, FLAGS, Found, OldFlag, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
 # The flags to replace. Each adaptation adds its flag when it is installed.
@@ -30,13 +29,11 @@ def _check(flag: OldFlag, situation: Situation) -> Verdict:
     if version is None:
         return Verdict(False, "transformers is not installed")
     refused = situation.since("transformers", flag.gone or "")
-    given = flag.name in map(name_of, situation.arguments)
     if flag is DDP_BACKEND:
         refused = refused or situation.since("accelerate", "1.13.0")
-        given = bool(_without_ccl(situation.arguments)[1])
     if not refused:
         return Verdict(False, f"transformers {version} supports it")
-    if not given:
+    if not rewrite(situation.arguments, {flag.name: flag})[1]:
         return Verdict(False, "not on the command line")
     return Verdict(True, f"transformers {version} does not support it")
 
@@ -55,7 +52,7 @@ def _unknown_to(known: Iterable[str]) -> dict[str, OldFlag]:
     return {name: flag for name, flag in _ACTIVE.items() if name not in names}
 
 
-def _hook_parser(situation: Situation, module: ModuleType) -> None:
+def _hook_parser(situation: Situation, module: Any) -> None:
     parser = module.HfArgumentParser
     parse, parse_dict = parser.parse_known_args, parser.parse_dict
 
@@ -64,11 +61,10 @@ def _hook_parser(situation: Situation, module: ModuleType) -> None:
         given = list(sys.argv[1:] if args is None else args)
         if _holds_training_arguments(self):
             active = _unknown_to(action.dest for action in self._actions)
+            if DDP_BACKEND.name in _ACTIVE:  # a known flag, of which one value is refused
+                active[DDP_BACKEND.name] = DDP_BACKEND
             given, found = rewrite(given, active)
             _apply(situation, found)
-            if DDP_BACKEND.name in _ACTIVE:
-                given, found = _without_ccl(given)
-                _apply(situation, found)
         return parse(self, given, *rest, **options)
 
     @functools.wraps(parse_dict)
@@ -85,24 +81,7 @@ def _holds_training_arguments(parser: Any) -> bool:
     return any(base.__name__ == _BASE for one in parser.dataclass_types for base in one.__mro__)
 
 
-def _without_ccl(arguments: Sequence[str]) -> tuple[list[str], list[Found]]:
-    """The arguments without `--ddp_backend ccl`, and that flag if it was found."""
-    kept: list[str] = []
-    found: list[Found] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if name_of(argument) != DDP_BACKEND.name:
-            kept.append(argument)
-        elif argument.partition("=")[2] == "ccl" or ("=" not in argument and rest[:1] == ["ccl"]):
-            del rest[: "=" not in argument]
-            found.append(Found(DDP_BACKEND, "ccl"))
-        else:
-            kept.append(argument)
-    return kept, found
-
-
-def _hook_fields(situation: Situation, module: ModuleType) -> None:
+def _hook_fields(situation: Situation, module: Any) -> None:
     """Calls of the class in the script, which no parser sees."""
     for name in (_BASE, f"Seq2Seq{_BASE}"):
         arguments = vars(module).get(name)

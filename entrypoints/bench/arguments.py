@@ -1,134 +1,141 @@
-"""The command lines of `bench collectives` and `bench scaling`."""
+"""The command lines of `bench collectives` and `bench scaling`. Torch-free, until the measurement runs."""
 
 from __future__ import annotations
 
-import argparse
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, TypeVar
 
 from entrypoints.bench import cases
-from entrypoints.bench.collectives import Collectives
-from entrypoints.bench.output import check_output
-from entrypoints.bench.scaling import Scaling
-from entrypoints.cli.options import Parser, positive_integer, positive_seconds
+from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import (
+    duration,
+    one_of,
+    option,
+    parse_options,
+    positive_integer,
+    positive_number,
+    several,
+)
 from entrypoints.group.backends import check_backend, installed_backends
+from entrypoints.group.banner import Announce
+from entrypoints.placement.detect import DistributedEnvironment
 
-ROW_SECONDS = 2.0
 # A longer collective has failed. The default of training, half an hour, is for stragglers.
 TIMEOUT_SECONDS = 120.0
 # The Ice Lake guide's job on two nodes, by ./inv bench scaling: 0.16 s for 433 MB at 25 Gbit/s, 1.37 s a step.
 RATIO = 0.12
-SCALING_SECONDS = 60.0
-_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Common:
+    """The options of both measurements."""
+
+    timeout_seconds: float = duration("--timeout", "time limit of each collective", TIMEOUT_SECONDS)
+    output: Path | None = option(
+        "--output", "write the document to this file, and print nothing", type=Path, metavar="FILE"
+    )
+
+
+@dataclass(frozen=True)
+class Collectives(Common):
+    """The command line of `bench collectives`."""
+
+    what: str = option(
+        "", "to measure training steps instead, see bench scaling --help",
+        choices=("collectives", "scaling"), metavar="collectives",
+    )  # fmt: skip
+    only: str | None = option(
+        "--backend", "measure only this backend (default: all of this image)", metavar="NAME"
+    )
+    sizes: tuple[int, ...] = option(
+        "--sizes", "sizes of the complete tensor, such as 4K,25M (default: 4K to 100M)", (),
+        type=several(cases.parse_size), metavar="A,B",
+    )  # fmt: skip
+    dtypes: tuple[str, ...] = option(
+        "--dtypes", f"any of {', '.join(cases.DTYPES)}", (),
+        type=several(one_of(tuple(cases.DTYPES))), metavar="A,B",
+    )  # fmt: skip
+    collectives: tuple[str, ...] = option(
+        "--collectives", f"any of {', '.join(cases.COLLECTIVES)}", (),
+        type=several(one_of(cases.COLLECTIVES)), metavar="A,B",
+    )  # fmt: skip
+    seconds: float = duration("--seconds", "approximate time for each size", 2.0)
+    as_json: bool = option("--json", "print one JSON document instead of a table", False)
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends to measure. Raises UsageError for a backend that this image does not have."""
+        return [check_backend(self.only)] if self.only else installed_backends()
+
+    @property
+    def backend(self) -> str:
+        """The backend of the default group, which the worker creates."""
+        return self.backends[0]
+
+    def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
+        """Measure. The document has the facts that other commands announce."""
+        from entrypoints.bench import collectives
+
+        return collectives.run(self, environment)
+
+
+@dataclass(frozen=True)
+class Scaling(Common):
+    """The command line of `bench scaling`. `nodes`: empty for powers of two."""
+
+    nodes: tuple[int, ...] = option(
+        "--nodes", "numbers of nodes (default: 1, 2, 4, ... up to the job's)", (),
+        type=several(positive_integer), metavar="A,B",
+    )  # fmt: skip
+    backends: tuple[str, ...] = option(
+        "--backends", "backends to measure (default: all of this image)", tuple(installed_backends()),
+        type=several(check_backend), metavar="A,B",
+    )  # fmt: skip
+    ratio: float = option(
+        "--ratio", "sets the batch: all_reduce takes R times the computing time (default: %(default)g)", RATIO,
+        type=positive_number, metavar="R",
+    )  # fmt: skip
+    length: int = option("--length", "tokens per sample (default: 32)", 32, type=positive_integer, metavar="N")
+    seconds: float = duration("--seconds", "approximate time to measure", 60.0)
+
+    @property
+    def backend(self) -> str:
+        """The backend of the default group, which measures nothing: ranks that wait in gloo sleep."""
+        return "gloo"
+
+    def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
+        """Measure. The document has the facts that other commands announce."""
+        from entrypoints.bench import scaling
+
+        return scaling.run(self, environment)
 
 
 def prepare(argv: Sequence[str]) -> Collectives | Scaling:
-    """Parse `bench`'s arguments. Raises UsageError."""
-    return _scaling(argv[1:]) if argv and argv[0] == "scaling" else _collectives(argv)
-
-
-def _collectives(argv: Sequence[str]) -> Collectives:
-    parser = Parser(
-        "bench",
-        "Measure the collectives of each backend of this image, in turn in the same processes, as one rank.\n"
-        "Compare them with the hardware's limits: memory copy, and TCP between nodes.",
-        "bench collectives [options]",
-    )
-    add = parser.add_argument
-    add("what", choices=("collectives", "scaling"), metavar="collectives",
-        help="to measure training steps instead, see bench scaling --help")  # fmt: skip
-    add("--backend", metavar="NAME", help="measure only this backend (default: all of this image)")
-    add("--sizes", type=_list(cases.parse_size), metavar="A,B",
-        help="sizes of the complete tensor, such as 4K,25M (default: 4K to 100M)")  # fmt: skip
-    add(
-        "--dtypes",
-        type=_list(_one_of(tuple(cases.DTYPES))),
-        metavar="A,B",
-        help="any of " + ", ".join(cases.DTYPES),
-    )
-    add(
-        "--collectives",
-        type=_list(_one_of(cases.COLLECTIVES)),
-        metavar="A,B",
-        help="any of " + ", ".join(cases.COLLECTIVES),
-    )
-    add("--seconds", type=positive_seconds, default=ROW_SECONDS, metavar="S",
-        help="approximate time for each size (default: %(default)g)")  # fmt: skip
-    add("--json", action="store_true", help="print one JSON document instead of a table")
-    _add_common(parser)
-    options = _parse(parser, argv)
-    backend, *others = [check_backend(options.backend)] if options.backend else installed_backends()
-    return Collectives(
-        cases=tuple(cases.chosen(options.collectives, options.dtypes, options.sizes)),
-        backend=backend,
-        others=tuple(others),
-        row_seconds=options.seconds,
-        timeout_seconds=options.timeout,
-        as_json=options.json,
-        output=options.output,
-    )
-
-
-def _scaling(argv: Sequence[str]) -> Scaling:
-    parser = Parser(
-        "bench scaling",
-        "Measure a training step of a small encoder in fp32 on 1, 2, 4, ... of the job's nodes in turn, as one\n"
-        "rank, with each backend and without communication. Prints one JSON document.",
-        "bench scaling [options]",
-    )
-    add = parser.add_argument
-    add("--nodes", type=_list(positive_integer), default=[], metavar="A,B",
-        help="numbers of nodes (default: 1, 2, 4, ... up to the job's)")  # fmt: skip
-    add(
-        "--backends",
-        type=_list(check_backend),
-        metavar="A,B",
-        help="backends to measure (default: all of this image)",
-    )
-    add("--ratio", type=positive_seconds, default=RATIO, metavar="R",
-        help="sets the batch: all_reduce takes R times the computing time (default: %(default)g)")  # fmt: skip
-    add("--length", type=positive_integer, default=32, metavar="N", help="tokens per sample (default: 32)")
-    add("--seconds", type=positive_seconds, default=SCALING_SECONDS, metavar="S",
-        help="approximate time to measure (default: %(default)g)")  # fmt: skip
-    _add_common(parser)
-    options = _parse(parser, argv)
-    return Scaling(
-        nodes=tuple(sorted(set(options.nodes))),
-        backends=tuple(options.backends or installed_backends()),
-        ratio=options.ratio,
-        length=options.length,
-        seconds=options.seconds,
-        timeout_seconds=options.timeout,
-        output=options.output,
-    )
-
-
-def _add_common(parser: Parser) -> None:
-    parser.add_argument("--timeout", type=positive_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS",
-        help="time limit of each collective (default: %(default)g)")  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="FILE",
-        help="write the document to this file, and print nothing")  # fmt: skip
-
-
-def _parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
-    options = parser.parse_args(argv)
+    """Parse the command line, and check that the output can be written. Raises UsageError."""
+    options = parse(argv)
     if options.output is not None:
-        check_output(options.output)
+        folder = options.output.absolute().parent
+        if options.output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UsageError(
+                f"bench: --output {options.output}, expected a file in a folder that exists and is writable"
+            )
     return options
 
 
-def _list(item: Callable[[str], _Item]) -> Callable[[str], list[_Item]]:
-    """An argparse type: comma-separated `item`s."""
-    return lambda text: [item(part) for part in text.split(",")]
-
-
-def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """An argparse type: one of `choices`."""
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
-        return text
-
-    return parse
+def parse(argv: Sequence[str]) -> Collectives | Scaling:
+    """Parse `bench`'s arguments. Raises UsageError."""
+    if argv and argv[0] == "scaling":
+        return parse_options(
+            Scaling, argv[1:], "bench scaling",
+            "Measure a training step of a small encoder in fp32 on 1, 2, 4, ... of the job's nodes in turn, as\n"
+            "one rank, with each backend and without communication. Prints one JSON document.",
+            "[options]",
+        )  # fmt: skip
+    return parse_options(
+        Collectives, argv, "bench",
+        "Measure the collectives of each backend of this image, in turn in the same processes, as one rank.\n"
+        "Compare them with the hardware's limits: memory copy, and TCP between nodes.",
+        "collectives [options]",
+    )  # fmt: skip

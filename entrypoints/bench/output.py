@@ -12,15 +12,7 @@ from typing import Any
 import torch
 
 from entrypoints import contract
-from entrypoints.cli.errors import UsageError
 from entrypoints.machine import cpus
-
-
-def check_output(file: Path) -> None:
-    """Fail before the measurement, not after it. Raises UsageError if the file cannot be written."""
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"bench: --output {file}, expected a file in a folder that exists and is writable")
 
 
 def print_progress(line: str) -> None:

@@ -59,7 +59,7 @@ class Measurements:
     all_reduce: dict[int, list[float]] = field(default_factory=dict)
 
 
-class SmallEncoder(nn.Module):  # type: ignore[misc]  # torch is untyped on the host
+class SmallEncoder(nn.Module):
     """Classifies sequences by the last state of their first token. BERT's layers with MiniLM's width.
 
     `forward` takes int64 tensors `tokens` (batch, length) and `labels` (batch,), and returns the loss, an fp32
@@ -129,7 +129,7 @@ class Trainer:
 def timed(work: Callable[[], None], count: int, takes_part: bool) -> Block:
     """Time `work`, which is `count` steps or calls, on the ranks that take part. A collective of all ranks."""
     dist.barrier()
-    began, cpu, throttled = time.perf_counter(), time.process_time(), throttled_seconds()
+    throttled, cpu, began = throttled_seconds(), time.process_time(), time.perf_counter()
     if takes_part:
         work()
     elapsed = time.perf_counter() - began

@@ -1,25 +1,25 @@
 """`bench scaling`: one training step on 1, 2, 4, ... nodes, in turn in the same processes.
 
-The nodes that take no part in a phase sleep. Every rank has the same batch in every phase, as in weak scaling:
-twice the nodes process twice the samples in a step.
+The nodes that take no part in a phase sleep. Every rank has the same batch in every phase, so twice the nodes
+process twice the samples in a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch.distributed as dist
 
+from entrypoints.bench.arguments import Scaling
 from entrypoints.bench.cases import StepTime, powers_of_two
 from entrypoints.bench.output import facts, print_progress, publish
 from entrypoints.bench.phases import (
     BUCKETS,
     SMALL_BYTES,
+    Block,
     Measurements,
     Phase,
     Trainer,
@@ -29,7 +29,6 @@ from entrypoints.bench.phases import (
 )
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.backends import BACKENDS
-from entrypoints.group.banner import Announce
 from entrypoints.group.create import JOIN_SECONDS, gather
 from entrypoints.placement.detect import DistributedEnvironment
 
@@ -41,120 +40,109 @@ _TRIAL_BATCHES = (4, 12)
 _UNMATCHED_BATCH = 8
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """The command line. `nodes`: empty for powers of two.
-
-    `backend`: of the default group, which measures nothing: ranks that wait in gloo sleep.
-    """
-
-    nodes: tuple[int, ...]
-    backends: tuple[str, ...]
-    ratio: float
-    length: int
-    seconds: float
-    timeout_seconds: float
-    output: Path | None
-    backend: str = "gloo"
-
-    def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
-        """Measure. Rank 0 prints the document or writes the file. A collective."""
-        nodes_of_ranks = gather(environment.node_rank)
-        available = len(set(nodes_of_ranks))
-        if not self.nodes:
-            return replace(self, nodes=powers_of_two(available)).run(environment, _announce)
-        if max(self.nodes) > available:
-            raise UsageError(
-                f"bench scaling: --nodes has {max(self.nodes)}, but the job has only {available}: start more nodes"
-            )
-        trainer = Trainer(self.length)
-        phases = self._phases(environment, nodes_of_ranks, trainer)
-        pilot = self._choose_batch(trainer, phases)
-        measured = self._measure(trainer, phases)
-        if environment.rank == 0:
-            document = {
-                **facts(),
-                "ranks_per_node": environment.local_world_size,
-                "batch": trainer.batch,
-                "length": self.length,
-                "gradient_bytes": trainer.bytes,
-                "embedding_bytes": trainer.embedding_bytes,
-                "buckets": BUCKETS,
-                "ratio": self.ratio,
-                "pilot": pilot,
-                "phases": documents(measured),
-            }
-            publish(document, self.output)
-        for phase in phases:
-            if phase.group is not None:
-                dist.destroy_process_group(phase.group)
-        return 0
-
-    def _phases(
-        self, environment: DistributedEnvironment, nodes_of_ranks: list[int], trainer: Trainer
-    ) -> list[Phase]:
-        """Each number of nodes: every rank alone, then several ranks with each backend. A collective."""
-        phases = []
-        for nodes in self.nodes:
-            ranks = [rank for rank, node in enumerate(nodes_of_ranks) if node < nodes]
-            takes_part = environment.rank in ranks
-            phases.append(Phase(nodes, None, takes_part, None))
-            for backend in self.backends if nodes * environment.local_world_size > 1 else ():
-                BACKENDS[backend](environment, JOIN_SECONDS)
-                group = dist.new_group(ranks, backend=backend, timeout=timedelta(seconds=self.timeout_seconds))
-                phases.append(Phase(nodes, backend, takes_part, group if takes_part else None))
-                if takes_part:
-                    trainer.join(phases[-1])
-        return phases
-
-    def _choose_batch(self, trainer: Trainer, phases: Sequence[Phase]) -> dict[str, Any]:
-        """Choose the batch: all_reduce of the gradients on the fewest nodes takes `ratio` of computing."""
-        alone = min(phases, key=lambda phase: (phase.nodes, phase.backend is not None))
-        steps = []
-        for batch in _TRIAL_BATCHES:
-            trainer.use(batch)
-            tries = [timed(lambda: trainer.steps(alone, 2), 2, alone.takes_part).seconds for _ in range(4)]
-            steps.append((batch, median(tries[1:])))
-        step = StepTime.fit(*steps)
-        together = next((phase for phase in phases if phase.backend), None)
-        if together is None:
-            trainer.use(_UNMATCHED_BATCH)
-            return {"step": vars(step), "all_reduce": None, "backend": None, "nodes": None}
-        work = all_reduces(trainer.buffer(trainer.bytes), together.group, 2)
-        communication = median(timed(work, 2, together.takes_part).seconds for _ in range(5))
-        trainer.use(step.batch(self.ratio, communication))
-        return {
-            "step": vars(step),
-            "all_reduce": communication,
-            "backend": together.backend,
-            "nodes": together.nodes,
+def run(options: Scaling, environment: DistributedEnvironment) -> int:
+    """Measure. Rank 0 prints the document or writes the file. A collective."""
+    nodes_of_ranks = gather(environment.node_rank)
+    available = len(set(nodes_of_ranks))
+    numbers = sorted(set(options.nodes or powers_of_two(available)))
+    if numbers[-1] > available:
+        raise UsageError(
+            f"bench scaling: --nodes has {numbers[-1]}, but the job has only {available}: start more nodes"
+        )
+    trainer = Trainer(options.length)
+    phases: list[Phase] = []
+    for nodes in numbers:
+        phases += _phases(options, environment, nodes, nodes_of_ranks, trainer)
+    pilot = _choose_batch(options.ratio, trainer, phases)
+    measured = _measure(options.seconds, trainer, phases)
+    if environment.rank == 0:
+        document = {
+            **facts(),
+            "ranks_per_node": environment.local_world_size,
+            "batch": trainer.batch,
+            "length": options.length,
+            "gradient_bytes": trainer.bytes,
+            "embedding_bytes": trainer.embedding_bytes,
+            "buckets": BUCKETS,
+            "ratio": options.ratio,
+            "pilot": pilot,
+            "phases": documents(measured),
         }
+        publish(document, options.output)
+    for phase in phases:
+        if phase.group is not None:
+            dist.destroy_process_group(phase.group)
+    return 0
 
-    def _measure(self, trainer: Trainer, phases: Sequence[Phase]) -> dict[Phase, Measurements]:
-        """Rounds of all phases, alternately forwards and backwards: for `seconds`, but at least FEWEST_ROUNDS."""
-        for phase in phases:
-            if phase.backend:
-                _check_gradients(trainer, phase)
-        measured = {phase: Measurements() for phase in phases}
-        first = {phase: timed(lambda: trainer.steps(phase, 1), 1, phase.takes_part).seconds for phase in phases}  # noqa: B023
-        block_seconds = min(BLOCK_SECONDS, self.seconds / FEWEST_ROUNDS / len(phases))
-        counts = {phase: max(1, round(block_seconds / seconds)) for phase, seconds in first.items()}
-        round_seconds = sum(first[phase] * count for phase, count in counts.items())
-        rounds = max(FEWEST_ROUNDS, round(self.seconds / round_seconds))
-        order = list(phases)
-        for number in range(rounds):
-            for phase in order:
-                count = counts[phase]
-                block = timed(lambda: trainer.steps(phase, count), count, phase.takes_part)  # noqa: B023
-                measured[phase].blocks.append(block)
-                for size in (SMALL_BYTES, trainer.bytes) if phase.backend else ():
-                    work = all_reduces(trainer.buffer(size), phase.group, 1)
-                    seconds = timed(work, 1, phase.takes_part).seconds
-                    measured[phase].all_reduce.setdefault(size, []).append(seconds)
-            order.reverse()
-            if dist.get_rank() == 0:
-                print_progress(f"round {number + 1} of {rounds}: {_last_blocks(measured)}")
-        return measured
+
+def _phases(
+    options: Scaling, environment: DistributedEnvironment, nodes: int, nodes_of_ranks: list[int], trainer: Trainer
+) -> list[Phase]:
+    """The phases of one number of nodes: every rank alone, then all ranks with each backend. A collective."""
+    ranks = [rank for rank, node in enumerate(nodes_of_ranks) if node < nodes]
+    takes_part = environment.rank in ranks
+    phases = [Phase(nodes, None, takes_part, None)]
+    for backend in options.backends if nodes * environment.local_world_size > 1 else ():
+        BACKENDS[backend](environment, JOIN_SECONDS)
+        group = dist.new_group(ranks, backend=backend, timeout=timedelta(seconds=options.timeout_seconds))
+        phases.append(Phase(nodes, backend, takes_part, group if takes_part else None))
+        if takes_part:
+            trainer.join(phases[-1])
+    return phases
+
+
+def _choose_batch(ratio: float, trainer: Trainer, phases: Sequence[Phase]) -> dict[str, Any]:
+    """Choose the batch: all_reduce of the gradients on the fewest nodes takes `ratio` of computing."""
+    alone = phases[0]
+    steps = []
+    for batch in _TRIAL_BATCHES:
+        trainer.use(batch)
+        tries = [_steps(trainer, alone, 2).seconds for _ in range(4)]
+        steps.append((batch, median(tries[1:])))
+    step = StepTime.fit(*steps)
+    together = next((phase for phase in phases if phase.backend), None)
+    if together is None:
+        trainer.use(_UNMATCHED_BATCH)
+        return {"step": vars(step), "all_reduce": None, "backend": None, "nodes": None}
+    work = all_reduces(trainer.buffer(trainer.bytes), together.group, 2)
+    communication = median(timed(work, 2, together.takes_part).seconds for _ in range(5))
+    trainer.use(step.batch(ratio, communication))
+    return {
+        "step": vars(step),
+        "all_reduce": communication,
+        "backend": together.backend,
+        "nodes": together.nodes,
+    }
+
+
+def _measure(seconds: float, trainer: Trainer, phases: Sequence[Phase]) -> dict[Phase, Measurements]:
+    """Rounds of all phases, alternately forwards and backwards: for `seconds`, but at least FEWEST_ROUNDS."""
+    for phase in phases:
+        if phase.backend:
+            _check_gradients(trainer, phase)
+    measured = {phase: Measurements() for phase in phases}
+    first = {phase: _steps(trainer, phase, 1).seconds for phase in phases}
+    block_seconds = min(BLOCK_SECONDS, seconds / FEWEST_ROUNDS / len(phases))
+    counts = {phase: max(1, round(block_seconds / step)) for phase, step in first.items()}
+    round_seconds = sum(first[phase] * count for phase, count in counts.items())
+    rounds = max(FEWEST_ROUNDS, round(seconds / round_seconds))
+    order = list(phases)
+    for number in range(rounds):
+        for phase in order:
+            measured[phase].blocks.append(_steps(trainer, phase, counts[phase]))
+            for size in (SMALL_BYTES, trainer.bytes) if phase.backend else ():
+                work = all_reduces(trainer.buffer(size), phase.group, 1)
+                block = timed(work, 1, phase.takes_part)
+                measured[phase].all_reduce.setdefault(size, []).append(block.seconds)
+        order.reverse()
+        if dist.get_rank() == 0:
+            print_progress(f"round {number + 1} of {rounds}: {_last_blocks(measured)}")
+    return measured
+
+
+def _steps(trainer: Trainer, phase: Phase, count: int) -> Block:
+    """`count` training steps of a phase, timed. A collective."""
+    return timed(lambda: trainer.steps(phase, count), count, phase.takes_part)
 
 
 def _check_gradients(trainer: Trainer, phase: Phase) -> None:

@@ -7,9 +7,9 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Callable
+from typing import Any, Callable
 
-Hook = Callable[[ModuleType], None]
+Hook = Callable[[Any], None]  # hooks read and set names that a type of modules does not have
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -35,7 +35,7 @@ class _Finder(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def _follow(self, loader: importlib.abc.Loader, name: str) -> None:
+    def _follow(self, loader: Any, name: str) -> None:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -43,7 +43,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             for hook in self.hooks.pop(name, ()):
                 hook(sys.modules.get(name, module))  # a module may replace itself in sys.modules
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # only this loader, created for this import
+        loader.exec_module = exec_module  # only of this loader, which was created for this import
 
 
 _FINDER = _Finder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Callable
 
@@ -62,10 +62,7 @@ def worst(checks: Iterable[Check]) -> Status:
 
 def document(checks: Iterable[Check]) -> str:
     """The JSON of --json. Scripts read its keys: do not rename them."""
-    rows = [
-        {"name": check.name, "status": check.status, "detail": check.detail, "fix": check.fix} for check in checks
-    ]
-    return json.dumps({"checks": rows}, indent=2)
+    return json.dumps({"checks": [asdict(check) for check in checks]}, indent=2)
 
 
 def lines(check: Check, width: int) -> str:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import Parser, default_backend, port_number, positive_integer
+from entrypoints.cli.options import default_backend, option, parse_options, port_number, positive_integer
 from entrypoints.doctor import checks, container, image, network, ranks
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import cpus, topology
@@ -31,23 +31,30 @@ Check this container for a training job. Each line is ok, warning or error, with
 Exit code 1 if a line is an error."""
 
 
-def parse(argv: list[str]) -> Namespace:
-    parser = Parser("doctor", DESCRIPTION)
-    add = parser.add_argument
-    add("--json", action="store_true", help="print one JSON document instead of a table")
-    add("--quick", action="store_true", help="start no ranks: skip preloads, bf16 and collectives")
-    add("--local-world-size", type=positive_integer, metavar="R",
-        help="number of ranks in this container (default: the launcher's, or launch's default)")  # fmt: skip
-    add("--master-addr", metavar="HOST", help="rank 0's node, if not this node (default: MASTER_ADDR)")
-    add("--master-port", type=port_number, metavar="PORT",
-        help=f"port where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})")  # fmt: skip
-    add("--serve", action="store_true",
-        help="report time and pin to other nodes' doctors on the master port, until stopped")  # fmt: skip
-    return parser.parse_args(argv)
+@dataclass(frozen=True)
+class Options:
+    """The command line of `doctor`."""
+
+    as_json: bool = option("--json", "print one JSON document instead of a table", False)
+    quick: bool = option("--quick", "start no ranks: skip preloads, bf16 and collectives", False)
+    local_world_size: int | None = option(
+        "--local-world-size", "number of ranks in this container (default: the launcher's, or launch's default)",
+        type=positive_integer, metavar="R",
+    )  # fmt: skip
+    master_addr: str | None = option(
+        "--master-addr", "rank 0's node, if not this node (default: MASTER_ADDR)", metavar="HOST"
+    )
+    master_port: int | None = option(
+        "--master-port", f"port where the ranks meet (default: MASTER_PORT or {contract.MASTER_PORT})",
+        type=port_number, metavar="PORT",
+    )  # fmt: skip
+    serve: bool = option(
+        "--serve", "report time and pin to other nodes' doctors on the master port, until stopped", False
+    )
 
 
 def main(argv: list[str]) -> int:
-    options = parse(argv)
+    options = parse_options(Options, argv, "doctor", DESCRIPTION)
     if options.serve:
         _serve(options.master_port or int(os.environ.get("MASTER_PORT") or contract.MASTER_PORT))
         return 0
@@ -55,9 +62,9 @@ def main(argv: list[str]) -> int:
     width = shutil.get_terminal_size((115, 0)).columns
     for check in examine(options, os.environ):
         done.append(check)
-        if not options.json:
+        if not options.as_json:
             print(checks.lines(check, width), flush=True)  # at once: the measurements take a while
-    if options.json:
+    if options.as_json:
         print(checks.document(done))
     return 1 if checks.worst(done) is Status.ERROR else 0
 
@@ -72,7 +79,7 @@ def _serve(port: int) -> None:
         return
 
 
-def examine(options: Namespace, environ: Mapping[str, str]) -> Iterator[Check]:
+def examine(options: Options, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every check, the quick ones first."""
     place, launcher = _launcher(environ)
     yield launcher

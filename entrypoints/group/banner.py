@@ -30,7 +30,7 @@ PACKAGES = ("torch", "transformers")
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank runs on. `cores`: CPUs that it may use. `bf16`: as in Topology.
+    """What one rank runs on. `cpus`: the number of CPUs that it may use. `bf16`: as in Topology.
 
     `preloads`: the names of the preloads that it has loaded. `missing`: the names of those that it has not.
     `interface`: its group's. `wants_shared_memory`: ccl is configured to use shared memory. `shared_memory`: ccl
@@ -40,7 +40,7 @@ class RankReport:
     node_rank: int
     host: str
     pin: str
-    cores: int
+    cpus: int
     threads: int
     bf16: str
     preloads: tuple[str, ...]
@@ -66,7 +66,7 @@ def report(
         node_rank=environment.node_rank,
         host=socket.gethostname(),
         pin=environ.get(contract.PIN, "unknown"),
-        cores=len(os.sched_getaffinity(0)),
+        cpus=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         bf16=bf16,
         preloads=tuple(Path(path).name for path in preloads if path not in missing),
@@ -89,11 +89,11 @@ def lines(
     bf16 = [
         "no instructions, products in fp32" if rank.bf16 == EMULATED else f"by {rank.bf16}" for rank in reports
     ]
-    cores, threads = _range(rank.cores for rank in reports), _range(rank.threads for rank in reports)
+    cpus, threads = _range(rank.cpus for rank in reports), _range(rank.threads for rank in reports)
     rows = [
         ("pin", f"{', '.join(pins)}: {installed}"),
         ("ranks", f"{len(reports)} on {count(nodes, 'node')}, {started}"),
-        ("cores", f"{cores} per rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
+        ("CPUs", f"{cpus} per rank, {threads} compute {'thread' if threads == '1' else 'threads'}"),
         ("bf16", _shares(bf16)),
         ("group", _transport(reports, backend, nodes)),
         ("preloads", _shares([", ".join(rank.preloads) or "none" for rank in reports])),

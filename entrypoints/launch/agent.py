@@ -161,19 +161,19 @@ def rank_failures(failures: Mapping[int, ProcessFailure], node: object, kills: O
     So a failure without a file, whose timestamp is a rounded-down second, gets a head start of one monitoring
     interval.
     """
-    return [_rank_failure(rank, failure, node, kills) for rank, failure in failures.items()]
-
-
-def _rank_failure(rank: int, failure: ProcessFailure, node: object, kills: OutOfMemoryKills) -> Failure:
-    file = Path(failure.error_file)
-    has_file = file.is_file()
-    return failed_rank(
-        rank,
-        failure.local_rank,
-        node,
-        failure.exitcode,
-        out_of_memory=failure.exitcode == -signal.SIGKILL and kills.any_new(),
-        at=file.stat().st_mtime if has_file else failure.timestamp,
-        head_start=0.0 if has_file else MONITOR_SECONDS,
-        printed=bool(failure.error_file_data.get("printed")),
-    )
+    found = []
+    for rank, failure in failures.items():
+        file = Path(failure.error_file)
+        found.append(
+            failed_rank(
+                rank,
+                failure.local_rank,
+                node,
+                failure.exitcode,
+                out_of_memory=failure.exitcode == -signal.SIGKILL and kills.any_new(),
+                at=file.stat().st_mtime if file.is_file() else failure.timestamp,
+                head_start=0.0 if file.is_file() else MONITOR_SECONDS,
+                printed=bool(failure.error_file_data.get("printed")),
+            )
+        )
+    return found

@@ -7,23 +7,16 @@ point are invisible, which is the usual view from inside a container. Torch-free
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints.machine.facts import MemoryLimit, Quota
 
 CONTROLLERS = ("cpu", "cpuset", "memory")
-# Counters of version 2 and version 1: file, key, and factor to the unit of the result. A container sees its own
-# group in these folders.
-_OUT_OF_MEMORY_KILLS = (
-    ("sys/fs/cgroup/memory.events", "oom_kill", 1),
-    ("sys/fs/cgroup/memory/memory.oom_control", "oom_kill", 1),
-)
-_THROTTLED_SECONDS = (
-    ("sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
-    ("sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
-)
+# Counters by whether the hierarchy is of version 2: file, key, and factor to the unit of the result.
+_OUT_OF_MEMORY_KILLS = {True: ("memory.events", "oom_kill", 1), False: ("memory.oom_control", "oom_kill", 1)}
+_THROTTLED_SECONDS = {True: ("cpu.stat", "throttled_usec", 1e-6), False: ("cpu.stat", "throttled_time", 1e-9)}
 # Version 1 writes "unlimited" as the largest multiple of a page that fits in 63 bits.
 _UNLIMITED_BYTES = 1 << 60
 
@@ -49,19 +42,11 @@ class _Mount:
 
 def read_limits(root: Path = Path("/")) -> Limits:
     """This process's limits, from `root`/proc and the control groups that are mounted below `root`."""
-    mounts = list(_mounts(root))
-    groups = _groups(root)
-    if not mounts or not groups:
+    folders = _folders(root)
+    if not folders:
         return Limits(
             warnings=("no control group file system is mounted: CPU quotas and memory limits cannot be read",)
         )
-    folders: dict[str, list[tuple[Path, bool]]] = {name: [] for name in CONTROLLERS}
-    for mount in mounts:
-        version_2 = not mount.controllers
-        for name in CONTROLLERS if version_2 else mount.controllers:
-            path = groups.get("" if version_2 else name)
-            if path is not None:
-                folders[name] += [(folder, version_2) for folder in _way_up(root, mount, path)]
     warnings: list[str] = []
     quotas = [quota for found in folders["cpu"] for quota in _quota(*found, root, warnings)]
     memory = [limit for found in folders["memory"] for limit in _memory(*found, root, warnings)]
@@ -75,7 +60,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
 
 def throttled_seconds(root: Path = Path("/")) -> float:
     """How long the CPU quota has paused this container's processes so far; 0 without a quota."""
-    return _counter(_THROTTLED_SECONDS, root)
+    return _counter("cpu", _THROTTLED_SECONDS, root)
 
 
 class OutOfMemoryKills:
@@ -90,20 +75,36 @@ class OutOfMemoryKills:
 
     def any_new(self) -> bool:
         """Whether any kill happened since construction or the last `forget`."""
-        return _counter(_OUT_OF_MEMORY_KILLS, self._root) > self._before
+        return _counter("memory", _OUT_OF_MEMORY_KILLS, self._root) > self._before
 
     def forget(self) -> None:
         """Ignore the kills so far."""
-        self._before = _counter(_OUT_OF_MEMORY_KILLS, self._root)
+        self._before = _counter("memory", _OUT_OF_MEMORY_KILLS, self._root)
 
 
-def _counter(places: Iterable[tuple[str, str, float]], root: Path) -> float:
-    """The first counter of `places` that exists below `root`; 0 if none does."""
-    for name, key, factor in places:
-        for line in _lines(root / name):
+def _counter(controller: str, places: Mapping[bool, tuple[str, str, float]], root: Path) -> float:
+    """The counter of the process's group, or of its nearest parent that has one; 0 if none has."""
+    for folder, version_2 in _folders(root).get(controller, ()):
+        name, key, factor = places[version_2]
+        for line in _lines(folder / name):
             if line.startswith(f"{key} "):
                 return int(line.split()[1]) * factor
     return 0
+
+
+def _folders(root: Path) -> dict[str, list[tuple[Path, bool]]]:
+    """By controller, the folders of the process's group and its parents, and whether they are of version 2."""
+    mounts, groups = list(_mounts(root)), _groups(root)
+    if not mounts or not groups:
+        return {}
+    folders: dict[str, list[tuple[Path, bool]]] = {name: [] for name in CONTROLLERS}
+    for mount in mounts:
+        version_2 = not mount.controllers
+        for name in CONTROLLERS if version_2 else mount.controllers:
+            path = groups.get("" if version_2 else name)
+            if path is not None:
+                folders[name] += [(folder, version_2) for folder in _way_up(root, mount, path)]
+    return folders
 
 
 def _mounts(root: Path) -> Iterator[_Mount]:

@@ -62,7 +62,7 @@ def _function() -> Any:
     """
     import torch
 
-    class FusedAttention(torch.autograd.Function):  # type: ignore[misc]
+    class FusedAttention(torch.autograd.Function):
         @staticmethod
         def forward(
             ctx: Any, query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule
@@ -77,7 +77,7 @@ def _function() -> Any:
             return out
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
             saved = ctx.saved_tensors
             query, key = saved[:2]

@@ -39,7 +39,7 @@ def _function() -> Any:
     """The autograd function. Tensors: float32 [batch, heads, queries or keys, features]. Masks may broadcast."""
     import torch
 
-    class Attention(torch.autograd.Function):  # type: ignore[misc]
+    class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, factor: float, rule: Rule) -> Any:
             ctx.shape, ctx.factor, ctx.rule = query.shape, factor, rule
@@ -55,7 +55,7 @@ def _function() -> Any:
             return torch.bmm(weights, value).unflatten(0, ctx.shape[:2])
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
             query, key, value, marked = ctx.saved_tensors
             outer = gradients[0].flatten(0, 1)

@@ -92,7 +92,7 @@ def _function() -> Any:
     """The autograd function. Its derivative is the function itself, so that derivatives of any order work."""
     import torch
 
-    class Dropout(torch.autograd.Function):  # type: ignore[misc]
+    class Dropout(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, tensor: Any, rule: Rule, strides: Any) -> Any:
             result = drop(tensor.detach(), rule, strides)

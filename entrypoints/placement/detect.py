@@ -24,6 +24,16 @@ from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
 SINGLE = "single"  # the launcher of a process that no launcher started
+# torchrun's variables, and the fields of DistributedEnvironment.
+_VARIABLES = {
+    "RANK": "rank",
+    "WORLD_SIZE": "world_size",
+    "LOCAL_RANK": "local_rank",
+    "LOCAL_WORLD_SIZE": "local_world_size",
+    "GROUP_RANK": "node_rank",
+    "MASTER_ADDR": "master_addr",
+    "MASTER_PORT": "master_port",
+}
 
 
 @dataclass(frozen=True)
@@ -130,29 +140,13 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
 
 def variables(environment: DistributedEnvironment) -> dict[str, str]:
     """The variables, in torchrun's names, that a rank of this environment runs with."""
-    return {
-        "RANK": str(environment.rank),
-        "WORLD_SIZE": str(environment.world_size),
-        "LOCAL_RANK": str(environment.local_rank),
-        "LOCAL_WORLD_SIZE": str(environment.local_world_size),
-        "GROUP_RANK": str(environment.node_rank),
-        "MASTER_ADDR": environment.master_addr,
-        "MASTER_PORT": str(environment.master_port),
-    }
+    return {name: str(getattr(environment, field)) for name, field in _VARIABLES.items()}
 
 
 def from_variables(environ: Mapping[str, str], launcher: str) -> DistributedEnvironment:
     """The reverse of `variables`."""
-    return DistributedEnvironment(
-        rank=int(environ["RANK"]),
-        world_size=int(environ["WORLD_SIZE"]),
-        local_rank=int(environ["LOCAL_RANK"]),
-        local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
-        node_rank=int(environ["GROUP_RANK"]),
-        master_addr=environ["MASTER_ADDR"],
-        master_port=int(environ["MASTER_PORT"]),
-        launcher=launcher,
-    )
+    numbers = {field: int(environ[name]) for name, field in _VARIABLES.items() if field != "master_addr"}
+    return DistributedEnvironment(**numbers, master_addr=environ["MASTER_ADDR"], launcher=launcher)
 
 
 def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) -> list[str]:

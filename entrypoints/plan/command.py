@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.numbers import count, whole_number
-from entrypoints.cli.options import Parser, default_backend, positive_integer
+from entrypoints.cli.numbers import count
+from entrypoints.cli.options import default_backend, integer, option, parse_options, positive_integer
 from entrypoints.machine import network, topology
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Topology
@@ -28,18 +28,30 @@ _MOST_RANKS_SHOWN = 32
 _WHAT_IF = "what-if"  # the launcher of a job that does not run
 
 
+@dataclass(frozen=True)
+class Options:
+    """The command line of `plan`."""
+
+    as_json: bool = option("--json", "one JSON document instead of a table", False)
+    backend: str = option(
+        "--backend", "backend of the process group (default: %(default)s)", default_backend(), metavar="NAME"
+    )
+    local_world_size: int | None = option(
+        "--local-world-size", "plan as if R ranks ran on this node", type=positive_integer, metavar="R"
+    )
+    local_rank: int | None = option(
+        "--local-rank", "the rank on this node to plan for, from 0 (default: 0)", type=integer(0), metavar="I"
+    )
+    world_size: int | None = option(
+        "--world-size", "plan as if the job had W ranks (default: R)", type=positive_integer, metavar="W"
+    )
+
+
 def main(argv: list[str]) -> int:
-    parser = Parser("plan", "Print what a rank would get if it started here and now, and why.")
-    add = parser.add_argument
-    add("--json", action="store_true", help="one JSON document instead of a table")
-    add("--backend", metavar="NAME", help="backend of the process group (default: %(default)s)",
-        default=default_backend())  # fmt: skip
-    add("--local-world-size", type=positive_integer, metavar="R", help="plan as if R ranks ran on this node")
-    add("--local-rank", metavar="I", help="the rank on this node to plan for, from 0 (default: 0)")
-    add("--world-size", type=positive_integer, metavar="W", help="plan as if the job had W ranks (default: R)")
-    options = parser.parse_args(argv)
+    description = "Print what a rank would get if it started here and now, and why."
+    options = parse_options(Options, argv, "plan", description)
     place = detect.detect(os.environ)
-    if options.local_world_size or options.world_size or options.local_rank:
+    if options.local_world_size or options.world_size or options.local_rank is not None:
         place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
     host, libraries = topology.read(), preload.find(os.environ)
 
@@ -47,7 +59,7 @@ def main(argv: list[str]) -> int:
         return planner.plan(rank, host, os.environ, libraries, options.backend)
 
     plan = _with_interface(plan_for(place), os.environ)
-    if options.json:
+    if options.as_json:
         print(json.dumps(plan.document(), indent=2))
         return 0
     first = place.rank - place.local_rank
@@ -71,16 +83,14 @@ def _with_interface(plan: RankPlan, environ: Mapping[str, str]) -> RankPlan:
 
 
 def what_if(
-    place: DistributedEnvironment, local_world_size: int | None, local_rank: str | None, world_size: int | None
+    place: DistributedEnvironment, local_world_size: int | None, local_rank: int | None, world_size: int | None
 ) -> DistributedEnvironment:
     """A rank of a job that does not run. Raises UsageError for impossible numbers."""
     if local_world_size is None:
         raise UsageError("plan: --local-rank and --world-size need --local-world-size (the ranks on this node)")
-    index = whole_number(local_rank or "0")
-    if index is None or index >= local_world_size:
-        raise UsageError(
-            f"plan: --local-rank is {local_rank!r}, expected an integer from 0 to {local_world_size - 1}"
-        )
+    index = local_rank or 0
+    if index >= local_world_size:
+        raise UsageError(f"plan: --local-rank is {index}, expected an integer from 0 to {local_world_size - 1}")
     return DistributedEnvironment(
         rank=index,
         world_size=world_size or local_world_size,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from entrypoints.cli.numbers import count
 from entrypoints.machine.cpus import format_cpu_list
@@ -127,36 +127,32 @@ def divide_evenly(items: Sequence[T], parts: int) -> list[Sequence[T]]:
 def _divide_cores(cores: Sequence[Core], parts: int) -> list[Sequence[Core]]:
     """Shares as in `divide`. Needs a core for each part.
 
-    Ranks wait for each other in every step, so equal sizes come first. The longer shares are placed so that the
-    fewest shares cross the boundary of a socket or NUMA node.
+    Ranks wait for each other in every step, so equal sizes come first: a share has `size` cores, and `longer` of
+    the shares have one more. Dynamic programming chooses these so that the shares cross as few boundaries of
+    sockets and NUMA nodes as possible. It goes through the shares from first to last. A state is the number of
+    longer shares so far, which is all that the rest depends on: it determines where the next share starts. For
+    each state, only the ends of the shares with the fewest crossings are kept, and of equally good ones those
+    with the longer shares first, as in `divide_evenly`. The result is the state with `longer` longer shares.
     """
     size, longer = divmod(len(cores), parts)
     sockets = list(accumulate((a.socket != b.socket for a, b in zip(cores, cores[1:])), initial=0))
     nodes = list(accumulate((a.node != b.node for a, b in zip(cores, cores[1:])), initial=0))
 
-    def cost(start: int, end: int) -> int:
+    def crossings(start: int, end: int) -> int:
         return _SOCKET_COST * (sockets[end - 1] - sockets[start]) + nodes[end - 1] - nodes[start]
 
-    # best[k]: the lowest cost so far with k longer shares, as (cost, (sizes before, 1 if the last one is longer)).
-    best: dict[int, tuple[int, Any]] = {0: (0, None)}
-    for part in range(parts):
-        after: dict[int, tuple[int, Any]] = {}
-        for extra, (spent, chosen) in best.items():
-            start = part * size + extra
-            for more in (1, 0):  # of equal costs the first wins: longer shares first, as in `divide_evenly`
-                if extra + more > longer or longer - extra - more > parts - part - 1:
-                    continue
-                way = (spent + cost(start, start + size + more), (chosen, more))
-                if extra + more not in after or way[0] < after[extra + more][0]:
-                    after[extra + more] = way
-        best = after
-    sizes: list[int] = []
-    chosen = best[longer][1]
-    while chosen:
-        chosen, more = chosen
-        sizes.insert(0, size + more)
-    ends = list(accumulate(sizes))
-    return [cores[start:end] for start, end in zip([0, *ends], ends)]
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
+    for _ in range(parts):
+        extended: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for before, (crossed, ends) in best.items():
+            for more in (1, 0) if before < longer else (0,):
+                end = ends[-1] + size + more
+                total = crossed + crossings(ends[-1], end)
+                if before + more not in extended or total < extended[before + more][0]:
+                    extended[before + more] = (total, (*ends, end))
+        best = extended
+    ends = best[longer][1]
+    return [cores[start:end] for start, end in zip(ends, ends[1:])]
 
 
 def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
@@ -172,7 +168,11 @@ def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
 def _shares(
     environment: DistributedEnvironment, topology: Topology, notes: Notes
 ) -> tuple[Sequence[Sequence[Core]], int, bool]:
-    """The known shares of the node's cores, the index of this rank's, and whether other ranks use it too."""
+    """The shares of the node's cores that this rank knows, the index of its own, and whether ranks have the same.
+
+    Four cases: the rank is bound already, it is alone on its node, there are fewer CPUs than ranks, or it gets its
+    part of `divide`.
+    """
     cores, ranks, allowed = topology.cores, environment.local_world_size, topology.allowed
     who = binder(environment, topology)
     if who:

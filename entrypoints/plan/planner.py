@@ -70,6 +70,10 @@ def plan(
 ) -> RankPlan:
     """Divide the allowed cores among the node's ranks and derive the rest. A variable that the user has set stays.
 
+    In this order: the rank's share of the cores; of these, the cores for oneCCL's workers (`workers`) and the rest
+    (`computing`); one compute thread for each of the rest, unless the user or a quota sets the number; memory,
+    variables and data loading. Each decision adds its reason to `notes`.
+
     Raises UsageError for an invalid variable of the user, and for an unsupported machine.
     """
     if topology.machine != SUPPORTED_MACHINE:
@@ -79,17 +83,17 @@ def plan(
         )
     notes = Notes(warnings=[*detect.warnings(placement, user_environ), *topology.warnings])
     share = share_of(placement, topology, notes)
-    own_threads = users_threads(placement, user_environ, notes)
-    fixed = int(own_threads.split(",")[0]) if own_threads else None
-    workers = ccl.worker_cores(placement, share, backend, fixed, user_environ, notes)
+    users_value = users_threads(placement, user_environ, notes)
+    users_number = int(users_value.split(",")[0]) if users_value else None  # of nested levels, the outer one
+    workers = ccl.worker_cores(placement, share, backend, users_number, user_environ, notes)
     computing = tuple(core for core in share.cores if not set(workers) & set(core.cpus)) or tuple(share.cores)
-    threads = fixed or min(share.most_threads, len(computing))
-    explain_threads(own_threads, threads, share, len(share.cores) - len(computing), notes)
+    threads = users_number or min(share.most_threads, len(computing))
+    explain_threads(users_value, threads, share, len(share.cores) - len(computing), notes)
     cpus = tuple(sorted(cpu for core in computing for cpu in core.cpus))
     memory_policy = _memory_policy(share, topology, notes)
 
     chosen = detect.variables(placement)
-    chosen["OMP_NUM_THREADS"] = own_threads or str(threads)
+    chosen["OMP_NUM_THREADS"] = users_value or str(threads)
     chosen.update(openmp_variables(share, computing, threads, user_environ, preloads, notes))
     chosen.update(ccl.worker_variables(placement, backend, workers, user_environ))
     loaders = _dataloader_workers(share, len(cpus), threads, user_environ, notes)

@@ -8,7 +8,6 @@ broke for it.
 from __future__ import annotations
 
 import argparse
-import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,13 @@ from entrypoints import contract
 from entrypoints.adapt import catalogue
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import DEFAULT_TIMEOUT_SECONDS, Parser, default_backend, positive_seconds
+from entrypoints.cli.options import (
+    DEFAULT_TIMEOUT_SECONDS,
+    default_backend,
+    duration,
+    option,
+    parse_options,
+)
 from entrypoints.group.banner import Announce
 from entrypoints.placement.detect import DistributedEnvironment
 
@@ -28,14 +33,17 @@ from entrypoints.placement.detect import DistributedEnvironment
 class Script:
     """`run`'s command line. `target`: a file, or a module's name if `is_module`; None only with `explain`."""
 
-    target: str | None
-    is_module: bool
-    arguments: tuple[str, ...]
-    backend: str
-    timeout_seconds: float
-    quiet: bool
-    explain: bool
-    no_adapt: frozenset[str]
+    backend: str = option("--backend", "backend of the process group (default: %(default)s)", default_backend())
+    timeout_seconds: float = duration("--timeout", "time limit of each collective", DEFAULT_TIMEOUT_SECONDS)
+    quiet: bool = option("--quiet", "do not print the ranks and their cores at the start", False)
+    explain: bool = option("--explain", "list the adaptations that apply to the script; do not run it", False)
+    no_adapt: tuple[str, ...] = option(
+        "--no-adapt", f"turn off an adaptation, or all; may be repeated (variable: {contract.NO_ADAPT})", (),
+        action="append", metavar="NAME",
+    )  # fmt: skip
+    is_module: bool = option("-m", "run a module instead of a file", False)
+    target: str | None = option("", "the script or the module", nargs="?", metavar="SCRIPT.py|MODULE")
+    arguments: tuple[str, ...] = option("", "the script's own arguments", nargs=argparse.REMAINDER, metavar="ARGS")
 
     def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Run the script in this process, under the existing process group. Its exceptions pass through."""
@@ -43,7 +51,7 @@ class Script:
         situation = Situation(
             self.arguments, catalogue.versions(), self.backend, environment.rank, environment.world_size
         )
-        catalogue.install(situation, self.no_adapt)
+        catalogue.install(situation, catalogue.switched_off(self.no_adapt))
         target = self.target or ""
         sys.argv = [target, *self.arguments]
         if self.is_module:  # runpy replaces the first argument by the module's file
@@ -57,40 +65,17 @@ class Script:
 
 def parse(argv: Sequence[str]) -> Script:
     """Parse `run`'s own options, which precede the script. Raises UsageError."""
-    parser = Parser(
-        "run",
-        "Run a Python script or module as one rank.",
-        "run [options] SCRIPT.py ARGS... | run [options] -m MODULE ARGS...",
-    )
-    add = parser.add_argument
-    add("--backend", default=default_backend(), help="backend of the process group (default: %(default)s)")
-    add("--timeout", type=positive_seconds, default=DEFAULT_TIMEOUT_SECONDS, metavar="SECONDS",
-        help="time limit of each collective (default: %(default)g)")  # fmt: skip
-    add("--quiet", action="store_true", help="do not print the ranks and their cores at the start")
-    add("--explain", action="store_true", help="list the adaptations that apply to the script; do not run it")
-    add("--no-adapt", action="append", default=[], metavar="NAME",
-        help=f"turn off an adaptation, or all; may be repeated (variable: {contract.NO_ADAPT})")  # fmt: skip
-    add("-m", dest="is_module", action="store_true", help="run a module instead of a file")
-    add("target", nargs="?", metavar="SCRIPT.py|MODULE")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments")
-    options = parser.parse_args(argv)
-    if options.target is None and not options.explain:
+    usage = "[options] SCRIPT.py ARGS... | run [options] -m MODULE ARGS..."
+    script = parse_options(Script, argv, "run", "Run a Python script or module as one rank.", usage)
+    if script.target is None and not script.explain:
         raise UsageError("run: no script, expected run [options] SCRIPT.py ARGS... (or -m MODULE ARGS...)")
-    return Script(
-        target=options.target,
-        is_module=options.is_module,
-        arguments=tuple(options.arguments),
-        backend=options.backend,
-        timeout_seconds=options.timeout,
-        quiet=options.quiet,
-        explain=options.explain,
-        no_adapt=catalogue.switched_off(options.no_adapt, os.environ),
-    )
+    return script
 
 
 def prepare(argv: Sequence[str]) -> Script:
-    """Parse the command line and check that the script exists. Raises UsageError."""
+    """Parse the command line, and check that the script and the adaptations exist. Raises UsageError."""
     script = parse(argv)
+    catalogue.switched_off(script.no_adapt)
     if not script.is_module and not Path(script.target or "").is_file():
         raise UsageError(f"run: {script.target or ''!r} is not a file, expected a Python script (or -m MODULE)")
     return script
@@ -101,7 +86,8 @@ def explanation(argv: Sequence[str]) -> str | None:
     script = parse(argv)
     if not script.explain:
         return None
-    return catalogue.explain(Situation(script.arguments, catalogue.versions(), script.backend), script.no_adapt)
+    situation = Situation(script.arguments, catalogue.versions(), script.backend)
+    return catalogue.explain(situation, catalogue.switched_off(script.no_adapt))
 
 
 def _run_module(name: str) -> None:

@@ -1,6 +1,7 @@
 """Turn this process into one rank: detect, plan, bind, export, and exec the worker with its preloads.
 
-`read_exported` is the worker's end of the exec.
+`entrypoints.__main__` calls `start`, which execs `entrypoints.rank.worker`: preloads and OpenMP's variables take
+effect only in a new process. The worker begins with `read_exported`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def start(argv: list[str]) -> NoReturn:
         topology.read(),
         os.environ,
         preload.find(os.environ),
-        named_backend(argv) or default_backend(),
+        backend_of(argv),
     )
     if plan.placement.local_rank == 0:
         for warning in plan.warnings:
@@ -43,32 +44,34 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(plan.environment)
     environ[contract.LAUNCHER] = plan.placement.launcher
     environ[contract.PRELOADED] = ":".join(plan.preload)
-    os.execve(sys.executable, python_command("entrypoints.rank.worker", argv), environ)  # noqa: S606 - no shell is the point
+    os.execve(sys.executable, python_command("entrypoints.rank.worker", argv), environ)
 
 
-def named_backend(argv: list[str]) -> str | None:
-    """The value of --backend in a rank's command line; None without it.
+def backend_of(argv: list[str]) -> str:
+    """The process group's backend, from a rank's command line; the default for an invalid command line.
 
-    The plan reserves cores for the backend's worker threads. The command's own parser validates the value later.
+    The plan reserves cores for the backend's worker threads. The worker reports an invalid command line.
     """
     command, *rest = argv
-    if command == "train":
-        return _trainers_backend(rest)
-    words = iter(rest)
-    for word in words:
-        name, given, value = word.partition("=")
-        if name == "--backend":
-            return value if given else next(words, None)
-        if command == "run":  # the script's own arguments follow its name
-            if word == "-m" or not word.startswith("-"):
-                return None
-            if word in ("--timeout", "--no-adapt"):
-                next(words, None)
-    return None
+    try:
+        if command == "run":
+            from entrypoints.rank import script
+
+            return script.parse(rest).backend
+        if command == "bench":
+            from entrypoints.bench import arguments
+
+            return arguments.parse(rest).backends[0]
+    except UsageError:
+        return default_backend()
+    return _trainers_backend(rest) or default_backend()
 
 
 def _trainers_backend(argv: list[str]) -> str | None:
-    """The value of --backend, or of an old guide's flag. The command line overrides the configuration file."""
+    """The value of --backend, or of an old guide's flag. The command line overrides the configuration file.
+
+    `train`'s own parser needs transformers, whose import takes seconds.
+    """
     from entrypoints.adapt.flags import BACKENDS, name_of
     from entrypoints.cli import config_files
 

@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import traceback
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Callable, Protocol, TypeVar
 
@@ -19,8 +20,8 @@ from entrypoints.rank.exit import record
 
 T = TypeVar("T")
 
-_ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 - compared with a frame's text
-_PACKAGE = os.path.dirname(os.path.dirname(_ROOM)) + os.sep  # noqa: PTH120
+_ROOM = f"{Path(__file__).parent}{os.sep}"
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _STORE_SECONDS = 2.0
 _TICKETS, _FIRST = "cpu-train-stack/failed", "cpu-train-stack/failed-first"
 # The backends' errors after another rank has ended: ccl's own, then gloo's (its transport/tcp/pair.cc).

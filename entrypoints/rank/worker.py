@@ -90,7 +90,11 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
 def _backend_of_other_ranks(command: str, argv: list[str]) -> str:
     """The backend of the ranks without an error: this rank joins their group to report its own error."""
     try:
-        return check_backend(start.named_backend([command, *argv]) or default_backend())
+        if command == "bench":
+            from entrypoints.bench import arguments
+
+            return arguments.parse(argv).backend
+        return check_backend(start.backend_of([command, *argv]))
     except UsageError:  # the other ranks have this error too
         return default_backend()
 

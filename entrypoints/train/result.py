@@ -1,4 +1,8 @@
-"""result.json: what ran, how fast it was, and what the model learned."""
+"""result.json: what ran, how fast it was, and what the model learned.
+
+On rank 0, `run` calls `document` for the facts of setup, trainer and ranks, adds the process group, the launcher
+and the times, and passes all of it to `write` and to `summary`, the line for the user.
+"""
 
 from __future__ import annotations
 

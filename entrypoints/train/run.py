@@ -1,4 +1,8 @@
-"""One rank of a training run: set up, train, evaluate, compare the ranks, and write result.json."""
+"""One rank of a training run: set up, train, evaluate, compare the ranks, and write result.json.
+
+`setup.set_up` checks the input and loads data and model. `run` creates the trainer from them, runs it, and writes
+result.json on rank 0 (`result`).
+"""
 
 from __future__ import annotations
 

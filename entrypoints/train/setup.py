@@ -1,4 +1,7 @@
-"""Everything before the first step: flags, data and model, checked on every rank.
+"""Everything that a run needs before its trainer: flags, data and model, checked on every rank.
+
+`set_up` creates TrainingArguments from the flags (in `flags`), reads the rows (`tasks`, `data`), loads the model
+(`model`), creates Trainer's input from rows and tokenizer (`tasks`), and prepares the output folder (`output`).
 
 A check can fail on one node only. At the end of each `agreement` block, an error on any rank ends all ranks.
 """
@@ -40,7 +43,10 @@ _OPTIMIZER_FLAGS = ("optim_args", "optim_target_modules")
 
 @dataclass(frozen=True)
 class Setup:
-    """The checked input of a run. `checkpoint`: where to resume, None to start at the pretrained model."""
+    """The checked input of a run. `rows`: the checked data; `inputs`: the same data as Trainer's input.
+
+    `checkpoint`: where to resume, None to start at the pretrained model.
+    """
 
     task: TaskArguments
     arguments: TrainingArguments
@@ -86,11 +92,15 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         if no_padding.NAME not in catalogue.switched_off(()):
             no_padding.install_in_train(catalogue.versions(), functools.partial(console.note, rank=rank))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
+    with agreement():  # before the model: to load a sharded model is a collective
+        tokenizer = pretrained.load_tokenizer(rows.task, task)
     with agreement():
         shards = world_size if parsed.fsdp else 1
-        loaded = pretrained.load(rows.task, task, rows.labels, shards, start.checkpoint)
+        loaded = pretrained.load(rows.task, task, tokenizer, rows.labels, shards, start.checkpoint)
     with agreement():
         inputs = registry.make_inputs(task, rows, loaded)
+    with agreement():
+        inputs.check_model(loaded.model)
     if inputs.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
         # The scores of all words of the vocabulary at every token take more memory than training does.
         arguments.per_device_eval_batch_size = arguments.per_device_train_batch_size

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -23,7 +23,7 @@ from tests.cluster import pods
 from tests.cluster.pods import Document, Pod
 from tests.image.train_runs import reviews
 from tooling.basis.yaml import render
-from tooling.kubernetes.operators import OPERATORS
+from tooling.kubernetes.operators import Job
 
 NAMESPACE = "ml"
 REFERENCE = "registry.example/team/cpu-train-stack@sha256:" + "1" * 64
@@ -85,7 +85,8 @@ def cluster(image: str, claim: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
     """The manifest of a job of two pods, as it is written."""
-    request = OPERATORS[kind](
+    operators = {operator.__name__.lower(): operator for operator in get_args(Job)}
+    request = operators[kind](
         command=tuple(word.replace("$(job)", f"$(job)-{kind}") for word in command),
         name="bert",
         namespace=NAMESPACE,

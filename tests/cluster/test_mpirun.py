@@ -38,15 +38,18 @@ print(json.dumps({name: status[name] for name in ("Uid", "CapEff", "CapBnd", "No
 
 @pytest.fixture(scope="module")
 def launcher(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The launcher's container of a cluster whose ranks sleep: it is left to the tests."""
+    """The launcher's container of a cluster whose ranks sleep, so that the tests can use it."""
     data = tmp_path_factory.mktemp("data")
     data.chmod(0o755)
     (data / "sum.py").write_text(ALL_REDUCE)
     options = ("--launcher=mpirun", "--nodes=2", f"--data={data}", "--detach")
     up = inv("up", f"--name={NAME}", *options, "--", "sleep", "600")
     assert up.returncode == 0, up.stderr
+    launcher = f"{compose.PROJECT_PREFIX}{NAME}-launcher-1"
     try:
-        yield f"{compose.PROJECT_PREFIX}{NAME}-launcher-1"
+        started = "until ls -d /tmp/ranks-*; do sleep 0.1; done"
+        assert run_in(launcher.replace("launcher", "node-1"), "sh", "-c", started).returncode == 0
+        yield launcher
     finally:
         down = inv("down", f"--name={NAME}")
     assert down.returncode == 0, down.stderr
@@ -55,7 +58,7 @@ def launcher(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """The cluster of this module is shared by its tests: what it leaves is looked at when it is taken down."""
+    """The cluster of this module is shared by its tests: the fixture `launcher` checks what it leaves behind."""
 
 
 def run_in(container: str, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 
-class Masks(Dataset[list[int]]):  # type: ignore[misc]  # torch is not on the host, where mypy runs
+class Masks(Dataset[list[int]]):
     """The CPUs of the process that loads an item."""
 
     def __len__(self) -> int:

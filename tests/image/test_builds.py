@@ -120,7 +120,7 @@ def test_rows_that_cannot_be_built_are_a_line_each_and_the_others_are_built(
     started = time.monotonic()
     try:
         with pytest.raises(Exit) as caught:
-            images.build_all("row", said.append)
+            images.run_all("row", said.append)
     finally:
         locks.path_of(dead).unlink()
         locks.build_path_of(dead).unlink()

@@ -276,6 +276,15 @@ def test_sharded_weights_train_like_full_ones_and_save_a_full_checkpoint(
     assert result(folder, "gathered", alone)["losses"] == pytest.approx(expected["losses"], rel=0.01)
 
 
+def test_a_chat_template_that_one_rank_lacks_ends_all_ranks_of_a_sharded_run(image: str, folder: Path) -> None:
+    flags = shlex.join(argv("/work/lacking", **WHOLE, fsdp="full_shard", ddp_timeout=60))
+    lacking = "[ $RANK = 0 ] || set -- --chat_template_path /work/none.jinja"
+    command = f'{lacking}; exec entrypoint train {flags} "$@"'
+    done = run(image, folder, "launch", "--nproc-per-node", "2", "--", "sh", "-c", command)
+    assert done.returncode == 2
+    assert "error: rank 1: --chat_template_path '/work/none.jinja' cannot be read" in done.stderr
+
+
 def test_hidden_words_are_guessed_and_words_are_tagged(alone: dict[str, dict[str, Any]], folder: Path) -> None:
     guessed, tags = result(folder, "guessed", alone), result(folder, "tagged", alone)
     assert (guessed["task"], guessed["metric_name"]) == ("fill-mask", "perplexity")

@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,11 +16,8 @@ from tooling.bench import collectives_report, output, plots
 from tooling.bench.output import OutputOption
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
-from tooling.engine import api
 from tooling.engine.api import Engine
-from tooling.image import build
-from tooling.image.choice import PinOption
-from tooling.pins import parse
+from tooling.image.choice import Choice, PinOption
 
 CLUSTER = "bench"
 # The collective in the picture: DDP calls it in every step. The table has all collectives.
@@ -64,21 +60,16 @@ def collectives(options: Options, say: Say) -> None:
     with the cluster's exit code if a measurement fails.
     """
     folder = output.folder(options.output)
-    pin = parse.load().pin(options.pin)
-    docker = api.ensure(say)
-    image = build.build(pin, say)
+    docker, image = Choice(options.pin).ensure(say)
     documents = []
     for node_count, ranks_per_node in ((1, options.ranks), *([(options.nodes, 1)] if options.nodes > 1 else [])):
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
-        spec = ClusterSpec(CLUSTER, pin.image, node_count, ranks_per_node, options.command)
+        spec = ClusterSpec(CLUSTER, image.tag, node_count, ranks_per_node, options.command)
         documents.append(measure(spec, docker, say))
-    now = datetime.now(UTC)
-    facts = {"date": now.isoformat(timespec="seconds"), "image": image.id, "cpus": docker.cpus}
-    document = collectives_report.merge(documents, facts)
+    document = collectives_report.merge(documents, output.facts(docker, image))
     has_picture = any(row["collective"] == PLOTTED for row in document["rows"])
     draw = partial(plots.collectives, collective=PLOTTED) if has_picture else None
-    path = output.stem(folder, "collectives", now)
-    output.publish(document, path, collectives_report.table, draw, options.json, say)
+    output.publish("collectives", document, folder, collectives_report.table, draw, options.json, say)
 
 
 def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The report of `./inv bench collectives`: one document for all places, a table, and the data of a plot. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,15 +16,6 @@ BASELINE = "gloo"
 _KEY = ("where", "collective", "dtype", "bytes")
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Line:
-    """The curve of a backend: points (bytes, microseconds, GB/s) in the order of the size."""
-
-    backend: str
-    dtype: str
-    points: tuple[tuple[int, float, float], ...]
 
 
 def merge(documents: Sequence[Document], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,23 +93,13 @@ def _table_of(document: Document, where: str) -> Table:
     return result
 
 
-def lines(document: Document, where: str, collective: str) -> list[Line]:
-    """The curves of a collective at one place."""
-    rows = [row for row in document["rows"] if (row["where"], row["collective"]) == (where, collective)]
-    return [
-        Line(
-            backend,
-            dtype,
-            tuple(
-                sorted(
-                    (row["bytes"], row["latency_us"], row["algbw_gbytes_per_s"])
-                    for row in rows
-                    if (row["backend"], row["dtype"]) == (backend, dtype)
-                )
-            ),
-        )
-        for backend, dtype in _distinct((row["backend"], row["dtype"]) for row in rows)
-    ]
+def curves(document: Document, where: str, collective: str) -> dict[tuple[str, str], list[Row]]:
+    """The rows of a collective at one place, by backend and type, in the order of the size."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(document["rows"], key=lambda row: int(row["bytes"])):
+        if (row["where"], row["collective"]) == (where, collective):
+            found.setdefault((row["backend"], row["dtype"]), []).append(row)
+    return found
 
 
 def readable(size: float) -> str:

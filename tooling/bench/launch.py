@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from invoke.exceptions import Exit
@@ -20,10 +19,8 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import Say
 from tooling.bench import output
-from tooling.engine import api, docker
-from tooling.image import build
-from tooling.image.choice import PinOption
-from tooling.pins import parse
+from tooling.engine import docker
+from tooling.image.choice import Choice, PinOption
 
 SCRIPT = "/data/throughput.py"
 LIMIT_SECONDS = 600.0
@@ -74,25 +71,20 @@ def run(options: Options, say: Say) -> None:
     Raises Exit if a job fails.
     """
     loop_arguments = [f"--steps={options.steps}"]
-    pin = parse.load().pin(options.pin)
-    engine = api.ensure(say)
-    image = build.build(pin, say)
+    engine, image = Choice(options.pin).ensure(say)
     reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
     for number in range(1, options.rounds + 1):
         for launcher in launchers(options.ranks):
-            report = measure(pin.image, launcher, loop_arguments)
+            report = measure(image.tag, launcher, loop_arguments)
             speed = report["samples_per_second"]
             say(f"round {number} of {options.rounds}: {launcher.name}: {speed:.1f} samples/s")
             reports[launcher.name].append(report)
-    now = datetime.now(UTC)
     document = {
-        "date": now.isoformat(timespec="seconds"),
-        "image": image.id,
-        "cpus": engine.cpus,
+        **output.facts(engine, image),
         "options": loop_arguments,
         "rows": rows(launchers(options.ranks), reports),
     }
-    output.publish(document, output.stem(output.folder(None), "launch", now), table, None, options.json, say)
+    output.publish("launch", document, output.folder(), table, None, options.json, say)
 
 
 def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:

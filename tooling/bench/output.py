@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,8 @@ from rich.console import Console, RenderableType
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
+from tooling.engine.api import Engine
+from tooling.image.build import Image
 
 FOLDER = CACHE / "bench"
 
@@ -20,7 +22,7 @@ OutputOption = Annotated[str | None, "the folder for the JSON file and the PNG; 
 Document = Mapping[str, Any]
 
 
-def folder(output: str | None) -> Path:
+def folder(output: str | None = None) -> Path:
     """Create the folder for the files, by default FOLDER. Raises UsageError."""
     path = Path(output) if output else FOLDER
     try:
@@ -30,32 +32,34 @@ def folder(output: str | None) -> Path:
     return path
 
 
-def stem(parent: Path, kind: str, now: datetime) -> Path:
-    """The path of a measurement's files without their extension."""
-    return parent / f"{kind}-{now:%Y%m%dT%H%M%SZ}"
+def facts(engine: Engine, image: Image) -> dict[str, Any]:
+    """What every document has."""
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "image": image.id, "cpus": engine.cpus}
 
 
-def save(document: Document, path: Path) -> str:
-    """Write the document to `path`.json, and return its text."""
-    text = json.dumps(document, indent=2) + "\n"
-    path.with_suffix(".json").write_text(text, encoding="utf-8")
-    return text
+def save(kind: str, document: Document, parent: Path) -> Path:
+    """Write `parent`/`kind`-TIME.json with the document, and return its path. TIME is the document's date."""
+    date = datetime.fromisoformat(document["date"])
+    path = parent / f"{kind}-{date:%Y%m%dT%H%M%SZ}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return path
 
 
 def publish(
+    kind: str,
     document: Document,
-    path: Path,
+    parent: Path,
     table: Callable[[Document], RenderableType],
     draw: Callable[[Document, Path], None] | None,
     as_json: bool,
     say: Say,
 ) -> None:
-    """Write `path`.json and, with `draw`, `path`.png. Print the table or, with `as_json`, the document."""
-    text = save(document, path)
+    """Save the document and, with `draw`, its picture. Print the table or, with `as_json`, the document."""
+    path = save(kind, document, parent)
     if draw:
         draw(document, path.with_suffix(".png"))
     if as_json:
-        sys.stdout.write(text)
+        sys.stdout.write(path.read_text(encoding="utf-8"))
     else:
         Console().print(table(document))
-    say(f"wrote {path}.json" + (" and .png" if draw else ""))
+    say(f"wrote {path}" + (" and .png" if draw else ""))

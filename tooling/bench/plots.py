@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.basis.paths import CACHE
 from tooling.bench import scaling_report
-from tooling.bench.collectives_report import SHORT, lines, places, readable, title
+from tooling.bench.collectives_report import SHORT, curves, places, readable, title
 from tooling.bench.output import Document
 
 if TYPE_CHECKING:
@@ -47,17 +47,16 @@ def collectives(document: Document, file: Path, collective: str) -> None:
     axes: list[list[Axes]] = [list(row) for row in grid]
     for above, below, where in zip(*axes, columns, strict=True):
         above.set_title(title(document, where))
-        for line in lines(document, where, collective):
-            style, marker = STYLES.get(line.dtype, OTHER_STYLE)
-            sizes, times, speeds = zip(*line.points, strict=True)
-            for axis, values in ((above, times), (below, speeds)):
+        for (backend, dtype), curve in curves(document, where, collective).items():
+            style, marker = STYLES.get(dtype, OTHER_STYLE)
+            for axis, value in ((above, "latency_us"), (below, "algbw_gbytes_per_s")):
                 axis.plot(
-                    sizes,
-                    values,
-                    color=COLOURS.get(line.backend, OTHER_COLOUR),
+                    [row["bytes"] for row in curve],
+                    [row[value] for row in curve],
+                    color=COLOURS.get(backend, OTHER_COLOUR),
                     linestyle=style,
                     marker=marker,
-                    label=f"{line.backend} {SHORT.get(line.dtype, line.dtype)}",
+                    label=f"{backend} {SHORT.get(dtype, dtype)}",
                 )
         for (label, ceiling), pattern in zip(
             ceilings(document, where, collective), itertools.cycle(CEILING_STYLES), strict=False

@@ -1,7 +1,6 @@
 """`./inv bench scaling`: steps on 1, 2 and 4 containers of equal cores, and the prediction for 4 from 1 and 2."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated
 
 from entrypoints.machine import topology
@@ -11,14 +10,13 @@ from tooling.basis.say import Say
 from tooling.bench import collectives, output, plots, scaling_report
 from tooling.bench.output import OutputOption
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
-from tooling.engine import api
-from tooling.forecast import published, step
 from tooling.forecast.request import node_counts
-from tooling.image import build
-from tooling.image.choice import PinOption
-from tooling.pins import parse
+from tooling.image.choice import Choice, PinOption
 
 CLUSTER = "scaling"
+# The predicted ratio of communication to computing of QQP on two nodes, the longest job of the guides
+# (tests/unit/tooling/forecast/test_published.py).
+GUIDES_RATIO = 0.1196
 
 
 @dataclass(frozen=True)
@@ -66,32 +64,26 @@ def run(options: Options, say: Say) -> None:
             f"at most {cores_of_each(available, most):g}: {available} cores for {most} nodes"
         )
     folder = output.folder(options.output)
-    pin = parse.load().pin(options.pin)
-    docker = api.ensure(say)
-    image = build.build(pin, say)
+    docker, image = Choice(options.pin).ensure(say)
     each = options.cores or cores_of_each(available, most)
     turns = ", ".join(map(str, options.counts))
     say(f"{most} containers with {each:g} of {available} physical cores each; {turns} of them train in turn")
     quota = each if options.cores or limited(available, most) else None
     command = (
         *("bench", "scaling", f"--nodes={','.join(map(str, options.counts))}"),
-        f"--ratio={options.ratio or guides_ratio():.4f}",
+        f"--ratio={options.ratio or GUIDES_RATIO:.4f}",
         f"--seconds={options.seconds:g}",
         *([f"--backends={','.join(options.backend)}"] if options.backend else []),
     )
-    spec = ClusterSpec(CLUSTER, pin.image, most, 1, command, cpus=quota)
+    spec = ClusterSpec(CLUSTER, image.tag, most, 1, command, cpus=quota)
     measured = collectives.measure(spec, docker, say)
-    now = datetime.now(UTC)
     facts = {
-        "date": now.isoformat(timespec="seconds"),
-        "image": image.id,
-        "cpus": docker.cpus,
+        **output.facts(docker, image),
         "cores_of_each_node": each,
         "quota_period_us": CPU_PERIOD_US if quota else None,
     }
     document = scaling_report.document(measured, facts)
-    path = output.stem(folder, "scaling", now)
-    output.publish(document, path, scaling_report.table, plots.scaling, options.json, say)
+    output.publish("scaling", document, folder, scaling_report.table, plots.scaling, options.json, say)
 
 
 def cores_of_each(cores: int, nodes: int) -> float:
@@ -102,10 +94,3 @@ def cores_of_each(cores: int, nodes: int) -> float:
 def limited(cores: int, nodes: int) -> bool:
     """Whether equal parts need a quota: nodes share cores, or the cores cannot be divided by the nodes."""
     return cores < nodes or cores % nodes > 0
-
-
-def guides_ratio() -> float:
-    """The predicted ratio of communication to computing in the longest published job, on two nodes."""
-    longest = next(job for job in published.JOBS if job.name.startswith("QQP"))
-    predicted = step.predict(longest.job(), 2, longest.inputs()).step
-    return predicted.communication / predicted.computing

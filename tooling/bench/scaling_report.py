@@ -103,21 +103,15 @@ def predictions(measured: Measured, cores: float) -> list[dict[str, Any]]:
         job, inputs = fitted(measured, phase, cores)
         for nodes in sorted({phase["nodes"] for phase in measured["phases"]} - {1, FITTED_ON}):
             prediction = predict(job, nodes, inputs)
-            samples = job.samples
+            time, efficiency = prediction.seconds, prediction.efficiency
             result.append(
                 {
                     "nodes": nodes,
                     "backend": phase["backend"],
-                    "samples_per_second": round(samples / prediction.seconds.value, 3),
-                    "samples_per_second_interval": [
-                        round(samples / prediction.seconds.high, 3),
-                        round(samples / prediction.seconds.low, 3),
-                    ],
-                    "efficiency": round(prediction.efficiency.value, 4),
-                    "efficiency_interval": [
-                        round(prediction.efficiency.low, 4),
-                        round(prediction.efficiency.high, 4),
-                    ],
+                    "samples_per_second": round(job.samples / time.value, 3),
+                    "samples_per_second_interval": [round(job.samples / end, 3) for end in (time.high, time.low)],
+                    "efficiency": round(efficiency.value, 4),
+                    "efficiency_interval": [round(end, 4) for end in (efficiency.low, efficiency.high)],
                 }
             )
     return result

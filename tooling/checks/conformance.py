@@ -14,11 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import Say
-from tooling.engine import api, docker
-from tooling.image import build
-from tooling.pins import parse
+from tooling.engine import docker
+from tooling.image.choice import Choice
 
 BACKENDS = ("ccl", "gloo")
 CHECKS = ROOT / "bindings" / "tests"
@@ -130,9 +129,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
     """
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
-    pin = parse.load().pin(pin_name)
-    api.ensure(say)
-    image = build.build(pin, say)
+    _, image = Choice(pin_name).ensure(say)
     say(f"running torch's suite with {ranks} ranks and {' and '.join(BACKENDS)}: this takes some minutes")
     comparison = compare(image.tag, ranks, only, say)
     document = json.dumps(asdict(comparison), indent=1)
@@ -142,6 +139,9 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) ->
         print(document)
     else:
         show(comparison, result)
+    if resolved := comparison.resolved():
+        names = ", ".join(resolved)
+        say(f"these documented tests no longer differ: {names}: remove them from DIFFERENCES and from docs/ccl.md")
     undocumented = [row.test for row in comparison.undocumented()]
     if undocumented:
         raise Exit(
@@ -169,4 +169,4 @@ def show(comparison: Comparison, result: Path) -> None:
         if row.ccl != row.gloo:
             differences.add_row(row.test, row.ccl, row.gloo, row.known or row.reason)
     console.print(differences)
-    console.print(f"all tests: {result.relative_to(ROOT)}")
+    console.print(f"all tests: {shown(result)}")

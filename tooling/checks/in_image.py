@@ -14,9 +14,9 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from tooling.basis import files
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import Say
-from tooling.engine import api, docker
+from tooling.engine import docker
 from tooling.image.choice import Choice
 from tooling.wheels import pip
 
@@ -56,7 +56,7 @@ class Outcome:
 
 def run(choice: Choice, say: Say) -> None:
     """Run the tests in the chosen image and print pytest's output. Raises Exit with pytest's exit code."""
-    image = choice.ensure_image(api.ensure(say), say)
+    _, image = choice.ensure(say)
     outcome = tests(image.tag, say)
     print(outcome.output, end="")
     say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")
@@ -101,7 +101,7 @@ def install(say: Say) -> Path:
             return folder
         shutil.rmtree(PYTEST, ignore_errors=True)
         PYTEST.mkdir()
-        say(f"installing {REQUIREMENTS.relative_to(ROOT)}")
+        say(f"installing {shown(REQUIREMENTS)}")
         with tempfile.TemporaryDirectory(dir=PYTEST) as scratch:
             target = Path(scratch) / "target"
             arguments = ["install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]

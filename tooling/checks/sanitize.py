@@ -1,16 +1,11 @@
 """`./inv dev sanitize`: runs every collective and DDP's hooks on a ccl backend compiled with a sanitizer."""
 
-import os
-import subprocess
-
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build, recipe
 from tooling.pins import parse
-from tooling.pins.pin import Pin
 
 # The stage of images/Dockerfile that compiles the backend, and the folder to which it unpacks oneCCL.
 STAGE = "backend"
@@ -27,12 +22,7 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     pin = parse.load().pin(pin_name)
     api.ensure(say)
     tag = f"{pin.image}-{STAGE}"
-    say(f"building {tag}, which has the compiler")
-    with build.building(pin, say):
-        argv = stage_argv(pin, tag, say)
-        built = subprocess.run(argv, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
-    if built.returncode != 0:
-        raise UsageError(f"building {tag} failed: see the output above")
+    build.rebuild(pin, tag, f"--target={STAGE}", say)
     try:
         done = docker.run(
             tag,
@@ -53,9 +43,3 @@ def run(pin_name: str | None, thread: bool, say: Say) -> None:
     if done.returncode != 0:
         raise Exit(f"{name} reported an error, or a rank failed: see the output above", code=done.returncode)
     print(f"{name} reported no errors")
-
-
-def stage_argv(pin: Pin, tag: str, say: Say) -> list[str]:
-    """The command of ./inv build, limited to STAGE."""
-    argv = build.unlabelled_argv(pin, tag, say)
-    return [*argv[:-1], f"--target={STAGE}", argv[-1]]

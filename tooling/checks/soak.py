@@ -12,15 +12,14 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import Say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec, LauncherOption, Mount, NodesOption, RanksPerNodeOption
-from tooling.engine import api
-from tooling.image import build
-from tooling.pins import parse
+from tooling.engine.api import Engine
+from tooling.image.choice import Choice
 
 FOLDER = CACHE / "soak"
 NAME = "soak"
@@ -59,10 +58,10 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
     """Run the jobs, and write .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
-    pin = parse.load().pin(pin_name)
+    choice = Choice(pin_name)
     spec = ClusterSpec(
         name=NAME,
-        image=pin.image,
+        image=choice.reference,
         nodes=shape.nodes,
         ranks_per_node=shape.ranks_per_node,
         command=("run", f"--backend={shape.backend}", "/checks/collectives.py", f"--backend={shape.backend}"),
@@ -70,8 +69,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
         offline=True,
         launcher=shape.launcher,
     )
-    docker = api.ensure(say)
-    image = build.build(pin, say)
+    docker, image = choice.ensure(say)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     done: list[Job] = []
@@ -102,7 +100,7 @@ def describe(job: Job) -> str:
     return ", ".join(problems) or "right, no leftovers"
 
 
-def run_one(spec: ClusterSpec, docker: api.Engine, number: int, say: Say) -> Job:
+def run_one(spec: ClusterSpec, docker: Engine, number: int, say: Say) -> Job:
     """Run one cluster. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
@@ -114,4 +112,4 @@ def run_one(spec: ClusterSpec, docker: api.Engine, number: int, say: Say) -> Job
     if not job.failed:
         return job
     kept = shutil.copy(log, FOLDER / f"job-{number}.log")
-    return replace(job, log=str(Path(kept).relative_to(ROOT)))
+    return replace(job, log=str(shown(Path(kept))))

@@ -10,11 +10,9 @@ from invoke.exceptions import Exit
 
 from tooling.basis import files
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
-from tooling.engine import api
-from tooling.image import build
-from tooling.pins import parse
+from tooling.image.choice import Choice
 
 CHECKS = (
     ("ruff", "check", "--quiet", "."),
@@ -43,8 +41,7 @@ def run(part: str | None = None) -> None:
             say("$ " + " ".join(check))
             _call("-m", *check)
     if part != "unit" and not (file and file.startswith("tests/unit/")):
-        api.ensure(say)
-        build.build(parse.load().pin(), say)
+        Choice().ensure(say)
     if file:
         _pytest(file)
         return
@@ -83,7 +80,7 @@ def install_requirements() -> None:
         wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
             return
-        say(f"installing {REQUIREMENTS.relative_to(ROOT)}")
+        say(f"installing {shown(REQUIREMENTS)}")
         _call("-m", "pip", "install", "-qq", "--require-hashes", "-r", str(REQUIREMENTS))
         stamp.write_text(wanted, encoding="ascii")
 

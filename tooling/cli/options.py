@@ -63,8 +63,8 @@ def _parameters(target: Callable[..., object]) -> Iterator[_Parameter]:
 def _declared(target: Callable[..., object]) -> Iterator[_Parameter]:
     """The options and `command`, including those of dataclasses."""
     for parameter in _parameters(target):
-        if is_dataclass(parameter.kind):
-            yield from _declared(parameter.kind)  # type: ignore[arg-type]  # a class
+        if isinstance(parameter.kind, type) and is_dataclass(parameter.kind):
+            yield from _declared(parameter.kind)
         elif parameter.help or parameter.name == _COMMAND:
             yield parameter
 
@@ -73,8 +73,8 @@ def _call(target: Callable[..., object], values: Mapping[str, Any]) -> object:
     """Calls a function or a dataclass with the values of its options."""
     arguments: dict[str, Any] = {}
     for parameter in _parameters(target):
-        if is_dataclass(parameter.kind):
-            arguments[parameter.name] = _call(parameter.kind, values)  # type: ignore[arg-type]  # a class
+        if isinstance(parameter.kind, type) and is_dataclass(parameter.kind):
+            arguments[parameter.name] = _call(parameter.kind, values)
         elif parameter.name == _COMMAND:
             arguments[parameter.name] = tuple(command_argv())
         elif parameter.help:

@@ -1,4 +1,8 @@
-"""The command line of ./inv: invoke's parser, with groups, sections, and errors of one line with exit code 2."""
+"""The command line of ./inv: invoke's parser, with groups, sections, and errors of one line with exit code 2.
+
+tooling.__main__ runs TaskProgram, which parses the command line and calls a task of tooling.cli.tasks_*. The other
+functions put errors into words. tooling.cli.options has the declaration of a task's options.
+"""
 
 import difflib
 import itertools

@@ -2,12 +2,18 @@
 
 from typing import Annotated
 
+from rich.table import Table
+
+from tooling.basis.console import console
+from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cli import jobs
 from tooling.cli.options import Task
+from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
+from tooling.hosts import control, record
+from tooling.hosts.record import Record
 from tooling.image.choice import Choice
 
 
@@ -43,7 +49,10 @@ def logs(
     follow: Annotated[bool, "wait for more output"] = False,
 ) -> None:
     """Show the output of a cluster or a job, even after its end."""
-    jobs.logs(name, follow)
+    if job := find(name):
+        control.logs(job, follow)
+    else:
+        cluster_up.logs(name, follow)
 
 
 @Task
@@ -51,12 +60,38 @@ def status(
     name: Annotated[str | None, "name of the cluster or job; default: the running job, or every cluster"] = None,
 ) -> None:
     """Show the state of the containers of a cluster or a job."""
-    jobs.status(name)
+    job = find(name)
+    table = Table("host" if job else "cluster", "container" if job else "node", "state")
+    for row in control.status(job) if job else cluster_up.status(name):
+        table.add_row(*row)
+    console(200).print(table)
 
 
 @Task
 def stop(
     name: Annotated[str | None, "name of the cluster or job; default: the running one"] = None,
 ) -> None:
-    """End a cluster or a job."""
-    jobs.stop(name)
+    """End a cluster or a job. Its log and its output stay."""
+    if job := find(name):
+        control.stop(job)
+    else:
+        cluster_up.down(name)
+
+
+def find(name: str | None) -> Record | None:
+    """The job on hosts with this name, or None if a local cluster is meant. A running job takes precedence."""
+    if name is None:
+        running = [found for found in map(record.read, record.names()) if found and record.runs(found)]
+        if len(running) > 1:
+            raise UsageError(
+                f"several jobs are running ({', '.join(job.name for job in running)}): choose one with --name"
+            )
+        return running[0] if running else None
+    job = record.read(compose.check_name(name))
+    if job is None or record.runs(job):
+        return job
+    # The job has ended. If there is also a cluster of this name, the newer of the two is meant.
+    log = run.folder_of(name) / "log.txt"
+    mine = record.folder_of(name) / "job.json"
+    newer = (run.folder_of(name) / "compose.yaml", log)
+    return None if any(one.is_file() and one.stat().st_mtime > mine.stat().st_mtime for one in newer) else job

@@ -6,8 +6,8 @@ from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cli.options import Task
+from tooling.image import build as image_build
 from tooling.image import push as image_push
-from tooling.image.build import build_all, build_one
 from tooling.image.choice import PinOption, SetOption, TorchSourceOption
 from tooling.pins import choose, parse, table
 
@@ -29,9 +29,9 @@ def build(
     if all and (pin or set):
         raise UsageError("build takes --all, or --pin and --set: give one of the two")
     if all:
-        build_all(torch_source, say)
+        image_build.run_all(torch_source, say)
     else:
-        build_one(choose.choose(pin, set, torch_source), say)
+        image_build.run(choose.choose(pin, set, torch_source), say)
 
 
 @Task

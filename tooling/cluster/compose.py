@@ -64,6 +64,12 @@ NodesOption = Annotated[int, "containers to start; they share the physical cores
 RanksPerNodeOption = Annotated[int, "ranks (training processes) in each container"]
 LauncherOption = Annotated[str, "what starts the ranks: torchrun, or mpirun (Intel MPI, over ssh)"]
 
+MemoryOption = Annotated[str | None, "memory limit of each container, such as 64g; default: none"]
+EnvOption = Annotated[
+    tuple[str, ...],
+    "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
+]
+
 
 @dataclass(frozen=True)
 class ClusterSpec:
@@ -83,7 +89,7 @@ class ClusterSpec:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     offline: Annotated[bool, "connect the containers to each other, but to no other network"] = False
     launcher: LauncherOption = LAUNCHERS[0]
-    memory: Annotated[str | None, "memory limit of each container, such as 64g; default: none"] = None
+    memory: MemoryOption = None
     cpus: float | None = None
     restarted: bool = False
 

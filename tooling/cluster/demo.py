@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 from invoke.exceptions import Exit
@@ -11,11 +10,10 @@ from rich.table import Table
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE
+from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import Say
 from tooling.cluster import demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount, check_launcher_and_memory
-from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
@@ -50,8 +48,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     check_launcher_and_memory(launcher, memory=None)  # before the image is built
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
-    docker = api.ensure(say)
-    image = choice.ensure_image(docker, say)
+    docker, image = choice.ensure(say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")
     output = FOLDER / "output"
@@ -77,7 +74,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     if outcome.exit_code != 0:
         raise Exit(
             f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "
-            f"{_relative(run.folder_of(spec.name) / 'log.txt')}",
+            f"{shown(run.folder_of(spec.name) / 'log.txt')}",
             code=outcome.exit_code,
         )
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
@@ -94,7 +91,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         raise Exit("the demo failed: " + "; ".join(failures), code=1)
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
     if row and status.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
-        say(f"pin {row.name} is now tested, as recorded in {_relative(status.STATUS_FILE)}")
+        say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
 
 
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
@@ -144,12 +141,8 @@ def summarize(result: dict[str, Any], passed: bool) -> None:
         "training loss": f"{result['train_loss_first']:.3f} -> {result['train_loss_last']:.3f}",
         result["metric_name"]: f"{result['metric_before']:.3f} -> {result['metric_after']:.3f}",
         "seconds": f"build {seconds['build']}, start {seconds['start']}, train {seconds['train']}",
-        "details": str(_relative(RESULT)),
+        "details": str(shown(RESULT)),
     }
     for name, value in rows.items():
         table.add_row(name, str(value))
     Console().print(table)
-
-
-def _relative(path: Path) -> Path:
-    return path.relative_to(CACHE.parent)

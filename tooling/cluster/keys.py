@@ -5,6 +5,7 @@ entrypoints/launch/mpi/ssh.py reads the folder: node-N/ is mounted in node N, la
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -27,26 +28,33 @@ def pair() -> tuple[str, str]:
     return private.decode("ascii"), public.decode("ascii")
 
 
+def files(hosts: Sequence[str], port: int) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """New keys, as files by name: those of mpirun, and those of the sshd on each of `hosts`."""
+    user, user_public = pair()
+    known, servers = "", []
+    for host in hosts:
+        key, public = pair()
+        known += f"[{host}]:{port} {public}\n"
+        # "restrict": no forwarding and no terminal, even if the server allows them.
+        servers.append({"ssh_host_ed25519_key": key, "authorized_keys": f"restrict {user_public}\n"})
+    return {"id_ed25519": user, "known_hosts": known}, servers
+
+
 def generate(spec: ClusterSpec, folder: Path) -> None:
     """Fill `folder`, and give it to the nodes' user."""
     remove(folder)
-    user, user_public = pair()
-    files = {f"{LAUNCHER}/id_ed25519": user}
-    known = ""
-    for name in spec.node_names:
-        host, host_public = pair()
-        known += f"[{name}]:{contract.SSH_PORT} {host_public}\n"
-        # "restrict": no forwarding and no terminal, even if the server allows them.
-        files |= {f"{name}/ssh_host_ed25519_key": host, f"{name}/authorized_keys": f"restrict {user_public}\n"}
+    client, servers = files(spec.node_names, contract.SSH_PORT)
+    folder.mkdir(mode=0o700, parents=True)
     # sshd needs a user name. The nodes' user is the caller, whom no image knows.
     uid, gid = container_user()
-    files |= {f"{LAUNCHER}/known_hosts": known, "passwd": USERS.format(uid=uid, gid=gid)}
-    folder.mkdir(mode=0o700, parents=True)
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.touch(mode=0o644 if name == "passwd" else 0o600)
-        path.write_text(text, encoding="ascii")
+    (folder / "passwd").touch(mode=0o644)
+    (folder / "passwd").write_text(USERS.format(uid=uid, gid=gid), encoding="ascii")
+    for service, own in zip([LAUNCHER, *spec.node_names], [client, *servers], strict=True):
+        (folder / service).mkdir(mode=0o700)
+        for name, text in own.items():
+            path = folder / service / name
+            path.touch(mode=0o600)
+            path.write_text(text, encoding="ascii")
     if os.geteuid() == 0:  # ssh requires that a private key belongs to its user
         for path in (folder, *folder.rglob("*")):
             os.chown(path, uid, gid)

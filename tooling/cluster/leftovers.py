@@ -4,11 +4,11 @@ Shared memory is not checked: each container has a private /dev/shm, which is re
 """
 
 import re
-import subprocess
 import time
 from pathlib import Path
 
 from tooling.cluster import compose, run
+from tooling.engine import docker
 
 SETTLE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
@@ -24,11 +24,11 @@ def of(name: str) -> tuple[str, ...]:
 def of_cluster(name: str) -> list[str]:
     """A cluster's containers, networks, volumes and keys that exist, such as "network NAME"."""
     filters = ("--filter", f"name=^{compose.PROJECT_PREFIX}{name}[-_]")
-    left = _docker("ps", "--all", *filters, "--format", "container {{.Names}}")
-    left += _docker("network", "ls", *filters, "--format", "network {{.Name}}")
-    left += _docker("volume", "ls", *filters, "--format", "volume {{.Name}}")
+    left = docker.output("ps", "--all", *filters, "--format", "container {{.Names}}")
+    left += docker.output("network", "ls", *filters, "--format", "network {{.Name}}")
+    left += docker.output("volume", "ls", *filters, "--format", "volume {{.Name}}")
     keys = run.folder_of(name) / "ssh"
-    return [*left, *([f"keys {keys}"] if keys.exists() else [])]
+    return [*left.splitlines(), *([f"keys {keys}"] if keys.exists() else [])]
 
 
 def orphans(containers: frozenset[str], processes: Path = Path("/proc")) -> list[str]:
@@ -46,7 +46,7 @@ def orphans(containers: frozenset[str], processes: Path = Path("/proc")) -> list
 
 def _orphans(containers: frozenset[str], processes: Path) -> list[str]:
     seen = {process.name: _containers(process) & containers for process in processes.glob("[0-9]*")}
-    known = set(_docker("ps", "--all", "--quiet", "--no-trunc"))
+    known = set(docker.output("ps", "--all", "--quiet", "--no-trunc").split())
     return sorted((number for number, names in seen.items() if names - known), key=int)
 
 
@@ -56,8 +56,3 @@ def _containers(process: Path) -> set[str]:
     except OSError:  # it has ended
         return set()
     return {name for text in texts for name in _CONTAINER.findall(text)}
-
-
-def _docker(*arguments: str) -> list[str]:
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout.splitlines()

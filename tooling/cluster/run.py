@@ -2,6 +2,9 @@
 
 The cluster's exit code is 0 if every node exited with 0, otherwise the exit code of the node that failed first.
 When one node fails, the other nodes are stopped.
+
+`./inv up` (tooling.cluster.up), the demo, benchmarks and soak tests call `run`. It starts the containers with
+`compose`, copies their output with `follow`, and watches them with `wait` and `nodes`.
 """
 
 import os

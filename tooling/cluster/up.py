@@ -1,4 +1,7 @@
-"""`./inv up`, `down` and `logs` for a local cluster."""
+"""The commands for local clusters: `./inv up`, `down`, `logs` and `status`.
+
+They parse options, choose a cluster and restart it after failures. tooling.cluster.run runs a cluster once.
+"""
 
 import os
 import subprocess
@@ -14,9 +17,8 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster import compose, nodes, run
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.run import Outcome
-from tooling.engine import api
 from tooling.image.choice import Choice
 
 
@@ -30,10 +32,7 @@ class Request:
     output: Annotated[
         str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
-    env: Annotated[
-        tuple[str, ...],
-        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
-    ] = ()
+    env: EnvOption = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
     max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
 
@@ -53,8 +52,7 @@ def up(request: Request) -> None:
     mounts = [Mount(Path(request.data).resolve(), contract.DATA)] if request.data else []
     output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
-    engine = api.ensure(say)
-    image = request.choice.ensure_image(engine, say)
+    engine, image = request.choice.ensure(say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         run.start(spec, engine, say)

@@ -1,14 +1,15 @@
 """Commands of the docker client that several rooms use: for one container and for one image."""
 
 import json
-import os
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from tooling.basis import identity
 from tooling.basis.errors import UsageError
+from tooling.basis.say import last_line
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
@@ -27,12 +28,26 @@ def run(
 
     Raises subprocess.TimeoutExpired after `limit_seconds`.
     """
-    name = f"{PREFIX}{os.getpid()}"
+    name = f"{PREFIX}{uuid.uuid4().hex}"
     argv = ["docker", "run", "--rm", "--name", name, _LABEL, "--shm-size=1g", *docker_arguments, image, *command]
     try:
         return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
     finally:  # returns at once if --rm has removed the container
-        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
+        call("rm", "--force", name)
+
+
+def call(*arguments: str, limit_seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """The result of a command of the client, with its output."""
+    argv = ["docker", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_seconds)
+
+
+def output(*arguments: str) -> str:
+    """The standard output of a quick command that must succeed. Raises UsageError."""
+    done = call(*arguments, limit_seconds=60)
+    if done.returncode != 0:
+        raise UsageError(f"docker {arguments[0]} failed: {last_line(done.stderr)}")
+    return done.stdout
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,7 @@ class LocalImage:
 
 def find_image(reference: str) -> LocalImage | None:
     """The image in the engine, or None."""
-    argv = ["docker", "image", "inspect", "--format", "{{json .}}", reference]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    result = call("image", "inspect", "--format", "{{json .}}", reference)
     if result.returncode != 0:
         return None
     document = json.loads(result.stdout)
@@ -76,4 +90,4 @@ def read_image(reference: str) -> LocalImage:
 
 def remove_image(reference: str) -> None:
     """Remove a tag. Remove the image too, unless it has another tag or a container uses it."""
-    subprocess.run(["docker", "image", "rm", reference], capture_output=True, check=False)
+    call("image", "rm", reference)

@@ -28,25 +28,23 @@ DEMO_MEMORY = 4 * GIGABYTE  # two ranks that fine-tune a small encoder
 DEFAULT_DOCKER_ROOT = "/var/lib/docker"
 
 
+def judge(name: str, good: bool, detail: str, fix: str, otherwise: Status = Status.WARNING) -> Check:
+    """A check that is OK if `good`. If not, it has the status `otherwise` and a fix."""
+    return Check(name, Status.OK, detail) if good else Check(name, otherwise, detail, fix)
+
+
 def check_system(host: Host, machine: str) -> Check:
     """The images are for x86-64 Linux."""
-    if machine not in ("x86_64", "AMD64"):
-        return Check(
-            "system",
-            Status.ERROR,
-            f"{host.name}, {machine}",
-            "use an x86-64 machine: the images are built for x86-64",
-        )
-    return Check("system", Status.OK, f"{host.name}, {machine}{', root' if host.root else ''}")
+    detail = f"{host.name}, {machine}{', root' if host.root else ''}"
+    fix = "use an x86-64 machine: the images are built for x86-64"
+    return judge("system", machine in ("x86_64", "AMD64"), detail, fix, Status.ERROR)
 
 
 def check_disk(name: str, path: Path, free: int, needed: int = DEMO_DISK) -> Check:
     """`free` and `needed` in bytes."""
     detail = f"{free / GIGABYTE:.0f} GB free at {path}"
-    if free >= needed:
-        return Check(name, Status.OK, detail)
     fix = f"free some space: the demo needs about {needed / GIGABYTE:.0f} GB"
-    return Check(name, Status.ERROR if free < needed / 2 else Status.WARNING, detail, fix)
+    return judge(name, free >= needed, detail, fix, Status.ERROR if free < needed / 2 else Status.WARNING)
 
 
 def check_memory(meminfo: str) -> Check:
@@ -56,29 +54,21 @@ def check_memory(meminfo: str) -> Check:
         return Check("memory", Status.WARNING, "unknown", "run ./inv doctor on Linux")
     total, available = (int(fields.get(key, 0)) * 1024 for key in ("MemTotal", "MemAvailable"))
     detail = f"{available / GIGABYTE:.0f} GB available of {total / GIGABYTE:.0f} GB"
-    if available >= DEMO_MEMORY:
-        return Check("memory", Status.OK, detail)
     fix = f"free some memory: the demo needs about {DEMO_MEMORY / GIGABYTE:.0f} GB"
-    return Check("memory", Status.WARNING, detail, fix)
+    return judge("memory", available >= DEMO_MEMORY, detail, fix)
 
 
 def check_cpus(usable: int) -> Check:
     """`usable`: the number of CPUs that this process may use."""
-    if usable >= 2:
-        return Check("CPUs", Status.OK, f"{usable} usable")
-    return Check("CPUs", Status.WARNING, f"{usable} usable", "two ranks will share a CPU: use two or more CPUs")
+    return judge("CPUs", usable >= 2, f"{usable} usable", "two ranks will share a CPU: use two or more CPUs")
 
 
 def check_bf16(bf16: str) -> Check:
     """`bf16`: the CPU's best bf16 instructions."""
-    if bf16 != cpus.EMULATED:
-        return Check("bf16", Status.OK, bf16)
-    return Check(
-        "bf16",
-        Status.WARNING,
-        "no amx_bf16 or avx512_bf16: bf16 is emulated, slower than fp32",
-        "train without --bf16, or use an Intel CPU since Cooper Lake or an AMD CPU since Zen 4",
-    )
+    good = bf16 != cpus.EMULATED
+    detail = bf16 if good else "no amx_bf16 or avx512_bf16: bf16 is emulated, slower than fp32"
+    fix = "train without --bf16, or use an Intel CPU since Cooper Lake or an AMD CPU since Zen 4"
+    return judge("bf16", good, detail, fix)
 
 
 def check_docker(findings: Findings, host: Host) -> list[Check]:
@@ -93,10 +83,7 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
         detail = f"{facts.version} at {findings.endpoint}, {facts.storage_driver}, cgroup v{facts.cgroup_version}"
         enough = buildkit_is_enough(findings.buildkit, facts.version)
         by = any_known(findings.buildkit) or f"Engine {facts.version} has {'>=' if enough else '<'} 0.12"
-        checks += [
-            Check("Docker Engine", Status.OK, detail),
-            Check("BuildKit", Status.OK if enough else bad, by, "" if enough else fix),
-        ]
+        checks += [Check("Docker Engine", Status.OK, detail), judge("BuildKit", enough, by, fix, bad)]
     else:
         installed = findings.dockerd and f"installed, but does not answer ({findings.problem})"
         elsewhere = findings.chosen_by and f"{findings.endpoint} does not answer ({findings.problem})"
@@ -106,14 +93,10 @@ def check_docker(findings: Findings, host: Host) -> list[Check]:
         ("compose", "compose v2", findings.compose),
         ("buildx", "buildx >= 0.8", findings.buildx),
     ):
-        lacks = key in missing
-        checks.append(Check(name, bad if lacks else Status.OK, version or "not found", fix if lacks else ""))
-    if findings.mmdebstrap:
-        checks.append(Check("mmdebstrap", Status.OK, findings.mmdebstrap))
-    else:
-        hint = "apt-get install mmdebstrap, which builds the base image if no registry answers"
-        checks.append(Check("mmdebstrap", Status.WARNING, "not found", hint))
-    return checks
+        checks.append(judge(name, key not in missing, version or "not found", fix, bad))
+    found = findings.mmdebstrap
+    hint = "apt-get install mmdebstrap, which builds the base image if no registry answers"
+    return [*checks, judge("mmdebstrap", found is not None, found or "not found", hint)]
 
 
 def _promise(plan: Plan) -> str:
@@ -124,9 +107,8 @@ def _promise(plan: Plan) -> str:
 
 def check_git(path: str | None) -> Check:
     """git provides the revision in the labels of an image."""
-    if path:
-        return Check("git", Status.OK, path)
-    return Check("git", Status.WARNING, "not found", "install git: an image's labels name the git revision")
+    fix = "install git: an image's labels name the git revision"
+    return judge("git", path is not None, path or "not found", fix)
 
 
 def examine() -> list[Check]:

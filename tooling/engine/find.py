@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,47 +79,40 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     """
     host = environ.get("DOCKER_HOST")
     dockerd = find_dockerd(environ)
-    dockerd_version = _run([dockerd, "--version"], environ)[0].strip() if dockerd else None
-    mmdebstrap = shutil.which("mmdebstrap", path=environ.get("PATH"))
+    found = Findings(
+        endpoint=host or DEFAULT_ENDPOINT,
+        chosen_by="DOCKER_HOST" if host else None,
+        dockerd=_run([dockerd, "--version"], environ)[0].strip() if dockerd else None,
+        mmdebstrap=shutil.which("mmdebstrap", path=environ.get("PATH")),
+    )
     if not shutil.which("docker", path=environ.get("PATH")):
         engine, problem = _ask_engine(host or DEFAULT_ENDPOINT, environ)
-        return Findings(
-            endpoint=host or DEFAULT_ENDPOINT,
-            chosen_by="DOCKER_HOST" if host else None,
-            engine=engine,
-            problem=problem,
-            dockerd=dockerd_version,
-            mmdebstrap=mmdebstrap,
-        )
+        return replace(found, engine=engine, problem=problem)
     output, errors = _run(["docker", "info", "--format", "{{json .}}"], environ)
     info = _json(output)
     client = info.get("ClientInfo") or {}
     context = client.get("Context") or "default"
-    chosen_by = "DOCKER_HOST" if host else f"the context {context!r}" if context != "default" else None
-    if not chosen_by and wants_tls(environ):
-        chosen_by = "DOCKER_TLS_VERIFY"
-    endpoint = host or DEFAULT_ENDPOINT
-    if chosen_by and not host:
+    if not host and (context != "default" or wants_tls(environ)):
         inspect = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-        endpoint = _run(inspect, environ)[0].strip() or context
+        found = replace(
+            found,
+            endpoint=_run(inspect, environ)[0].strip() or context,
+            chosen_by=f"the context {context!r}" if context != "default" else "DOCKER_TLS_VERIFY",
+        )
     engine = parse_engine(info)
     plugins = parse_plugins(info)
+    buildkit = None
     if engine and "buildx" in plugins:
         # The engine's builder has the name of the context. Another builder may be the current one.
         buildkit = parse_buildkit(_run(["docker", "buildx", "inspect", context], environ)[0])
-    else:
-        buildkit = None
-    return Findings(
-        endpoint=endpoint,
-        chosen_by=chosen_by,
+    return replace(
+        found,
         engine=engine,
         problem=None if engine else _one_line(errors) or "no answer",
         buildkit=buildkit,
         client=client.get("Version") or _run(["docker", "--version"], environ)[0].strip() or "unknown",
         compose=plugins.get("compose"),
         buildx=plugins.get("buildx"),
-        dockerd=dockerd_version,
-        mmdebstrap=mmdebstrap,
     )
 
 

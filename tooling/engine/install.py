@@ -6,10 +6,9 @@ has the mirror and the key of the host's apt source for Debian 12.
 
 import os
 import re
-import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from email.parser import HeaderParser
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
@@ -28,17 +27,10 @@ NAME = "cpu-train-stack-trixie"
 APT_LOG = CACHE / "apt.log"
 _APT_GET = ("apt-get", "-o", "DPkg::Lock::Timeout=120")
 UPDATE = (*_APT_GET, "update")
-
-
-@dataclass(frozen=True)
-class Source:
-    """One entry of sources.list(5), in either format. `signed_by`: the path of a key, or the key."""
-
-    types: tuple[str, ...]
-    uris: tuple[str, ...]
-    suites: tuple[str, ...]
-    components: tuple[str, ...]
-    signed_by: str | None = None
+# One entry of sources.list(5): the fields of the deb822 format, such as "Signed-By", with lower-case names.
+Source = Mapping[str, str]
+# An entry in the one-line format: `deb [signed-by=KEYRING arch=amd64] URI SUITE COMPONENT...`.
+_ONE_LINE = re.compile(r"(deb|deb-src)\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)(.*)")
 
 
 def install(packages: Sequence[str], host: Host, say: Say) -> None:
@@ -103,7 +95,7 @@ def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], po
         return {}
     if parse_candidate(policy) >= MINIMUM_ENGINE:
         return {}
-    source = newer_release(sources, own=OWN_SUITE, newer=NEWER_SUITE)
+    source = newer_release(sources)
     if source is None:
         raise UsageError(
             f"found no apt source of {OWN_SUITE} main under {APT}: its mirror would have newer Docker packages; "
@@ -111,7 +103,7 @@ def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], po
         )
     return {
         APT / "sources.list.d" / f"{NAME}.sources": source,
-        APT / "preferences.d" / NAME: preferences(NEWER_SUITE),
+        APT / "preferences.d" / NAME: preferences(),
     }
 
 
@@ -121,25 +113,27 @@ def parse_candidate(policy: str) -> tuple[int, ...]:
     return version_tuple(match[1]) if match else ()
 
 
-def newer_release(sources: Iterable[Source], *, own: str, newer: str) -> str | None:
-    """The text of a *.sources file for the suite `newer`, with mirror and key of the host's entry for `own`.
+def newer_release(sources: Iterable[Source]) -> str | None:
+    """The text of a *.sources file for NEWER_SUITE, with mirror and key of the host's entry for OWN_SUITE.
 
     None if the host has no such entry. `Trusted: yes` is never copied: apt checks the signature.
     """
+    wanted = {"types": "deb", "suites": OWN_SUITE, "components": "main"}
     for source in sources:
-        if "deb" in source.types and own in source.suites and "main" in source.components:
-            lines = ["Types: deb", f"URIs: {' '.join(source.uris)}", f"Suites: {newer}", "Components: main"]
-            if source.signed_by:
-                lines.append(f"Signed-By: {source.signed_by}")
+        if all(word in source.get(field, "").split() for field, word in wanted.items()):
+            uris = " ".join(source["uris"].split())
+            lines = ["Types: deb", f"URIs: {uris}", f"Suites: {NEWER_SUITE}", "Components: main"]
+            if key := source.get("signed-by"):
+                lines.append(f"Signed-By: {key}")
             return "\n".join(lines) + "\n"
     return None
 
 
-def preferences(newer: str) -> str:
-    """The text of an apt_preferences(5) file: from the suite `newer`, apt installs NEWER_PACKAGES only."""
+def preferences() -> str:
+    """The text of an apt_preferences(5) file: from NEWER_SUITE, apt installs NEWER_PACKAGES only."""
     return (
-        f"Package: *\nPin: release n={newer}\nPin-Priority: -1\n\n"
-        f"Package: {' '.join(NEWER_PACKAGES)}\nPin: release n={newer}\nPin-Priority: 500\n"
+        f"Package: *\nPin: release n={NEWER_SUITE}\nPin-Priority: -1\n\n"
+        f"Package: {' '.join(NEWER_PACKAGES)}\nPin: release n={NEWER_SUITE}\nPin-Priority: 500\n"
     )
 
 
@@ -155,54 +149,23 @@ def read_sources(apt: Path = APT) -> list[Source]:
 
 
 def parse_one_line(text: str) -> list[Source]:
-    """The one-line format: `deb [signed-by=KEYRING arch=amd64] URI SUITE COMPONENT...`."""
-    found = []
+    """The entries of a *.list file."""
+    found: list[Source] = []
     for line in text.splitlines():
-        words = shlex.split(line, comments=True)
-        if not words or words[0] not in ("deb", "deb-src"):
-            continue
-        options: dict[str, str] = {}
-        rest = words[1:]
-        if rest and rest[0].startswith("["):
-            while rest:
-                word = rest.pop(0)
-                key, _, value = word.strip("[]").partition("=")
-                options[key] = value
-                if word.endswith("]"):
-                    break
-        if len(rest) >= 2:
-            signed_by = options.get("signed-by")
-            found.append(Source((words[0],), (rest[0],), (rest[1],), tuple(rest[2:]), signed_by))
+        if entry := _ONE_LINE.fullmatch(line.partition("#")[0].strip()):
+            types, options, uri, suite, components = entry.groups(default="")
+            source = {"types": types, "uris": uri, "suites": suite, "components": components.strip()}
+            found.append(source | dict(option.partition("=")[::2] for option in options.split()))
     return found
 
 
 def parse_deb822(text: str) -> list[Source]:
-    """The deb822 format of *.sources files: stanzas of `Types: URIs: Suites: Components: Signed-By:`."""
-    found = []
-    for stanza in _stanzas(text):
-        fields = {key.lower(): value for key, value in stanza}
-        if fields.get("enabled", "yes").strip().lower() in ("no", "false", "0", "off"):
-            continue
-        types, uris, suites, components = (
-            tuple(fields.get(key, "").split()) for key in ("types", "uris", "suites", "components")
-        )
-        if uris and suites:
-            found.append(Source(types, uris, suites, components, fields.get("signed-by", "").strip() or None))
+    """The entries of a *.sources file that are not disabled."""
+    found: list[Source] = []
+    for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
+        fields = HeaderParser().parsestr(stanza.lstrip())
+        source = {name.lower(): value.strip() for name, value in fields.items()}
+        enabled = source.get("enabled", "yes").lower() not in ("no", "false", "0", "off")
+        if enabled and source.keys() >= {"uris", "suites"}:
+            found.append(source)
     return found
-
-
-def _stanzas(text: str) -> Iterable[list[tuple[str, str]]]:
-    stanza: list[tuple[str, str]] = []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("#"):
-            continue
-        if not line.strip():
-            if stanza:
-                yield stanza
-            stanza = []
-        elif line[0] in " \t" and stanza:  # a continuation of the field above
-            key, value = stanza[-1]
-            stanza[-1] = (key, f"{value}\n{line.rstrip()}")
-        else:
-            key, _, value = line.partition(":")
-            stanza.append((key.strip(), value.strip()))

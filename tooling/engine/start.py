@@ -6,6 +6,7 @@ In a container with cgroup v2, dockerd needs cgroup controllers (see `give_contr
 import re
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
@@ -137,7 +138,9 @@ def give_controllers(say: Say, cgroup: Path = CGROUP) -> None:
     child.mkdir(exist_ok=True)
     for attempt in range(_ATTEMPTS):
         for pid in (cgroup / "cgroup.procs").read_text(encoding="ascii").split():
-            _move(pid, child)
+            # A process may have ended in the meantime.
+            with suppress(ProcessLookupError), (child / "cgroup.procs").open("a", encoding="ascii") as procs:
+                procs.write(pid)
         try:
             (cgroup / "cgroup.subtree_control").write_text(
                 " ".join(f"+{name}" for name in controllers), encoding="ascii"
@@ -156,11 +159,3 @@ def lacking_controllers(cgroup: Path = CGROUP) -> tuple[str, ...]:
     available = (cgroup / "cgroup.controllers").read_text(encoding="ascii").split()
     enabled = (cgroup / "cgroup.subtree_control").read_text(encoding="ascii").split()
     return tuple(name for name in available if name not in enabled)
-
-
-def _move(pid: str, child: Path) -> None:
-    try:
-        with (child / "cgroup.procs").open("a", encoding="ascii") as procs:
-            procs.write(pid)
-    except ProcessLookupError:
-        return  # the process has ended in the meantime

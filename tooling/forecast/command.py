@@ -2,26 +2,19 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from rich.table import Table
 
 from tooling.basis.console import console
 from tooling.basis.say import Say
-from tooling.forecast import published
 from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import SPEED_SPREAD, Plan, Request, document, make
-from tooling.forecast.step import fit, predict
+from tooling.forecast.request import Plan, Request, document, make
 
 TABLE_WIDTH = 160
 
 
 def run(request: Request, as_json: bool, say: Say) -> None:
     """Print the forecast. Raises UsageError."""
-    if request.published:
-        run_published(as_json)
-        return
     plan = make(request)
     if as_json:
         sys.stdout.write(json.dumps(document(request, plan), indent=2) + "\n")
@@ -30,63 +23,6 @@ def run(request: Request, as_json: bool, say: Say) -> None:
     print(advice(request, plan))
     for warning in plan.warnings:
         say(f"warning: {warning}")
-
-
-def run_published(as_json: bool) -> None:
-    """Print predictions for the jobs whose times Intel's and Hugging Face's guides have published."""
-    found = compare()
-    if as_json:
-        sys.stdout.write(json.dumps({"rows": found}, indent=2) + "\n")
-        return
-    names = (
-        "job",
-        "nodes",
-        "published",
-        "predicted from 1 node",
-        "90% interval",
-        "error",
-        "from 1 and 2 nodes",
-        "error",
-    )
-    shown = Table(*names, box=None, padding=(0, 2, 0, 0))
-    for row in found:
-        interval = f"{duration(row['low'])} to {duration(row['high'])}"
-        times = (duration(row["published"]), duration(row["predicted"]), interval)
-        shown.add_row(row["job"], str(row["nodes"]), *times, f"{row['off_by']:+.1%}", *_fitted(row))
-    console(TABLE_WIDTH).print(shown)
-    print("Predicted from the published time of one node and the network. Assumed:")
-    for line in dict.fromkeys(line for job in published.JOBS for line in job.assumed):
-        print(f"- {line}")
-
-
-def compare() -> list[dict[str, Any]]:
-    """A row for each published time on several nodes. `fitted`: predicted from the times on one and two nodes."""
-    rows: list[dict[str, Any]] = []
-    for one in published.JOBS:
-        job, inputs = one.job(), one.inputs()
-        for nodes, seconds in one.times.items():
-            if nodes == 1:
-                continue
-            predicted = predict(job, nodes, inputs).seconds
-            row = {
-                "job": one.name,
-                "nodes": nodes,
-                "published": seconds,
-                "predicted": round(predicted.value),
-                "low": round(predicted.low),
-                "high": round(predicted.high),
-                "off_by": round(predicted.value / seconds - 1, 4),
-            }
-            if nodes > 2 and 2 in one.times:
-                on_two = Estimate.within(one.times[2], SPEED_SPREAD)
-                fitted = predict(job, nodes, fit(job, 2, on_two, inputs)).seconds.value
-                row |= {"fitted": round(fitted), "fitted_off_by": round(fitted / seconds - 1, 4)}
-            rows.append(row)
-    return rows
-
-
-def _fitted(row: Mapping[str, Any]) -> tuple[str, str]:
-    return (duration(row["fitted"]), f"{row['fitted_off_by']:+.1%}") if "fitted" in row else ("", "")
 
 
 def table(request: Request, plan: Plan) -> Table:

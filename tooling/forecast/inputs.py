@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import TypedDict
 
 from entrypoints.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
@@ -51,11 +50,6 @@ class Link:
     latency_seconds: float = LATENCY_SECONDS
 
 
-class LinkInputs(TypedDict):
-    bytes_per_second: Estimate
-    latency_seconds: Estimate
-
-
 def parse_network(text: str) -> Link:
     """Parse `25g` or `10g,30us`: the bit rate of a node's network card, and the latency. Raises UsageError."""
     match = _NETWORK.fullmatch(text.strip())
@@ -70,7 +64,7 @@ def parse_network(text: str) -> Link:
     return Link(bits / 8, float(match["time"]) * _SECONDS[match["seconds"].lower()])
 
 
-def link_inputs(link: Link) -> LinkInputs:
+def link_inputs(link: Link) -> dict[str, Estimate]:
     """The bandwidth and latency of an all_reduce, from the data sheet of the network."""
     return {
         "bytes_per_second": BANDWIDTH_SHARE.scaled(link.bytes_per_second),

@@ -156,33 +156,29 @@ def read(file: Path) -> Model:
         ) from None
 
 
+# The keys of layers, width and inner width.
+_BERT = ("num_hidden_layers", "hidden_size", "intermediate_size")
+_DISTILBERT = ("n_layers", "dim", "hidden_dim")
+
+
 def _encoder(config: Mapping[str, Any]) -> Encoder:
     distil = config.get("model_type") == "distilbert"
-    width, layers, inner = ("dim", "n_layers", "hidden_dim") if distil else _BERT
-    return Encoder(
-        _positive(config, layers),
-        _positive(config, width),
-        _positive(config, inner),
-        _positive(config, "vocab_size"),
-        _positive(config, "max_position_embeddings"),
-        0 if distil else int(config.get("type_vocab_size", 0)),
-        pooler=not distil,
-    )
-
-
-_BERT = ("hidden_size", "num_hidden_layers", "intermediate_size")
+    sizes = (*(_DISTILBERT if distil else _BERT), "vocab_size", "max_position_embeddings")
+    layers, width, inner, vocabulary, positions = (_positive(config, name) for name in sizes)
+    types = 0 if distil else int(config.get("type_vocab_size", 0))
+    return Encoder(layers, width, inner, vocabulary, positions, types, pooler=not distil)
 
 
 def _decoder(config: Mapping[str, Any]) -> Decoder:
-    width, layers, inner = (_positive(config, name) for name in _BERT)
-    heads = _positive(config, "num_attention_heads")
+    sizes = (*_BERT, "vocab_size", "num_attention_heads", "num_key_value_heads")
+    layers, width, inner, vocabulary, heads, kv_heads = (_positive(config, name) for name in sizes)
     return Decoder(
         layers,
         width,
         inner,
-        _positive(config, "vocab_size"),
+        vocabulary,
         heads,
-        _positive(config, "num_key_value_heads"),
+        kv_heads,
         int(config.get("head_dim") or width // heads),
         tied=bool(config.get("tie_word_embeddings", False)),
         qkv_biases=config.get("model_type") == "qwen2",

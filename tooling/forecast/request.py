@@ -57,11 +57,8 @@ class Request:
         30.0
     )
     efficiency: Annotated[float, "recommend the most nodes that each reach this share of one node's speed"] = 0.8
-    published: Annotated[bool, "instead show the predictions for jobs whose times are published in guides"] = False
 
     def __post_init__(self) -> None:
-        if self.published:
-            return
         for flag in ("samples", "epochs", "seq_length", "batch_size", "ranks_per_node"):
             value = getattr(self, flag)
             if not 0 < value < math.inf:

@@ -18,8 +18,9 @@ BUCKET_BYTES = 25 << 20
 # A matrix product in forward becomes two in backward: for the gradients of the input and of the weights.
 FORWARD_SHARE = 1 / 3
 BACKWARD_SHARE = 2 / 3
-# Assumed, for machines of a cloud. With values from 0.02 to 0.045, predictions are within a tenth of the published
-# times (tooling.forecast.published). With 0, predictions for four nodes are 10 and 12% too fast for MRPC and QQP.
+# Assumed, for machines of a cloud. With values from 0.02 to 0.045, predictions are within a tenth of published
+# times (tests/unit/tooling/forecast/test_published.py). With 0, predictions for four nodes are 10 and 12% too fast
+# for MRPC and QQP.
 JITTER = Estimate(0.04, 0, 0.08)
 _ONE = Estimate.exact(1)
 _NOTHING = Estimate.exact(0)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
@@ -10,7 +11,7 @@ from tooling.cluster import compose
 from tooling.hosts import commands, facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import Job, Place
-from tooling.hosts.remote import Done, Remote, RemoteError, each
+from tooling.hosts.remote import Remote, RemoteError, each, shorten
 
 PULL_SECONDS = 1800.0
 _FIXES = (
@@ -63,8 +64,8 @@ def _check_engine(job: Job, remote: Remote) -> None:
     if done.code != 0:
         message = done.last
         fix = next((fix for text, fix in _FIXES if text in message.lower()), "run docker version on the host")
-        raise RemoteError(f"Docker cannot be used: {_shorten(message)}: {fix}")
-    present = _checked(remote, commands.present_jobs(job.name), "docker ps").out.split("\n")
+        raise RemoteError(f"Docker cannot be used: {message}: {fix}")
+    present = remote.check(commands.present_jobs(job.name), "docker ps").out.split("\n")
     states = dict(line.rsplit(" ", 1) for line in present if " " in line)
     if any(state not in ("exited", "dead", "created") for state in states.values()):
         raise RemoteError(
@@ -72,7 +73,7 @@ def _check_engine(job: Job, remote: Remote) -> None:
             f"or stop it with ./inv stop --name {job.name}"
         )
     if states:
-        _checked(remote, commands.remove(*states), "docker rm")
+        remote.check(commands.remove(*states), "docker rm")
 
 
 def _image_id(job: Job, remote: Remote) -> str:
@@ -80,7 +81,7 @@ def _image_id(job: Job, remote: Remote) -> str:
     if done.code != 0 and job.image_lock:
         pulled = remote.run(commands.pull(job.image), limit=PULL_SECONDS)
         if pulled.code != 0:
-            raise RemoteError(f"{job.image} is missing and cannot be pulled: {_shorten(pulled.last)}")
+            raise RemoteError(f"{job.image} is missing and cannot be pulled: {pulled.last}")
         done = remote.run(commands.image_id(job.image))
     if done.code != 0:
         raise RemoteError(
@@ -92,14 +93,14 @@ def _image_id(job: Job, remote: Remote) -> str:
 
 def _facts(remote: Remote) -> Facts:
     sent = time.time()
-    clock = _checked(remote, commands.CLOCK, "date")
+    clock = remote.check(commands.CLOCK, "date")
     received = time.time()
-    answer = _checked(remote, commands.FACTS, "reading the host's properties")
+    answer = remote.check(commands.FACTS, "reading the host's properties")
     try:
         offset, error = facts.clock_offset(clock.out, sent, received)
         return replace(facts.parse(answer.out), clock=offset, clock_error=error)
     except (ValueError, KeyError, IndexError) as error:
-        reason = _shorten(answer.err.strip() or repr(error))
+        reason = shorten(answer.err.strip() or repr(error))
         raise RemoteError(
             f"its properties cannot be read ({reason}), expected Linux with iproute2 and bash"
         ) from error
@@ -109,9 +110,9 @@ def _prepare_folders(job: Job, remote: Remote, known: Facts) -> str:
     """Check the folder to read, create the folders to write to, and return the output folder."""
     output = job.output or f"{known.home}/cpu-train-stack/{IDENTITY}/{job.name}"
     if job.data:
-        _checked(remote, commands.readable(job.data), f"--data {job.data}")
+        remote.check(commands.readable(job.data), f"--data {job.data}")
     for folder in filter(None, (output, job.hub)):
-        _checked(remote, commands.writable(folder, ":".join(known.container_user)), f"folder {folder}")
+        remote.check(commands.writable(folder, ":".join(known.container_user)), f"folder {folder}")
     return output
 
 
@@ -127,7 +128,7 @@ def _routes(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list
     failures: list[str] = []
     for address in facts.candidates(first, resolved):
         try:
-            routes = each(others, lambda pair, to=address: _route(pair[0], to, first.ssh_port), other_names)  # type: ignore[misc]
+            routes = each(remotes[1:], partial(_route, address=address, port=first.ssh_port), other_names)
         except UsageError as error:
             failures.append(str(error))
             continue
@@ -147,14 +148,14 @@ def _routes(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list
 
 def _route(remote: Remote, address: str, port: str) -> tuple[str, str]:
     """The interface and the host's own address on the route to `address`, where a program listens on `port`."""
-    text = _checked(remote, commands.route(address), f"a route to {address}").out
+    text = remote.check(commands.route(address), f"a route to {address}").out
     try:
         interface, own = facts.route(text)
     except ValueError as error:
         raise RemoteError(f"no route to {address} ({error})") from None
     if interface == "lo":
         raise RemoteError(f"is the same host as the first ({address}): remove one of the two lines")
-    _checked(remote, commands.connect(address, port), f"a connection to {address} port {port}")
+    remote.check(commands.connect(address, port), f"a connection to {address} port {port}")
     return interface, own
 
 
@@ -166,16 +167,3 @@ def _check_way_back(first: Remote, name: str, address: str, host: Facts) -> str:
     if first.run(commands.connect(address, host.ssh_port)).code == 0:
         return ""
     return f"{name}: its address {address} cannot be reached from {first.name}: allow connections between them"
-
-
-def _checked(remote: Remote, command: str, what: str) -> Done:
-    done = remote.run(command)
-    if done.code != 0:
-        last = "timed out" if done.code == 124 else _shorten(done.last)
-        raise RemoteError(f"{what}: {last}")
-    return done
-
-
-def _shorten(text: str, limit: int = 200) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[:limit]}…"

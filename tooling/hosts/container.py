@@ -16,7 +16,8 @@ from tooling.hosts.remote import Remote, RemoteError
 # Enough for a restart of Docker, or for an upgrade that leaves the containers running.
 ENGINE_SECONDS = 120.0
 POLL_SECONDS = 1.0
-_NO_CONTAINER = "no such"
+# Not "no such file", which is the message if the socket of a stopped Docker is missing.
+_NO_CONTAINER = re.compile("no such (object|container)", re.IGNORECASE)
 # The last line of `docker logs` if Docker stops.
 _BROKEN = re.compile(rb"(unexpected EOF|error from daemon in stream: .*|Cannot connect to the Docker .*)\n\Z")
 
@@ -63,7 +64,7 @@ def state(remote: Remote, container: str, timeout: float) -> State | None:
         if done and done.code == 0:
             status, code, out_of_memory, *error = done.out.split(maxsplit=3)
             return State(status, int(code), out_of_memory == "true", "".join(error).strip(), retried)
-        if done and _NO_CONTAINER in done.err.lower():
+        if done and _NO_CONTAINER.search(done.err):
             return State("gone", retried=retried)
         if time.monotonic() > deadline:
             return None

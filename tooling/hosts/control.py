@@ -11,9 +11,9 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster.follow import lines
-from tooling.hosts import commands, record
+from tooling.hosts import commands, container, record
 from tooling.hosts.record import Record
-from tooling.hosts.remote import Remote, RemoteError, connect, each
+from tooling.hosts.remote import Remote, connect, each
 
 
 def logs(job: Record, follow: bool) -> None:
@@ -57,9 +57,7 @@ def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
     by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
 
     def remove(remote: Remote) -> None:
-        done = remote.run(commands.remove(by_host[remote.name]))
-        if done.code != 0:
-            raise RemoteError(f"its container cannot be removed: {done.last}")
+        remote.check(commands.remove(by_host[remote.name]), "its container cannot be removed")
 
     first = remotes[:1] if job.launcher == "mpirun" else []
     for part in (first, remotes[len(first) :]):
@@ -93,9 +91,8 @@ def _connect_all(job: Record, stack: ExitStack) -> list[Remote]:
     return remotes
 
 
-def _state(remote: Remote, container: str) -> str:
-    done = remote.run(commands.state(container))
-    words = done.out.split()
-    if done.code != 0 or len(words) < 2:
-        return "gone"
-    return words[0] if words[0] == "running" else f"{words[0]}, exit code {words[1]}"
+def _state(remote: Remote, name: str) -> str:
+    found = container.state(remote, name, timeout=0.0)
+    if found is None:
+        return "unknown: Docker does not answer"
+    return f"{found.status}, exit code {found.code}" if found.ended else found.status

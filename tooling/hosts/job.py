@@ -7,12 +7,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from entrypoints import contract
+from entrypoints.launch.mpi import hostfile
 from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
-from tooling.cluster import up
-from tooling.cluster.compose import check_launcher_and_memory, check_name
-from tooling.hosts import hostfile
+from tooling.cluster import compose, up
 from tooling.image.choice import Choice
 
 # A job uses this many ports, starting at --port: the rendezvous, then hydra and libfabric, and last sshd.
@@ -33,9 +32,7 @@ class Job:
     ranks_per_node: Annotated[
         int | None, "training processes on each host; default: the slots in the file, else 1"
     ] = None
-    launcher: Annotated[
-        str, "the program that starts the ranks: torchrun, or Intel MPI's mpirun over ssh between the containers"
-    ] = "torchrun"
+    launcher: compose.LauncherOption = "torchrun"
     name: Annotated[
         str, "the job's name; jobs with different names and different --port can run at the same time"
     ] = "job"
@@ -52,11 +49,8 @@ class Job:
     hub: Annotated[
         str | None, "a folder on every host for downloads from the Hugging Face hub, mounted at /hub (HF_HOME)"
     ] = None
-    env: Annotated[
-        tuple[str, ...],
-        "NAME=VALUE for every rank, or NAME to pass your own value without printing it; may be repeated",
-    ] = ()
-    memory: Annotated[str | None, "memory limit of each container, for example 64g; default: none"] = None
+    env: compose.EnvOption = ()
+    memory: compose.MemoryOption = None
     port: Annotated[int, "where the ranks meet; the job also uses the next 499 ports"] = contract.MASTER_PORT
 
     nodes: tuple[Host, ...] = field(init=False)
@@ -67,8 +61,8 @@ class Job:
     def __post_init__(self) -> None:
         if not self.hosts:
             raise UsageError("launch needs --hosts: a file with a host's name on each line")
-        check_name(self.name)
-        check_launcher_and_memory(self.launcher, self.memory)
+        compose.check_name(self.name)
+        compose.check_launcher_and_memory(self.launcher, self.memory)
         if not self.command:
             raise UsageError(
                 "no command: write it after --, for example ./inv launch --hosts hosts -- train --help"
@@ -81,10 +75,10 @@ class Job:
             path = getattr(self, flag)
             if path is not None and (not PurePosixPath(path).is_absolute() or re.search(r'[,"\n]', path)):
                 raise UsageError(f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas")
-        nodes = hostfile.read(Path(self.hosts))
+        nodes = read_hosts(Path(self.hosts))
         derived = {
             "nodes": nodes,
-            "local_world_size": hostfile.ranks(nodes, self.ranks_per_node),
+            "local_world_size": ranks_on_each(nodes, self.ranks_per_node),
             "image": Choice(self.pin, image_lock=self.image_lock).reference,
             "environment": up.variables(self.env),
         }
@@ -120,6 +114,44 @@ class Job:
     def container(self, index: int) -> str:
         """The name of the container on host `index`, unique to this checkout."""
         return f"cts-job-{IDENTITY}-{self.name}-{index}"
+
+
+def read_hosts(path: Path) -> tuple[Host, ...]:
+    """The hosts in the order of the lines: rank 0 is on the first. Raises UsageError, one line.
+
+    The image's mpi-launch reads the same grammar. Ports, keys and jump hosts come from the ssh configuration.
+    """
+    try:
+        return hostfile.parse(path.read_text(encoding="utf-8").splitlines(), "line", users=True)
+    except FileNotFoundError:
+        raise UsageError(
+            f"--hosts {path} does not exist: expected a file with a host's name on each line"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hosts {path} cannot be read: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"--hosts {path}: {error}") from None
+
+
+def ranks_on_each(hosts: tuple[Host, ...], ranks_per_node: int | None) -> int:
+    """Ranks on each host: `ranks_per_node`, else the slots of every line, else 1. Raises UsageError."""
+    slots = {host.slots for host in hosts}
+    if ranks_per_node is None:
+        if len(slots) > 1:
+            found = ", ".join(f"{host.name} {host.slots or 'none'}" for host in hosts)
+            raise UsageError(
+                f"slots differ ({found}): use the same number on every line, or pass --ranks-per-node"
+            )
+        return slots.pop() or 1
+    if ranks_per_node < 1:
+        raise UsageError(f"--ranks-per-node is {ranks_per_node}, expected 1 or more")
+    for host in hosts:
+        if host.slots is not None and host.slots < ranks_per_node:
+            raise UsageError(
+                f"--ranks-per-node is {ranks_per_node}, but {host.name} has slots={host.slots}: "
+                "lower --ranks-per-node, or raise slots"
+            )
+    return ranks_per_node
 
 
 def forwarded_values(job: Job, environ: Mapping[str, str]) -> list[str]:

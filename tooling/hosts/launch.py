@@ -24,6 +24,7 @@ from tooling.hosts.output import Output
 from tooling.hosts.remote import Remote, RemoteError, connect, each
 
 _POLL_SECONDS = 0.2
+_NOT_STARTED = "its container cannot be started"
 
 
 def launch(job: Job, detach: bool, dry_run: bool) -> None:
@@ -127,21 +128,16 @@ def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values:
 
     def create(index: int) -> None:
         reads_values = not job.mpirun or index == 0  # mpirun passes the values to the other hosts
-        _run_checked(remotes[index], commands.create(job, index, places), stdin if reads_values else b"")
+        command = commands.create(job, index, places)
+        remotes[index].check(command, _NOT_STARTED, stdin if reads_values else b"")
         if archives:
-            _run_checked(remotes[index], commands.put_keys(job.container(index)), archives[index])
+            remotes[index].check(commands.put_keys(job.container(index)), _NOT_STARTED, archives[index])
 
     def start(index: int) -> None:
-        _run_checked(remotes[index], commands.start(job.container(index)))
+        remotes[index].check(commands.start(job.container(index)), _NOT_STARTED)
 
     each(range(len(remotes)), create, names)
     each(range(len(remotes)), start, names)
-
-
-def _run_checked(remote: Remote, command: str, stdin: bytes = b"") -> None:
-    done = remote.run(command, stdin)
-    if done.code != 0:
-        raise RemoteError(f"its container cannot be started: {done.last}")
 
 
 def _wait(remote: Remote, name: str, events: queue.Queue[End]) -> None:

@@ -21,6 +21,8 @@ from tooling.basis.errors import UsageError
 
 CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0
+# The exit code of timeout(1).
+TIMED_OUT = 124
 _KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
@@ -31,6 +33,12 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def shorten(text: str, limit: int = 200) -> str:
+    """The text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[:limit]}…"
 
 
 class RemoteError(Exception):
@@ -47,9 +55,9 @@ class Done:
 
     @property
     def last(self) -> str:
-        """The last line of its error output, or of its output."""
+        """The last line of its error output, or of its output. At most 200 characters."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
-        return lines[-1] if lines else f"exit code {self.code}"
+        return shorten(lines[-1]) if lines else f"exit code {self.code}"
 
 
 class Remote:
@@ -99,6 +107,13 @@ class Remote:
                 f"{_first_word(command)} was not answered: {explain(error, self._where())}"
             ) from error
         return Done(code, *texts)
+
+    def check(self, command: str, failure: str, stdin: bytes = b"") -> Done:
+        """Like run(). Raises RemoteError with `failure` and the reason if the command fails, too."""
+        done = self.run(command, stdin)
+        if done.code != 0:
+            raise RemoteError(f"{failure}: {'timed out' if done.code == TIMED_OUT else done.last}")
+        return done
 
     def stream(self, command: str) -> Iterator[bytes]:
         """The output of `command` while it runs. Ends early if the connection breaks."""

@@ -146,8 +146,7 @@ def bootstrap(pin: Pin, tag: str) -> None:
             raise UsageError(f"mmdebstrap {pin.debian.suite} failed: {error}; check that Debian's mirror answers")
         if docker.find_image(tag):  # from another checkout: all checkouts share the first
             return
-        argv = ["docker", "import", str(archive), tag]
-        imported = subprocess.run(argv, capture_output=True, text=True, check=False)
+        imported = docker.call("import", str(archive), tag)
         if imported.returncode != 0:
             raise UsageError(f"docker import of {tag} failed: {last_line(imported.stderr)}")
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import base, recipe
+from tooling.image.base import Base
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch, locks
@@ -32,31 +33,23 @@ class Image:
     seconds: float
 
 
-def build_one(pin: Pin, say: Say) -> None:
-    """Build one pin and move its shared tag to the image. Resolves a user's own combination first, once."""
+def run(pin: Pin, say: Say) -> None:
+    """`./inv build`: build one pin, and move its shared tag to the image."""
     api.ensure(say)
-    _build_and_report(pin, say)
+    _run(pin, say)
 
 
-def build_all(torch_source: str, say: Say) -> None:
-    """Build every row, one after another. Reports each row that fails, and then raises Exit with 1.
+def run_all(torch_source: str, say: Say) -> None:
+    """`./inv build --all`: build every row. Reports each row that fails, and then raises Exit with 1.
 
     A row without a lock fails. ./inv dev lock writes locks, and they are committed.
     """
-    pins, failed = [], []
-    rows = parse.load().pins
+    api.ensure(say)
+    rows, failed = parse.load().pins, []
     for name in rows:
         pin = choose.choose(name, (), torch_source)
         try:
-            locks.read(pin)
-            pins.append(pin)
-        except UsageError as error:
-            say(f"{pin.name}: {error}")
-            failed.append(pin.name)
-    api.ensure(say)
-    for pin in pins:
-        try:
-            _build_and_report(pin, say)
+            _run(pin, say)
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
@@ -64,7 +57,7 @@ def build_all(torch_source: str, say: Say) -> None:
         raise Exit(f"{len(failed)} of {len(rows)} rows were not built: {', '.join(failed)}", code=1)
 
 
-def _build_and_report(pin: Pin, say: Say) -> None:
+def _run(pin: Pin, say: Say) -> None:
     image = build(pin, say)
     take_shared_tag(pin)
     done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
@@ -74,16 +67,18 @@ def _build_and_report(pin: Pin, say: Say) -> None:
 def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
     """Build the pin's image unless it is up to date. The engine must run (tooling.engine.api.ensure).
 
-    The pin's shared tag moves to the image if the tag is unused or names this checkout's previous image.
+    Every command that needs an image calls this function, most of them through tooling.image.choice. The pin's
+    shared tag moves to the image if the tag is unused or names this checkout's previous image. A user's own
+    combination of versions is resolved first, once.
 
     Commits that change no input of an image do not rebuild it. With `of_this_commit`, the labels of the image must
     name the commit that is checked out. The advisories for the pin's versions are printed first, one line each.
     """
-    with building(pin, say):
-        return _build(pin, say, of_this_commit)
+    with _locked(pin, say):
+        return _find_or_build(pin, say, of_this_commit)
 
 
-def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
+def _find_or_build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     started = time.monotonic()
     for advisory in pin.advisories:
         say(f"{pin.name}: warning: {advisory}")
@@ -99,11 +94,7 @@ def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
         and (not of_this_commit or previous.labels.get(recipe.REVISION_LABEL) == recipe.revision()[0])
     ):
         return Image(pin.image, previous.id, previous.size_bytes, built=False, seconds=0.0)
-    wheels = fetch.fetch(pin, say)
-    say(f"building {pin.image}")
-    labels = recipe.labels(pin, base_image, versions, inputs)
-    lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
-    _buildx(pin, recipe.build_argv(pin, base_image, wheels, lock_folder, labels), say)
+    _buildx(pin, base_image, recipe.labels(pin, base_image, versions, inputs), pin.image, say)
     image = docker.find_image(pin.image)
     if image is None:
         raise UsageError(
@@ -117,22 +108,14 @@ def _build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     return Image(pin.image, image.id, image.size_bytes, built=True, seconds=time.monotonic() - started)
 
 
-def build_uncached(pin: Pin, tag: str, say: Say) -> None:
-    """Build the pin's image again under another tag, without labels and without the build cache."""
-    with building(pin, say):
-        argv = unlabelled_argv(pin, tag, say)
-        _buildx(pin, [*argv[:3], "--no-cache", *argv[3:]], say)
-
-
-def unlabelled_argv(pin: Pin, tag: str, say: Say) -> list[str]:
-    """The buildx command for an image without labels. Provides the base image, the wheels and the locks."""
-    base_image, wheels = base.ensure(pin, say), fetch.fetch(pin, say)
-    lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
-    return recipe.build_argv(pin, base_image, wheels, lock_folder, {}, tag)
+def rebuild(pin: Pin, tag: str, option: str, say: Say) -> None:
+    """Build the pin's image, up to date or not, under another tag and without labels. `option`: of buildx."""
+    with _locked(pin, say):
+        _buildx(pin, base.ensure(pin, say), {}, tag, say, option)
 
 
 @contextmanager
-def building(pin: Pin, say: Say) -> Iterator[None]:
+def _locked(pin: Pin, say: Say) -> Iterator[None]:
     """Locks the pin during a build, because builds of one pin share the staged locks and the log."""
     file = CACHE / "build" / f".{pin.name}.lock"
     with locked(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
@@ -144,33 +127,36 @@ def take_shared_tag(pin: Pin) -> None:
 
     The image that had the shared tag before keeps the tag of its checkout.
     """
-    argv = ["docker", "tag", pin.image, pin.shared_tag]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    result = docker.call("tag", pin.image, pin.shared_tag)
     if result.returncode != 0:
         raise UsageError(f"{pin.image} cannot be tagged {pin.shared_tag}: {' '.join(result.stderr.split())}")
 
 
 def _remove_untagged(identifier: str) -> None:
     """Remove the image that the tag named before, unless another tag or a container still uses the image."""
-    argv = ["docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=true"]
-    dangling = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
-    if identifier in dangling:
+    dangling = docker.call("image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=true").stdout
+    if identifier in dangling.split():
         docker.remove_image(identifier)
 
 
-def _buildx(pin: Pin, argv: list[str], say: Say) -> None:
+def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, say: Say, *options: str) -> None:
     """Run buildx with its display on a terminal. Without a terminal, write a log, and print its end on failure."""
+    wheels = fetch.fetch(pin, say)
+    lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
+    say(f"building {tag}")
+    argv = recipe.build_argv(pin, base_image, wheels, lock_folder, labels, tag, options)
     environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if sys.stderr.isatty():
         if subprocess.run(argv, env=environ, check=False).returncode != 0:
-            raise UsageError(f"building {pin.image} failed: see the step above")
+            raise UsageError(f"building {tag} failed: see the step above")
         return
     log = CACHE / "logs" / f"build-{pin.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
-        argv = [*argv[:3], "--progress=plain", *argv[3:]]
-        returncode = subprocess.run(argv, env=environ, stdout=stream, stderr=stream, check=False).returncode
+        returncode = subprocess.run(
+            [*argv, "--progress=plain"], env=environ, stdout=stream, stderr=stream, check=False
+        ).returncode
     if returncode != 0:
         for line in log.read_text(encoding="utf-8").splitlines()[-15:]:
             say(line)
-        raise UsageError(f"building {pin.image} failed: see the lines above; the complete log is {log}")
+        raise UsageError(f"building {tag} failed: see the lines above; the complete log is {log}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
+from tooling.engine import api
 from tooling.engine.api import Engine
 from tooling.image import build, recipe
 from tooling.image import lock as image_lock
@@ -74,8 +75,10 @@ class Choice:
         words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
         return "".join(f" {word}" for word in words)
 
-    def ensure_image(self, engine: Engine, say: Say) -> Image:
-        """The image in the engine. Builds the pin if its image is not up to date, or pulls the locked image."""
-        if isinstance(self.source, Pin):
-            return build.build(self.source, say)
-        return image_lock.fetch(self.source, engine, say)
+    def ensure(self, say: Say) -> tuple[Engine, Image]:
+        """An engine and the image in it: built if it is not up to date, or pulled if an image lock names it."""
+        source = self.source  # first: a mistake in the options is reported before Docker is set up
+        engine = api.ensure(say)
+        if isinstance(source, Pin):
+            return engine, build.build(source, say)
+        return engine, image_lock.fetch(source, engine, say)

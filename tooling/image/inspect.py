@@ -30,8 +30,8 @@ class Inventory:
     pin: str
     python: str
     debian: str
-    apt: tuple[Mapping[str, str], ...]
-    python_packages: tuple[Mapping[str, str], ...]
+    apt: Sequence[Mapping[str, str]]
+    python_packages: Sequence[Mapping[str, str]]
 
     @property
     def versions(self) -> dict[str, str]:
@@ -58,14 +58,7 @@ def inventory(reference: str) -> Inventory:
     if result.returncode != 0:
         error = last_line(result.stderr.decode(errors="replace"))
         raise UsageError(f"{reference} cannot list its packages: {error}")
-    document = json.loads(result.stdout)
-    return Inventory(
-        document["pin"],
-        document["python"],
-        document["debian"],
-        tuple(document["apt"]),
-        tuple(document["python_packages"]),
-    )
+    return Inventory(**json.loads(result.stdout))
 
 
 def doctor(reference: str) -> list[Mapping[str, str]]:

@@ -1,4 +1,4 @@
-"""The recipe of an image: its inputs, the buildx command and the labels.
+"""The recipe of an image, which tooling.image.build follows: its inputs, the buildx command and the labels.
 
 `inputs_sha256` hashes all inputs. A label has the hash: an image with the current hash is up to date.
 """
@@ -8,11 +8,12 @@ import json
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import IMAGES, ROOT
+from tooling.engine import docker
 from tooling.image.base import Base
 from tooling.pins import advisories
 from tooling.pins.pin import Pin
@@ -85,9 +86,10 @@ def build_argv(
     wheel_folder: Path,
     lock_folder: Path,
     image_labels: Mapping[str, str],
-    tag: str | None = None,
+    tag: str,
+    options: Sequence[str] = (),
 ) -> list[str]:
-    """The buildx command. `tag`: by default the pin's. Labels are last in an image's history and need no layer."""
+    """The buildx command, with further `options`. Labels are last in an image's history and need no layer."""
     arguments = {
         "BASE": base.reference,
         "TCMALLOC_PACKAGE": pin.tcmalloc_package,
@@ -97,7 +99,7 @@ def build_argv(
         "ADVISORIES": advisories.document(pin.advisories),
     }
     # The builder in the engine, which has the name of the context. Other builders do not see the engine's images.
-    argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", tag or pin.image]
+    argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", tag, *options]
     contexts = {
         "wheels": wheel_folder,
         "locks": lock_folder,
@@ -115,8 +117,7 @@ def build_argv(
 
 
 def _context() -> str:
-    argv = ["docker", "context", "show"]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "default"
+    return docker.call("context", "show").stdout.strip() or "default"
 
 
 def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> dict[str, str]:

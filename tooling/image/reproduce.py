@@ -8,6 +8,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
+from io import BufferedReader
 from itertools import zip_longest
 
 from invoke.exceptions import Exit
@@ -41,7 +42,7 @@ def run(pin: Pin, as_json: bool, say: Say) -> None:
     try:
         for tag in tags:
             started = time.monotonic()
-            build.build_uncached(pin, tag, say)
+            build.rebuild(pin, tag, "--no-cache", say)
             say(f"{tag}: built in {time.monotonic() - started:.0f} s")
         show(tags, as_json)
         problem = difference(*tags)
@@ -103,7 +104,9 @@ def entries(reference: str, layer: str) -> Iterator[Entry]:
 
 def _entry(packed: tarfile.TarFile, file: tarfile.TarInfo) -> Entry:
     stream = packed.extractfile(file) if file.isreg() else None
-    content = hashlib.file_digest(stream, "sha256").hexdigest() if stream else file.linkname  # type: ignore[arg-type] # a stream of bytes is enough
+    content = file.linkname
+    if isinstance(stream, BufferedReader):
+        content = hashlib.file_digest(stream, "sha256").hexdigest()
     owner = f"{file.uid}:{file.gid}"
     return Entry(file.name, file.type.decode(), f"{file.mode:o}", owner, file.mtime, file.size, content)
 

@@ -1,6 +1,5 @@
 """The three operators. Each class is a request that renders the documents for its operator."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,25 +46,19 @@ class PyTorchJob(Request):
             "restartPolicy": "OnFailure" if self.max_restarts else "Never",
             "template": {"metadata": {"labels": dict(pods.LABELS)}, "spec": pods.training_pod(self, container)},
         }
-        return [
-            {
-                "apiVersion": "kubeflow.org/v1",
-                "kind": "PyTorchJob",
-                "metadata": pods.metadata(self),
-                "spec": {
-                    "nprocPerNode": str(pods.operator_ranks(self)),
-                    # backoffLimit counts the restarts of all pods. If the first worker is lost, all pods restart.
-                    "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts * self.nodes},
-                    "elasticPolicy": {
-                        "rdzvBackend": "c10d",
-                        "minReplicas": self.nodes,
-                        "maxReplicas": self.nodes,
-                        "maxRestarts": self.max_restarts,
-                    },
-                    "pytorchReplicaSpecs": {"Worker": worker},
-                },
-            }
-        ]
+        spec = {
+            "nprocPerNode": str(pods.operator_ranks(self)),
+            # backoffLimit counts the restarts of all pods. If the first worker is lost, all pods restart.
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts * self.nodes},
+            "elasticPolicy": {
+                "rdzvBackend": "c10d",
+                "minReplicas": self.nodes,
+                "maxReplicas": self.nodes,
+                "maxRestarts": self.max_restarts,
+            },
+            "pytorchReplicaSpecs": {"Worker": worker},
+        }
+        return [pods.manifest(self, "kubeflow.org/v1", "PyTorchJob", spec)]
 
 
 @dataclass(frozen=True)
@@ -88,35 +81,28 @@ class TrainJob(Request):
             },
         }
         runtime = {
-            "apiVersion": TRAINER_API,
-            "kind": TRAINER_RUNTIME,
-            "metadata": pods.metadata(self),
-            "spec": {
-                "mlPolicy": {"numNodes": self.nodes, "torch": {}},
-                "template": {
-                    "spec": {
-                        "failurePolicy": {"maxRestarts": self.max_restarts},
-                        "replicatedJobs": [replicated_job],
-                    },
+            "mlPolicy": {"numNodes": self.nodes, "torch": {}},
+            "template": {
+                "spec": {
+                    "failurePolicy": {"maxRestarts": self.max_restarts},
+                    "replicatedJobs": [replicated_job],
                 },
             },
         }
         group = TRAINER_API.partition("/")[0]
         job = {
-            "apiVersion": TRAINER_API,
-            "kind": "TrainJob",
-            "metadata": pods.metadata(self),
-            "spec": {
-                "runtimeRef": {"apiGroup": group, "kind": TRAINER_RUNTIME, "name": self.name},
-                "trainer": {
-                    "numNodes": self.nodes,
-                    "numProcPerNode": pods.operator_ranks(self),
-                    "args": [pods.escape(argument) for argument in pods.launch(self)],
-                    "resourcesPerNode": pods.resources(self),
-                },
+            "runtimeRef": {"apiGroup": group, "kind": TRAINER_RUNTIME, "name": self.name},
+            "trainer": {
+                "numNodes": self.nodes,
+                "numProcPerNode": pods.operator_ranks(self),
+                "args": [pods.escape(argument) for argument in pods.launch(self)],
+                "resourcesPerNode": pods.resources(self),
             },
         }
-        return [runtime, job]
+        return [
+            pods.manifest(self, TRAINER_API, TRAINER_RUNTIME, runtime),
+            pods.manifest(self, TRAINER_API, "TrainJob", job),
+        ]
 
 
 @dataclass(frozen=True)
@@ -149,24 +135,18 @@ class MPIJob(Request):
         launch = launchers.mpi_launch(self.command, variables=pods.environment(self))
         launcher = pods.container(self, "launcher", launch)
         launcher["resources"] = pods.limits(MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY)
-        return [
-            {
-                "apiVersion": "kubeflow.org/v2beta1",
-                "kind": "MPIJob",
-                "metadata": pods.metadata(self),
-                "spec": {
-                    "mpiImplementation": "Intel",
-                    "slotsPerWorker": pods.operator_ranks(self),
-                    "sshAuthMountPath": ssh.DEFAULT_KEYS,
-                    "launcherCreationPolicy": "WaitForWorkersReady",
-                    "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts},
-                    "mpiReplicaSpecs": {
-                        "Launcher": _mpi_replicas(1, "Never", pods.pod(self, launcher)),
-                        "Worker": _mpi_replicas(self.nodes, "OnFailure", pods.training_pod(self, worker)),
-                    },
-                },
-            }
-        ]
+        spec = {
+            "mpiImplementation": "Intel",
+            "slotsPerWorker": pods.operator_ranks(self),
+            "sshAuthMountPath": ssh.DEFAULT_KEYS,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts},
+            "mpiReplicaSpecs": {
+                "Launcher": _mpi_replicas(1, "Never", pods.pod(self, launcher)),
+                "Worker": _mpi_replicas(self.nodes, "OnFailure", pods.training_pod(self, worker)),
+            },
+        }
+        return [pods.manifest(self, "kubeflow.org/v2beta1", "MPIJob", spec)]
 
 
 def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document:
@@ -177,4 +157,3 @@ def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document
 
 
 Job = PyTorchJob | TrainJob | MPIJob
-OPERATORS: Mapping[str, type[Job]] = {"pytorchjob": PyTorchJob, "trainjob": TrainJob, "mpijob": MPIJob}

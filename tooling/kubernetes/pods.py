@@ -20,10 +20,11 @@ _MEBIBYTE = 1 << 20
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
-def metadata(request: Request) -> Document:
-    """The name and labels of an object, and its namespace if the request has one."""
+def manifest(request: Request, version: str, kind: str, spec: Document) -> Document:
+    """An object with the name of the job, labels, and a namespace if the request has one."""
     namespace = {"namespace": request.namespace} if request.namespace else {}
-    return {"name": request.name, **namespace, "labels": dict(LABELS)}
+    metadata = {"name": request.name, **namespace, "labels": dict(LABELS)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def limits(cpu: str, memory: str) -> Document:
@@ -52,11 +53,6 @@ def environment(request: Request) -> dict[str, Any]:
     return {**plain, **secret}
 
 
-def variables(environment: dict[str, Any]) -> list[Document]:
-    """The variables as the list in a container."""
-    return [{"name": name, **value} for name, value in environment.items()]
-
-
 def container(request: Request, name: str, args: Sequence[str]) -> Document:
     """A container that runs the image's entrypoint with `args`. Only its volumes are writable."""
     return {
@@ -64,7 +60,7 @@ def container(request: Request, name: str, args: Sequence[str]) -> Document:
         "image": request.reference,
         "imagePullPolicy": "IfNotPresent",
         **({"args": [escape(argument) for argument in args]} if args else {}),
-        "env": variables(environment(request)),
+        "env": [{"name": name, **value} for name, value in environment(request).items()],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

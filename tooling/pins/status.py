@@ -104,13 +104,7 @@ def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return {
-            name: Proof(
-                Status(row["status"]),
-                row["command"],
-                row["date"],
-                row["facts_sha256"],
-                TorchSource(row["torch_source"]),
-            )
+            name: Proof(status=Status(row.pop("status")), torch_source=TorchSource(row.pop("torch_source")), **row)
             for name, row in document.items()
         }
     except FileNotFoundError:

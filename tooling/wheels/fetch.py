@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from tooling.basis import files
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE
+from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import Say
 from tooling.pins.pin import Pin
 from tooling.wheels import locks, pip
@@ -37,7 +37,7 @@ def fetch(pin: Pin, say: Say, folder: Path | None = None) -> Path:
             _complete(pin, lock, folder, say)
     except OSError as error:
         raise UsageError(
-            f"fetching wheels for pin {pin.name} into {_shown(folder)} failed: {error.strerror or error}; "
+            f"fetching wheels for pin {pin.name} into {shown(folder)} failed: {error.strerror or error}; "
             "no partial file was kept; fix the cause and run the same command again"
         ) from None
     return folder
@@ -49,7 +49,7 @@ def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) ->
     missing = _missing(folder, lock, say)
     if not missing:
         return
-    say(f"fetching {len(missing)} of {len(lock)} wheels into {_shown(folder)}")
+    say(f"fetching {len(missing)} of {len(lock)} wheels into {shown(folder)}")
     common = [wheel for wheel in missing if wheel.name not in pin.sources]
     if common:
         _download(pin, common, folder, say, indexes=[[]])
@@ -124,10 +124,3 @@ def _progress(scratch: Path) -> str:
             except FileNotFoundError:  # pip moved the file after os.walk listed it
                 continue
     return f"  {size / 1e6:.0f} MB so far"
-
-
-def _shown(path: Path) -> str:
-    try:
-        return str(path.relative_to(CACHE.parent))
-    except ValueError:
-        return str(path)

@@ -17,12 +17,19 @@ import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import Parser, port_number, positive_integer, positive_seconds
+from entrypoints.cli.options import (
+    duration,
+    option,
+    parse_options,
+    port_number,
+    positive_integer,
+    remaining_command,
+)
 from entrypoints.launch.mpi import hostfile, hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
@@ -32,62 +39,53 @@ from entrypoints.rank.start import python_command
 DEFAULT_START_SECONDS = 300.0
 
 
+def _variable(text: str) -> str:
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a variable's name: set the value in this environment"
+        )
+    return text
+
+
 @dataclass(frozen=True)
 class MpiLaunch:
     """A job. `variables`: names of this environment's variables that every rank gets, besides hydra.PASSED_ON."""
 
-    hosts: tuple[str, ...]
-    ranks_per_node: int
-    variables: tuple[str, ...]
-    keys: Path
-    port: int
-    timeout_seconds: float
-    command: tuple[str, ...]
+    hosts: tuple[str, ...] = option(
+        "--hosts", "a hostfile, or node-0,node-1 (default: $I_MPI_HYDRA_HOST_FILE)", (),
+        variables=("I_MPI_HYDRA_HOST_FILE",), type=hostfile.read, metavar="FILE|NAMES",
+    )  # fmt: skip
+    ranks_per_node: int = option(
+        "--ranks-per-node", "ranks on each node (default: $I_MPI_PERHOST, or 1)", 1,
+        variables=("I_MPI_PERHOST",), type=positive_integer, metavar="R",
+    )  # fmt: skip
+    variables: tuple[str, ...] = option(
+        "--env", "pass this variable to every rank; may be repeated", (),
+        action="append", type=_variable, metavar="NAME",
+    )  # fmt: skip
+    keys: Path = option(
+        "--keys", "mounted folder with the user's key and known_hosts (default: %(default)s)",
+        Path(ssh.DEFAULT_KEYS), type=Path, metavar="FOLDER",
+    )  # fmt: skip
+    port: int = option(
+        "--port", "port of the nodes' sshd (default: %(default)s)", contract.SSH_PORT,
+        type=port_number, metavar="PORT",
+    )  # fmt: skip
+    timeout_seconds: float = duration("--timeout", "time limit for all nodes to respond", DEFAULT_START_SECONDS)
+    command: tuple[str, ...] = remaining_command()
 
 
 def parse(argv: list[str], environ: Mapping[str, str]) -> MpiLaunch:
     """The options, with Intel MPI's variables (mpi-operator sets them) as defaults. Raises UsageError."""
-    parser = Parser(
-        "mpi-launch",
+    launch = parse_options(
+        MpiLaunch, argv, "mpi-launch",
         "Start ranks on several nodes with Intel MPI's mpirun, over ssh. The nodes run this image's sshd.",
-        "mpi-launch [options] -- COMMAND ARGS...",
-    )
-    add = parser.add_argument
-    add("--hosts", default=environ.get("I_MPI_HYDRA_HOST_FILE"), metavar="FILE|NAMES",
-        help="a hostfile, or node-0,node-1 (default: $I_MPI_HYDRA_HOST_FILE)")  # fmt: skip
-    add("--ranks-per-node", type=positive_integer, default=environ.get("I_MPI_PERHOST") or "1", metavar="R",
-        help="ranks on each node (default: $I_MPI_PERHOST, or 1)")  # fmt: skip
-    add("--env", action="append", default=[], metavar="NAME",
-        help="pass this variable to every rank; may be repeated")  # fmt: skip
-    add("--keys", type=Path, default=Path(ssh.DEFAULT_KEYS), metavar="FOLDER",
-        help="mounted folder with the user's key and known_hosts (default: %(default)s)")  # fmt: skip
-    add(
-        "--port",
-        type=port_number,
-        default=contract.SSH_PORT,
-        help="port of the nodes' sshd (default: %(default)s)",
-    )
-    add("--timeout", type=positive_seconds, default=DEFAULT_START_SECONDS, metavar="SECONDS",
-        help="time limit for all nodes to respond (default: %(default)g)")  # fmt: skip
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="train ..., run SCRIPT.py ... or bench ...")
-    options = parser.parse_args(argv)
-    command = command_of("mpi-launch", options.command)
-    if not options.hosts:
+        "[options] -- COMMAND ARGS...", environ,
+    )  # fmt: skip
+    command = command_of("mpi-launch", launch.command)
+    if not launch.hosts:
         raise UsageError("mpi-launch: --hosts is missing, expected a hostfile or names like node-0,node-1")
-    wrong = [name for name in options.env if not name.isidentifier()]
-    if wrong:
-        raise UsageError(
-            f"mpi-launch: --env {wrong[0]!r}, expected a variable's name: set the value in this environment"
-        )
-    return MpiLaunch(
-        hosts=hostfile.read(options.hosts),
-        ranks_per_node=options.ranks_per_node,
-        variables=tuple(options.env),
-        keys=options.keys,
-        port=options.port,
-        timeout_seconds=options.timeout,
-        command=command,
-    )
+    return replace(launch, command=command)
 
 
 def main(argv: list[str]) -> int:

@@ -22,11 +22,12 @@ import pwd
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import Parser, port_number
+from entrypoints.cli.options import option, parse_options, port_number
 
 SERVER = "/usr/sbin/sshd"
 DEFAULT_KEYS = "/run/keys"
@@ -40,21 +41,29 @@ _HOST_KEYS = "ssh_host_*_key"
 _USER_KEYS = "id_*"
 
 
+@dataclass(frozen=True)
+class Server:
+    """The command line of `sshd`."""
+
+    keys: Path = option(
+        "--keys", "mounted folder with authorized_keys and a host key (default: %(default)s)",
+        Path(DEFAULT_KEYS), type=Path, metavar="FOLDER",
+    )  # fmt: skip
+    port: int = option(
+        "--port", "port to listen on (default: %(default)s)", contract.SSH_PORT, type=port_number, metavar="PORT"
+    )
+
+
 def main(argv: list[str]) -> int:
     """Replace this process by OpenSSH's server. Raises UsageError if a key is missing, or if the user is root."""
-    parser = Parser("sshd", "Accept ranks from mpi-launch in another container, over ssh.")
-    parser.add_argument("--keys", type=Path, default=Path(DEFAULT_KEYS), metavar="FOLDER",
-        help="mounted folder with authorized_keys and a host key (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--port", type=port_number, default=contract.SSH_PORT,
-        help="port to listen on (default: %(default)s)")  # fmt: skip
-    options = parser.parse_args(argv)
+    options = parse_options(Server, argv, "sshd", "Accept ranks from mpi-launch in another container, over ssh.")
     if os.getuid() == 0:
         raise UsageError("sshd: running as root, expected another user: start the container without --user")
     folder = copy_keys(options.keys)
     config = folder / "sshd_config"
     config.write_text(server_config(folder, options.port), encoding="utf-8")
     sys.stdout.flush()
-    os.execv(SERVER, [SERVER, "-D", "-e", "-f", str(config)])  # noqa: S606 - no shell is the point
+    os.execv(SERVER, [SERVER, "-D", "-e", "-f", str(config)])
 
 
 def copy_keys(keys: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from typing import Any
 
 from entrypoints.cli import config_files
 from entrypoints.train.flags.arguments import Parsed, make_parser
@@ -68,7 +69,10 @@ def render(everything: bool) -> str:
 
 
 def config(parsed: Parsed) -> str:
-    """A config file with the given values, and with the defaults of the other documented keys as comments."""
+    """A config file with the given values, and with the defaults of the other documented keys as comments.
+
+    Access tokens are left out.
+    """
     values = {**vars(parsed.task), **parsed.training}
     lines = []
     documented: set[str] = set()
@@ -80,8 +84,12 @@ def config(parsed: Parsed) -> str:
         lines.append("")
     others = sorted(parsed.given & set(values) - documented)
     if others:
-        lines += ["# others", *(config_files.dump(name, values[name]) for name in others)]
+        lines += ["# others", *(_entry(name, values[name]) for name in others)]
     return "\n".join(lines).rstrip("\n")
+
+
+def _entry(name: str, value: Any) -> str:
+    return f"# {name}: not printed" if name.endswith("_token") else config_files.dump(name, value)
 
 
 def _line(action: argparse.Action) -> str:

@@ -20,7 +20,7 @@ def mean_over_ranks(values: list[float]) -> list[float]:
     return [float(value) for value in tensor / dist.get_world_size()]
 
 
-class Losses(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers is untyped on the host
+class Losses(TrainerCallback, ExportableState):
     """`losses`: the mean training loss of each optimizer step since the first step of the run.
 
     Losses stay on their rank until the next log or save: a collective in each step would add latency.

@@ -15,7 +15,7 @@ def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+class Progress(TrainerCallback):
     """Prints on rank 0 only. The trainer adds the rows of each batch to `speed`."""
 
     def __init__(self, speed: Speed, world_size: int) -> None:

@@ -41,7 +41,7 @@ def _changed(arguments: TrainingArguments, name: str, value: Any) -> Iterator[No
         setattr(arguments, name, original)
 
 
-class DropoutPerRank(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+class DropoutPerRank(TrainerCallback):
     """Give each rank its own seed: otherwise, all ranks drop the same neurons.
 
     The order of rows has another seed.
@@ -51,7 +51,7 @@ class DropoutPerRank(TrainerCallback):  # type: ignore[misc]  # transformers is 
         torch.manual_seed(args.seed + args.process_index)
 
 
-class IntervalsOfFlags(TrainerCallback):  # type: ignore[misc]  # transformers is untyped on the host
+class IntervalsOfFlags(TrainerCallback):
     """Set the intervals for logging, evaluation and saving from the flags: a checkpoint restores those of its
     run."""
 
@@ -59,7 +59,7 @@ class IntervalsOfFlags(TrainerCallback):  # type: ignore[misc]  # transformers i
         state.compute_steps(args, state.max_steps)
 
 
-class CpuTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped on the host
+class CpuTrainer(Trainer):
     """`losses` and `speed` are complete after `train_from`."""
 
     def __init__(self, exchange: str | None = None, **options: Any) -> None:

@@ -78,16 +78,17 @@ def check_folder(name: str) -> None:
 def load(
     task: str,
     arguments: TaskArguments,
+    tokenizer: PreTrainedTokenizerBase,
     label_names: list[str] | None,
     shards: int = 1,
     checkpoint: Path | None = None,
 ) -> Loaded:
-    """Load model and tokenizer for the task. Set the seed before: a new head has random weights.
+    """Load the model for the task. Set the seed before: a new head has random weights.
 
     `shards`: the number of ranks that share the model; 1 if each rank has the complete model. A sharded model
     reads its weights from the `checkpoint`; for other models, Trainer loads the checkpoint.
 
-    Raises UsageError if model or tokenizer cannot be loaded, or if most of the weights are missing.
+    Raises UsageError if the model cannot be loaded, or if most of the weights are missing.
     """
     given = str(arguments.model_name_or_path)
     name = adapters.base_of(given) or given
@@ -99,13 +100,9 @@ def load(
         options["label2id"] = {label: index for index, label in enumerate(label_names)}
         # Replace the head of a classifier with other labels.
         options["ignore_mismatched_sizes"] = True
-    # An adapter's folder may have its own tokenizer, for example with another chat template.
-    has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
-    tokenizer_name = str(arguments.tokenizer_name or (given if has_own else name))
     if shards > 1:
         options.update(sharding.options(shards))
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
-    tokenizer = _load_tokenizer(tokenizer_name, arguments.model_revision, pads=task != "text-generation")
     random_state = torch.get_rng_state()
     try:
         model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
@@ -157,7 +154,12 @@ def label_names_of(arguments: TaskArguments) -> list[str] | None:
     return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
 
 
-def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
+def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBase:
+    """Load the tokenizer for the task. Raises UsageError."""
+    given = str(arguments.model_name_or_path)
+    # An adapter's folder may have its own tokenizer, for example with another chat template.
+    has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
+    name = str(arguments.tokenizer_name or (given if has_own else adapters.base_of(given) or given))
     folder = Path(name)
     # transformers 5 silently creates an empty tokenizer for a folder without a vocabulary.
     if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
@@ -165,12 +167,12 @@ def _load_tokenizer(name: str, revision: str, pads: bool) -> Any:
             f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json, or write --tokenizer_name"
         )
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
     except Exception as error:
         raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise UsageError(f"tokenizer '{name}' is a slow tokenizer, expected a tokenizer with tokenizer.json")
-    if pads and tokenizer.pad_token_id is None:
+    if task != "text-generation" and tokenizer.pad_token_id is None:
         raise UsageError(f"tokenizer '{name}' has no padding token, expected an encoder's tokenizer")
     return tokenizer
 

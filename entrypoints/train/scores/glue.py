@@ -40,31 +40,14 @@ def f1(
 
 def scores(task: str, predictions: Any, references: Any) -> dict[str, float]:
     """The scores of a task of GLUE, by name."""
-    return {name: _SCORES[name](predictions, references) for name in TASKS[task]}
-
-
-def _matthews(predictions: Any, references: Any) -> float:
+    from scipy import stats
     from sklearn.metrics import matthews_corrcoef
 
-    return float(matthews_corrcoef(references, predictions))
-
-
-def _pearson(predictions: Any, references: Any) -> float:
-    from scipy.stats import pearsonr
-
-    return float(pearsonr(predictions, references)[0])
-
-
-def _spearman(predictions: Any, references: Any) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(predictions, references)[0])
-
-
-_SCORES: dict[str, Callable[[Any, Any], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "matthews_correlation": _matthews,
-    "pearson": _pearson,
-    "spearmanr": _spearman,
-}
+    functions: dict[str, Callable[[], Any]] = {
+        "accuracy": lambda: accuracy(predictions, references),
+        "f1": lambda: f1(predictions, references),
+        "matthews_correlation": lambda: matthews_corrcoef(references, predictions),
+        "pearson": lambda: stats.pearsonr(predictions, references)[0],
+        "spearmanr": lambda: stats.spearmanr(predictions, references)[0],
+    }
+    return {name: float(functions[name]()) for name in TASKS[task]}

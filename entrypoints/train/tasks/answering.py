@@ -16,6 +16,7 @@ from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import squad
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
+from entrypoints.train.tasks.tokens import check_evaluated
 
 METRIC = "f1"
 
@@ -30,7 +31,7 @@ class Layout:
     doc_stride: int
 
 
-class Windows(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+class Windows(torch.utils.data.Dataset):
     """Windows as Trainer's rows: lists of integers.
 
     `owners`: each window's question. `offsets`: its characters.
@@ -104,9 +105,7 @@ class ExactMatchAndF1:
 
     def __call__(self, evaluated: Any) -> dict[str, float]:
         starts, ends = evaluated.predictions[:2]
-        count = len(self._windows)
-        if len(starts) != count or len(ends) != count:
-            raise RuntimeError(f"evaluated {len(starts)} windows, expected {count}: padding rows were counted")
+        check_evaluated(len(self._windows), starts, ends)
         found: list[list[squad.Window]] = [[] for _ in self._data.items]
         for owner, offsets, start, end in zip(self._windows.owners, self._windows.offsets, starts, ends):
             found[owner].append(squad.Window(offsets, start.tolist(), end.tolist()))

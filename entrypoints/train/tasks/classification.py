@@ -18,13 +18,14 @@ from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded, label_names_of
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
+from entrypoints.train.tasks.tokens import check_evaluated
 
 Labelled = Union[LabelledTexts, TaggedWords]
 
 METRIC = "accuracy"
 
 
-class LabelledTokens(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+class LabelledTokens(torch.utils.data.Dataset):
     """Tokenizes each row on access, which is cheap compared with a training step. A row: lists of integers."""
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
@@ -59,8 +60,7 @@ class Accuracy:
     def __call__(self, evaluated: Any) -> dict[str, float]:
         logits = evaluated.predictions[0] if isinstance(evaluated.predictions, tuple) else evaluated.predictions
         labels = evaluated.label_ids
-        if len(logits) != self._rows or len(labels) != self._rows:
-            raise RuntimeError(f"evaluated {len(logits)} rows, expected {self._rows}: padding rows were counted")
+        check_evaluated(self._rows, logits, labels)
         # Imported late: the import takes half a second.
         from sklearn.metrics import accuracy_score, f1_score
 
@@ -87,7 +87,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
         names = train.text_columns
     validation = classification_rows.labelled_texts(splits.validation, label, names) if splits.validation else None
     labels = choose_labels(arguments, train, validation, splits.any.classes.get(label, []))
-    used = (train or validation).text_columns  # type: ignore[union-attr]  # Splits.any refused a run without data
+    used = next(rows.text_columns for rows in (train, validation) if rows is not None)
     note = f"text-classification: {len(labels)} labels from '{label}', text from '{', '.join(used)}'"
     return Rows("text-classification", train, validation, labels, (note,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-genera
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
     """Tokenize all rows.
 
-    Raises UsageError for a model that is not a decoder, and for data with nothing to learn.
+    Raises UsageError for data with nothing to learn, and for a missing chat template.
     """
     length = sequence_length(arguments, rows.task, loaded.limit)
     check_release(rows.task)
@@ -65,7 +66,6 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
         bins = packing.bins([len(example) for example in train], length)
         notes.append(f"packing: {len(train)} rows in {len(bins)} sequences of up to {length} tokens")
     pad = loaded.tokenizer.pad_token_id
-    _check_decoder(loaded.model, packed=bins is not None)
     return TrainerInputs(
         train=None if train is None else Sequences(train, bins),
         validation=None if validation is None else Sequences(validation),
@@ -75,6 +75,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
         max_seq_length=length,
         shift=True,
         reduce_logits=RowSums(shift=True),
+        check_model=partial(_check_decoder, packed=bins is not None),
         notes=tuple(notes),
     )
 

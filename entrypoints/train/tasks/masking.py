@@ -48,7 +48,7 @@ class Masker:
         return {"input_ids": seen, "labels": torch.where(chosen, tokens, torch.tensor(IGNORED))}
 
 
-class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+class Texts(torch.utils.data.Dataset):
     """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank."""
 
     def __init__(self, rows: list[list[int]], mask_tokens: Masker, fixed: bool) -> None:

@@ -53,7 +53,7 @@ class Example:
         return len(self.ids)
 
 
-class Sequences(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is untyped on the host
+class Sequences(torch.utils.data.Dataset):
     """One example per row, or with `bins` several, with positions that restart at each example.
 
     A row: input_ids, labels and (packed) position_ids, integer arrays [tokens].

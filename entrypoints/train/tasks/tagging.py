@@ -16,7 +16,7 @@ from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import entities
 from entrypoints.train.tasks.classification import choose_labels
 from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequence_length
-from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_release
+from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_evaluated, check_release
 
 
 class Tags:
@@ -45,8 +45,7 @@ class EntityScores:
     def __call__(self, evaluated: Any) -> dict[str, float]:
         chosen, sums = evaluated.predictions
         labels = evaluated.label_ids
-        if len(chosen) != self._rows or len(labels) != self._rows:
-            raise RuntimeError(f"evaluated {len(chosen)} rows, expected {self._rows}: padding rows were counted")
+        check_evaluated(self._rows, chosen, labels)
         predicted = [self._words(row, of) for row, of in zip(chosen, labels)]
         expected = [self._words(row, row) for row in labels]
         loss, words, right = (float(value) for value in sums.astype("float64").sum(axis=0))

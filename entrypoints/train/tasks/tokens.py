@@ -61,6 +61,13 @@ def check_release(task: str) -> None:
         )
 
 
+def check_evaluated(rows: int, *arrays: Any) -> None:
+    """Raise RuntimeError unless each array has `rows` rows. accelerate pads the last batches with further rows."""
+    for array in arrays:
+        if len(array) != rows:
+            raise RuntimeError(f"evaluated {len(array)} rows, expected {rows}: padding rows were counted")
+
+
 class TokenLoss:
     """Trainer's compute_loss_func: the mean loss over all tokens with a label, of all ranks and accumulated
     batches.
@@ -118,8 +125,7 @@ class Perplexity:
 
     def __call__(self, evaluated: Any) -> dict[str, float]:
         sums = evaluated.predictions
-        if len(sums) != self._rows:
-            raise RuntimeError(f"evaluated {len(sums)} rows, expected {self._rows}: padding rows were counted")
+        check_evaluated(self._rows, sums)
         loss, tokens, right = (float(value) for value in sums.astype("float64").sum(axis=0))
         mean = loss / tokens
         return {

@@ -48,7 +48,7 @@ clients: list[socket.socket] = []
 forged: list[socket.socket] = []
 
 
-class Watched(dist.Store):  # type: ignore[misc]  # torch is not on the host, where mypy runs
+class Watched(dist.Store):
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
         self.store = store

@@ -10,7 +10,7 @@ import scipy.stats
 import sklearn.metrics
 from torchmetrics.functional.text import squad
 
-rng = random.Random(3)  # noqa: S311 - the same values each time
+rng = random.Random(3)
 references = [rng.randint(0, 1) for _ in range(97)]
 predictions = [one if rng.random() < 0.8 else 1 - one for one in references]
 values = [rng.random() for _ in references]

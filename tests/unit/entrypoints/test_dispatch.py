@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_the_command_replaces_the_process() -> None:
     )
     printed, _ = process.communicate(timeout=60)
     assert int(printed) == process.pid
+
+
+def test_the_command_does_not_inherit_that_python_ignores_sigpipe() -> None:
+    ignored = entrypoint("grep", "SigIgn", "/proc/self/status").stdout.split()[1]
+    assert not int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
+
+
+def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        argv = [sys.executable, "-m", "entrypoints", "plan"]
+        done = subprocess.run(argv, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_a_missing_command_is_127_and_one_line() -> None:
@@ -166,18 +181,18 @@ def test_the_first_cause_that_was_left_is_kept(tmp_path: Path) -> None:
     [
         ([], "no command"),
         (["--"], "no command"),
-        (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node is '0', expected an integer from 1"),
+        (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node: found '0', expected an integer of 1 or"),
         (["--nproc-per-node", "two", "--", "train"], "'two'"),
         (["--nnodes", "2", "--", "train"], "--node-rank --master-addr is missing"),
         (["--nnodes", "2", "--node-rank", "1", "--", "train"], "--master-addr is missing"),
         (
             ["--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "--", "train"],
-            "--node-rank is '2', expected",
+            "--node-rank is 2, expected an integer from 0 to 1",
         ),
         (["--nnodes", "1:3", "--", "train"], "is a range"),
         (
             ["--master-port", "70000", "--", "train"],
-            "--master-port is '70000', expected an integer from 0 to 65535",
+            "--master-port: found '70000', expected a port from 0 to 65535",
         ),
         (["--max-restarts", "-1", "--", "train"], "--max-restarts"),
         (["--timeout", "0", "--", "train"], "--timeout"),

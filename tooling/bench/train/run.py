@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from invoke.exceptions import Exit
@@ -19,9 +18,8 @@ from tooling.bench.train.measure import RunError
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
-from tooling.engine import api, docker
-from tooling.image import build
-from tooling.image.choice import PinOption
+from tooling.engine import docker
+from tooling.image.choice import Choice, PinOption
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin, TorchSource
 
@@ -91,19 +89,18 @@ def run(options: Options, say: Say) -> None:
     """
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
-    engine = api.ensure(say)
-    image = build.build(pin, say)
+    engine, image = Choice(options.pin).ensure(say)
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
     cpus = options.cpus or f"0-{engine.cpus - 1}"
-    started, load = datetime.now(UTC), os.getloadavg()[0]
+    load = os.getloadavg()[0]
     if load > BUSY * engine.cpus:
         say(
             f"the machine's load average is {load:.1f}: rely on the ratios within a round, not on absolute figures"
         )
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
-    facts = {"date": started.isoformat(timespec="seconds"), "image": image.id, "pin": pin.name, "cpus": cpus}
-    path = output.stem(output.folder(None), "train", started)
+    facts = {**output.facts(engine, image), "pin": pin.name, "cpus": cpus}
+    folder = output.folder()
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
@@ -117,9 +114,9 @@ def run(options: Options, say: Say) -> None:
                 ceilings[name] += _ceiling(name, shapes, pin.image, container, say) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
-                output.save(document, path)  # an interrupted measurement keeps the rounds so far
+                output.save("train", document, folder)  # an interrupted measurement keeps the rounds so far
     draw = picture.draw if any(row["samples_per_second"] for row in document["rows"]) else None
-    output.publish(document, path, results.table, draw, options.json, say)
+    output.publish("train", document, folder, results.table, draw, options.json, say)
     if failed := sorted({one.recipe for one in runs if one.failed}):
         raise Exit(f"bench: {', '.join(failed)} failed: see their rows", code=1)
 

@@ -3,15 +3,16 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tooling.basis.errors import UsageError
-from tooling.cluster.compose import LAUNCHER, PROJECT_PREFIX
+from tooling.cluster.compose import LAUNCHER, LAUNCHERS, PROJECT_PREFIX
+from tooling.engine import docker
 
 # The node with the fault. Rank 0, which hosts the rendezvous and writes checkpoints, is on the other node.
 NODE = "node-1"
+_RANK = "entrypoints.rank.worker"
 # Sends a signal to the processes whose command line contains a text, except PID 1 and this process.
 _SIGNAL = """
 import os, pathlib, sys
@@ -53,8 +54,7 @@ class Running:
 
     def run_in(self, service: str, script: str, *arguments: str) -> None:
         """Run a Python script in the container of a service. The fault may kill the script, too."""
-        argv = ["docker", "exec", self.container(service), "python", "-c", script, *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        done = docker.call("exec", self.container(service), "python", "-c", script, *arguments, limit_seconds=60)
         if done.returncode not in (0, 128 + signal.SIGKILL):
             raise UsageError(f"the fault could not be injected in {service}: {done.stderr.strip()}")
 
@@ -69,28 +69,14 @@ class Fault:
 
     name: str
     description: str
-    inflict: Callable[[Running], None]
-    causes: MappingProxyType[str, str]
+    inflict: Callable[[Running], object]
+    causes: Mapping[str, str]
     output_megabytes: int = 0
     options: tuple[str, ...] = ()
 
 
-def docker(*arguments: str) -> str:
-    """The output of a docker command that must succeed."""
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout
-
-
-def _same(text: str) -> MappingProxyType[str, str]:
-    return MappingProxyType({"torchrun": text, "mpirun": text})
-
-
-def _kill_rank(running: Running) -> None:
-    running.signal_in(NODE, "entrypoints.rank.worker", signal.SIGKILL)
-
-
-def _stop_rank(running: Running) -> None:
-    running.signal_in(NODE, "entrypoints.rank.worker", signal.SIGSTOP)
+def _same(text: str) -> Mapping[str, str]:
+    return dict.fromkeys(LAUNCHERS, text)
 
 
 def _kill_launcher(running: Running) -> None:
@@ -100,29 +86,8 @@ def _kill_launcher(running: Running) -> None:
         running.signal_in(NODE, "--nnodes", signal.SIGKILL)
 
 
-def _exhaust_memory(running: Running) -> None:
-    running.run_in(NODE, _EXHAUST_MEMORY)
-
-
-def _kill_node(running: Running) -> None:
-    docker("kill", running.container(NODE))
-
-
-def _pause_node(running: Running) -> None:
-    docker("pause", running.container(NODE))
-
-
-def _nothing(_running: Running) -> None:
-    """The job itself causes the fault."""
-
-
 def _disconnect(running: Running) -> None:
-    docker("network", "disconnect", f"{PROJECT_PREFIX}{running.name}_cluster", running.container(NODE))
-
-
-def _interrupt(running: Running) -> None:
-    """Send SIGINT to the process group, as ctrl-C at a terminal does."""
-    os.killpg(running.process.pid, signal.SIGINT)
+    docker.output("network", "disconnect", f"{PROJECT_PREFIX}{running.name}_cluster", running.container(NODE))
 
 
 FAULTS = {
@@ -131,45 +96,54 @@ FAULTS = {
         Fault(
             "rank-killed",
             "a rank is killed by SIGKILL",
-            _kill_rank,
+            lambda running: running.signal_in(NODE, _RANK, signal.SIGKILL),
             _same(r"rank 1 .*node 1\) was killed by SIGKILL"),
         ),
         Fault(
-            "rank-stopped", "a rank is stopped with SIGSTOP", _stop_rank, _same(r"rank 1 .*node 1\) is stopped")
+            "rank-stopped",
+            "a rank is stopped with SIGSTOP",
+            lambda running: running.signal_in(NODE, _RANK, signal.SIGSTOP),
+            _same(r"rank 1 .*node 1\) is stopped"),
         ),
         Fault(
             "node-killed",
             "a node's container is killed",
-            _kill_node,
+            lambda running: docker.output("kill", running.container(NODE)),
             _same("node-1 ended by signal 9"),
         ),
         Fault(
             "node-paused",
             "a node's container is paused",
-            _pause_node,
+            lambda running: docker.output("pause", running.container(NODE)),
             _same("node-1 is paused"),
         ),
         Fault("node-cut-off", "a node is cut off from the network", _disconnect, _same("node-1 is cut off")),
         Fault(
             "out-of-memory",
             "a rank outgrows its node's memory limit",
-            _exhaust_memory,
+            lambda running: running.run_in(NODE, _EXHAUST_MEMORY),
             _same(r"node 1\).*out of memory"),
             options=("--memory=2g",),
         ),
         Fault(
             "disk-full",
             "the output folder is full while a checkpoint is written",
-            _nothing,
-            _same(r"rank 0 on node-0: --output_dir '/output' is full"),
+            lambda _running: None,  # the job itself causes the fault
+            _same("rank 0 on node-0: --output_dir '/output' is full"),
             output_megabytes=400,
         ),
         Fault(
             "launcher-killed",
             "the launcher is killed by SIGKILL",
             _kill_launcher,
-            MappingProxyType({"torchrun": "node-1 ended by signal 9", "mpirun": "launcher ended by signal 9"}),
+            {"torchrun": "node-1 ended by signal 9", "mpirun": "launcher ended by signal 9"},
         ),
-        Fault("interrupt", "the user presses ctrl-C", _interrupt, _same("")),
+        Fault(
+            "interrupt",
+            "the user presses ctrl-C",
+            # SIGINT to the process group, as from a terminal.
+            lambda running: os.killpg(running.process.pid, signal.SIGINT),
+            _same(""),
+        ),
     )
 }

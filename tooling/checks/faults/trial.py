@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.basis.say import last_line
 from tooling.checks.faults.faults import Fault, Running
 from tooling.cluster import leftovers
 from tooling.cluster.run import CLUSTERS
@@ -42,17 +43,8 @@ def inject(
     `limit_seconds` after the fault. In both cases, the job is terminated.
     """
     name = f"fault-{fault.name}-{launcher}"[:31]
-    argv = [
-        str(ROOT / "inv"),
-        "up",
-        f"--name={name}",
-        f"--launcher={launcher}",
-        "--nodes=2",
-        *fault.options,
-        *options,
-        "--",
-        *command,
-    ]
+    argv = [str(ROOT / "inv"), "up", f"--name={name}", f"--launcher={launcher}", "--nodes=2"]
+    argv += [*fault.options, *options, "--", *command]
     log = CLUSTERS / f"{name}.fault.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
@@ -60,7 +52,7 @@ def inject(
             argv, stdout=stream, stderr=stream, cwd=ROOT, start_new_session=True, preexec_fn=_restore_sigint
         )
     try:
-        _wait_for(re.compile(ready), log, process)
+        _wait_for(ready, log, process)
         injected = time.monotonic()
         fault.inflict(Running(name, launcher, process))
         detected = None
@@ -104,12 +96,13 @@ def small_file_system(folder: Path, megabytes: int) -> Iterator[Callable[[], obj
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def _wait_for(ready: re.Pattern[str], log: Path, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(ready: str, log: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not ready.search(output := log.read_text(encoding="utf-8", errors="replace")):
-        if process.poll() is not None or time.monotonic() > deadline:
-            last = (output.strip().splitlines() or ["no output"])[-1]
-            raise UsageError(f"the job did not print {ready.pattern!r} within {START_SECONDS:.0f} s: {last}")
+    while not re.search(ready, output := log.read_text(encoding="utf-8", errors="replace")):
+        ended = process.poll() is not None
+        if ended or time.monotonic() > deadline:
+            how = f"ended with exit code {process.returncode}" if ended else f"ran for {START_SECONDS:.0f} s"
+            raise UsageError(f"the job {how} without printing {ready!r}: {last_line(output)}")
         time.sleep(_POLL_SECONDS)
 
 

@@ -34,6 +34,9 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--use_ipex True --lr 1", "--lr 1"),
         ("--xpu_backend ccl --lr 1", "--lr 1"),
         ("--xpu_backend=ccl", ""),
+        ("--ddp_backend ccl --ddp_backend=ccl --lr 1", "--lr 1"),
+        ("--ddp_backend gloo --lr 1", "--ddp_backend gloo --lr 1"),
+        ("--ddp_backend=nccl --ddp_backend", "--ddp_backend=nccl --ddp_backend"),
         ("--evaluation_strategy epoch", "--eval_strategy=epoch"),
         ("--group_by_length", "--train_sampling_strategy=group_by_length"),
         ("--group_by_length false", "--train_sampling_strategy=random"),
@@ -68,9 +71,9 @@ def test_a_hook_runs_when_the_module_is_imported_and_not_when_its_spec_is_found(
     monkeypatch.syspath_prepend(str(tmp_path))
     seen: list[int] = []
 
-    def hook(module: ModuleType) -> None:
+    def hook(module: Any) -> None:
         seen.append(module.value)
-        module.value = 2  # type: ignore[attr-defined]
+        module.value = 2
 
     import_hooks.after_import("hooked_module", hook)
     try:
@@ -107,7 +110,7 @@ class HandsOn(Passes):
 
 
 class Named(HandsOn):
-    def forward(self, ids: Any, labels: Any = None, num_items_in_batch: Any = None) -> Any:  # type: ignore[override]
+    def forward(self, ids: Any, labels: Any = None, num_items_in_batch: Any = None, **_: Any) -> Any:
         return self.loss_function(ids, labels, num_items_in_batch=num_items_in_batch)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import parse_options
 from entrypoints.doctor import checks, container, image, main
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
@@ -79,7 +80,7 @@ def test_a_usage_error_of_a_check_is_its_detail_and_its_fix() -> None:
 )
 def test_bad_usage_is_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError, match=argv[0]):
-        main.parse(argv)
+        parse_options(main.Options, argv, "doctor", "")
 
 
 # The machine

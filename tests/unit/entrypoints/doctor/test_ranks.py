@@ -107,7 +107,7 @@ def test_an_allreduce_is_judged_by_its_ranks_reports(outcome: Outcome, status: S
 def test_a_pods_variables_are_ignored_but_an_unknown_launchers_are_an_error(
     environ: dict[str, str], status: Status, said: str
 ) -> None:
-    check = next(main.examine(main.parse([]), environ))
+    check = next(main.examine(main.Options(), environ))
     assert (check.name, check.status) == ("launcher", status)
     assert said in check.detail
 

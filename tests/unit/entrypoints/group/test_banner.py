@@ -14,7 +14,7 @@ RANK = RankReport(
     node_rank=0,
     host="node-0",
     pin="2.13",
-    cores=4,
+    cpus=4,
     threads=4,
     bf16="amx_bf16",
     preloads=("libtcmalloc_minimal.so.4", "libiomp5.so"),
@@ -44,7 +44,7 @@ def test_ranks_that_are_alike_are_six_lines() -> None:
     assert banner(RANK, RANK, ELSEWHERE, ELSEWHERE) == {
         "pin": ["2.13: torch 2.13.0+cpu"],
         "ranks": ["4 on 2 nodes, started by hydra"],
-        "cores": ["4 per rank, 4 compute threads"],
+        "CPUs": ["4 per rank, 4 compute threads"],
         "bf16": ["by amx_bf16"],
         "group": ["ccl, shared memory within a node, tcp on eth0 between nodes"],
         "preloads": ["libtcmalloc_minimal.so.4, libiomp5.so"],
@@ -74,9 +74,9 @@ def test_the_transport_is_the_mapped_one(seen: tuple[RankReport, ...], backend: 
 
 
 def test_ranks_that_differ_are_shown_as_a_range_and_shares() -> None:
-    other = replace(ELSEWHERE, cores=6, threads=5, bf16="emulated", preloads=())
+    other = replace(ELSEWHERE, cpus=6, threads=5, bf16="emulated", preloads=())
     shown = banner(RANK, RANK, other)
-    assert shown["cores"] == ["4 to 6 per rank, 4 to 5 compute threads"]
+    assert shown["CPUs"] == ["4 to 6 per rank, 4 to 5 compute threads"]
     assert shown["bf16"] == ["by amx_bf16 on 2 ranks; no instructions, products in fp32 on 1 rank"]
     assert shown["preloads"] == ["libtcmalloc_minimal.so.4, libiomp5.so on 2 ranks; none on 1 rank"]
     assert shown["warning"] == ["the nodes' CPUs compute bf16 in different ways: the slowest node sets the pace"]

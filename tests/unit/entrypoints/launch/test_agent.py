@@ -14,11 +14,15 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.launch import agent, options
 from entrypoints.launch.failures import Failure, first_failure, report
 from entrypoints.machine.cgroups import OutOfMemoryKills
+from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 
 def test_one_node_needs_only_a_command() -> None:
     launch = options.parse(["--", "train", "--bf16"], {})
-    assert launch == options.Launch(1, 0, None, "127.0.0.1", 0, 0, 300.0, ("train", "--bf16"))
+    assert launch == options.Launch(
+        nnodes=1, node_rank=0, master_addr="127.0.0.1", master_port=0, command=("train", "--bf16")
+    )
+    assert (launch.nproc_per_node, launch.max_restarts, launch.timeout_seconds) == (None, 0, 300.0)
 
 
 def test_options_behind_the_command_belong_to_it() -> None:
@@ -42,7 +46,7 @@ def test_kubeflows_variables_are_the_defaults() -> None:
         "PET_NPROC_PER_NODE": "auto",
     }
     launch = options.parse(["--nproc-per-node", "2", "--", "train"], pod)
-    assert launch == options.Launch(2, 1, 2, "job-node-0-0.job", 29400, 0, 300.0, ("train",))
+    assert launch == options.Launch(2, 1, 2, "job-node-0-0.job", 29400, command=("train",))
 
 
 ELASTIC = {
@@ -56,7 +60,8 @@ ELASTIC = {
 
 def test_an_elastic_pytorchjobs_nodes_meet_without_node_ranks() -> None:
     launch = options.parse(["--", "train"], ELASTIC)
-    assert launch == options.Launch(2, None, 1, "job-worker-0", 23456, 3, 300.0, ("train",))
+    assert (launch.nnodes, launch.node_rank, launch.nproc_per_node, launch.max_restarts) == (2, None, 1, 3)
+    assert (launch.master_addr, launch.master_port, launch.command) == ("job-worker-0", 23456, ("train",))
     assert launch.backend == "c10d"
     alone = options.parse(["--", "train"], {**ELASTIC, "PET_NNODES": "1:1"})
     assert (alone.backend, alone.node_rank, alone.master_addr) == ("static", 0, "127.0.0.1")
@@ -75,15 +80,15 @@ def test_an_endpoint_is_a_host_with_an_optional_port(endpoint: str, expected: tu
     ("changed", "message"),
     [
         ({"PET_RDZV_ENDPOINT": ""}, "--rdzv-endpoint is missing"),
-        ({"PET_RDZV_ENDPOINT": "a:b"}, "port is 'b', expected an integer from 1 to 65535"),
+        ({"PET_RDZV_ENDPOINT": "a:b"}, "--rdzv-endpoint: found 'b', expected a port from 1 to 65535"),
         (
             {"PET_RDZV_ENDPOINT": "fe80::1"},
             "'fe80::1', expected HOST or HOST:PORT, with an IPv6 address in brackets",
         ),
         ({"PET_RDZV_BACKEND": "etcd"}, "'etcd', expected static or c10d"),
         ({"PET_NNODES": "1:2"}, "is a range, expected one number"),
-        ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts is '-1'"),
-        ({"PET_MAX_RESTARTS": "²"}, "--max-restarts is '²'"),
+        ({"PET_MAX_RESTARTS": "-1"}, "--max-restarts: found '-1', expected an integer of 0 or more"),
+        ({"PET_MAX_RESTARTS": "²"}, "--max-restarts: found '²'"),
     ],
     ids=["no endpoint", "port", "bare IPv6", "backend", "range", "restarts", "other digits"],
 )
@@ -174,9 +179,8 @@ def test_an_out_of_memory_kill_before_this_launch_is_not_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The kernel's counter is never reset: it includes earlier processes of the same container."""
+    lay_out(Machine(((1,),), groups={"memory.events": "oom 3\noom_kill 3\n"}), tmp_path)
     events = tmp_path / "sys/fs/cgroup/memory.events"
-    events.parent.mkdir(parents=True)
-    events.write_text("oom 3\noom_kill 3\n")
     kills = OutOfMemoryKills(tmp_path)
     failures = {0: Ended(0, -signal.SIGKILL, 1000)}
     assert report(found(failures, kills=kills)) == 137

@@ -14,6 +14,7 @@ from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.launch import restarts
 from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.rank.exit import record
+from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 
 @dataclass
@@ -84,9 +85,8 @@ def test_bad_usage_is_not_restarted_but_a_failed_rendezvous_is(
 
 
 def test_an_out_of_memory_kill_counts_for_its_own_attempt(tmp_path: Path) -> None:
+    lay_out(Machine(((1,),), groups={"memory.events": "oom_kill 1\n"}), tmp_path)
     events = tmp_path / "sys/fs/cgroup/memory.events"
-    events.parent.mkdir(parents=True)
-    events.write_text("oom_kill 1\n")
     kills = OutOfMemoryKills(tmp_path)
     found = [kills.any_new()]
     events.write_text("oom_kill 2\n")

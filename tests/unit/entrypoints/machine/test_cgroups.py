@@ -143,15 +143,17 @@ def test_this_machine_is_read_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
+    ("own", "mounts", "file", "text"),
     [
-        ("sys/fs/cgroup/cpu.stat", "usage_usec 9000000\nnr_throttled 7\nthrottled_usec 2500000\n"),
-        ("sys/fs/cgroup/cpu/cpu.stat", "nr_periods 9\nnr_throttled 7\nthrottled_time 2500000000\n"),
+        ("0::/\n", V2, "cpu.stat", "usage_usec 9000000\nnr_throttled 7\nthrottled_usec 2500000\n"),
+        (V1_OWN, V1_MOUNTS, "cpu,cpuacct/cpu.stat", "nr_periods 9\nnr_throttled 7\nthrottled_time 2500000000\n"),
+        ("0::/docker/abc\n", V2, "docker/abc/cpu.stat", "nr_throttled 7\nthrottled_usec 2500000\n"),
     ],
-    ids=["version 2", "version 1"],
+    ids=["version 2", "version 1", "the host's namespace"],
 )
-def test_the_time_in_which_the_quota_throttled_the_process_is_read(file: str, text: str, tmp_path: Path) -> None:
+def test_the_time_in_which_the_quota_throttled_the_process_is_read(
+    own: str, mounts: str, file: str, text: str, tmp_path: Path
+) -> None:
     assert cgroups.throttled_seconds(tmp_path) == 0
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text(text)
+    lay_out(Machine(((2,),), own=own, mounts=mounts, groups={file: text}), tmp_path)
     assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,13 +78,14 @@ def test_a_name_that_no_resolver_accepts_is_one_line() -> None:
 
 
 def test_resolving_is_retried_until_the_name_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = socket.getaddrinfo, []
+    real: Any = socket.getaddrinfo
+    calls = []
 
     def late(host: str, *args: object, **kwargs: object) -> object:
         calls.append(host)
         if len(calls) < 3:
             raise socket.gaierror(-3, "Temporary failure in name resolution")
-        return real("127.0.0.1", *args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
+        return real("127.0.0.1", *args, **kwargs)
 
     monkeypatch.setattr(network, "_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(socket, "getaddrinfo", late)

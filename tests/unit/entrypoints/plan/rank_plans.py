@@ -10,6 +10,7 @@ from entrypoints.plan.planner import RankPlan, plan
 from entrypoints.plan.preload import Preloads
 
 IOMP = Preloads(("/usr/lib/libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"), ("found both",), ())
+NO_LIBRARY = Preloads()
 
 
 def place(local_rank: int = 0, local_world_size: int = 1, launcher: str = "hydra") -> DistributedEnvironment:
@@ -30,7 +31,7 @@ def make(
     where: DistributedEnvironment,
     own: tuple[Core, ...],
     environ: dict[str, str] | None = None,
-    preloads: Preloads = Preloads(),  # noqa: B008 - frozen
+    preloads: Preloads = NO_LIBRARY,
     backend: str = "gloo",
     **facts: Any,
 ) -> RankPlan:

@@ -38,11 +38,14 @@ def test_what_if_plans_any_rank_of_any_number_of_ranks(capsys: pytest.CaptureFix
     [
         (["--local-rank", "1"], "need --local-world-size"),
         (["--world-size", "2"], "need --local-world-size"),
-        (["--local-world-size", "2", "--local-rank", "2"], "--local-rank is '2', expected an integer from 0 to 1"),
-        (["--local-world-size", "2", "--local-rank", "-1"], "expected an integer from 0 to 1"),
-        (["--local-world-size", "2", "--local-rank", "²"], "--local-rank is '²'"),
-        (["--local-world-size", "²"], "'²' is not an integer, expected 1 or more"),
-        (["--local-world-size", "0"], "'0' is not an integer, expected 1 or more"),
+        (["--local-world-size", "2", "--local-rank", "2"], "--local-rank is 2, expected an integer from 0 to 1"),
+        (
+            ["--local-world-size", "2", "--local-rank", "-1"],
+            "found '-1', expected an integer of 0 or more",
+        ),
+        (["--local-world-size", "2", "--local-rank", "²"], "--local-rank: found '²'"),
+        (["--local-world-size", "²"], "found '²', expected an integer of 1 or more"),
+        (["--local-world-size", "0"], "found '0', expected an integer of 1 or more"),
         (["--local-world-size", "4", "--world-size", "2"], "local_world_size is 4, expected 1 to 2"),
     ],
 )
@@ -98,7 +101,7 @@ def test_the_interface_is_among_the_reasons_or_its_error_among_the_warnings(
 
 
 def test_a_rank_of_many_is_placed_by_its_own_numbers() -> None:
-    place = plan.what_if(DistributedEnvironment(), 4, "2", None)
+    place = plan.what_if(DistributedEnvironment(), 4, 2, None)
     assert (place.rank, place.world_size, place.launcher) == (2, 4, "what-if")
 
 

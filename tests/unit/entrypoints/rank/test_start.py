@@ -6,9 +6,12 @@ import os
 
 import pytest
 
+from entrypoints.cli.options import default_backend
 from entrypoints.machine import numa
 from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.rank import start
+
+DEFAULT = default_backend()
 
 
 @pytest.mark.parametrize(
@@ -16,21 +19,24 @@ from entrypoints.rank import start
     [
         ("train --bf16 --backend gloo --output_dir x", "gloo"),
         ("train --backend=ccl", "ccl"),
-        ("train --bf16", None),
-        ("train --backend", None),
+        ("train --bf16", DEFAULT),
+        ("train --backend", DEFAULT),
         ("train --no_cuda --ddp_backend gloo", "gloo"),
         ("train --xpu-backend=gloo --backend ccl", "ccl"),
         ("run --backend ccl script.py --backend x", "ccl"),
         ("run --timeout 5 --backend ccl script.py", "ccl"),
         ("run --quiet --backend=gloo -m module", "gloo"),
-        ("run script.py --backend nccl", None),
-        ("run --timeout 5 script.py --backend nccl", None),
-        ("run -m module --backend nccl", None),
+        ("run script.py --backend nccl", DEFAULT),
+        ("run --timeout 5 script.py --backend nccl", DEFAULT),
+        ("run -m module --backend nccl", DEFAULT),
+        ("run --backend", DEFAULT),
         ("bench collectives --backend gloo", "gloo"),
+        ("bench collectives --backend none", DEFAULT),
+        ("bench scaling --ratio x", DEFAULT),
     ],
 )
-def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str | None) -> None:
-    assert start.named_backend(line.split()) == backend
+def test_the_backend_is_read_from_a_ranks_own_options(line: str, backend: str) -> None:
+    assert start.backend_of(line.split()) == backend
 
 
 def test_a_refused_policy_is_a_warning_and_the_rank_continues(

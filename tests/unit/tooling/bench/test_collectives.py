@@ -108,18 +108,18 @@ def test_an_image_with_one_backend_has_a_table_without_comparison() -> None:
     assert "GB/s" in lines[1]
 
 
-def test_the_points_of_a_line_are_sorted_by_size(merged: dict[str, Any]) -> None:
+def test_the_rows_of_a_curve_are_sorted_by_size(merged: dict[str, Any]) -> None:
     merged["rows"].reverse()
-    lines = collectives_report.lines(merged, "one-container", "all_reduce")
-    assert {(line.backend, line.dtype) for line in lines} == {
+    curves = collectives_report.curves(merged, "one-container", "all_reduce")
+    assert set(curves) == {
         ("ccl", "float32"),
         ("ccl", "bfloat16"),
         ("gloo", "float32"),
         ("gloo", "bfloat16"),
     }
-    for line in lines:
-        assert [size for size, _time, _speed in line.points] == [4096, 25 * MIB]
-    assert collectives_report.lines(merged, "one-container", "broadcast") == []
+    for curve in curves.values():
+        assert [row["bytes"] for row in curve] == [4096, 25 * MIB]
+    assert collectives_report.curves(merged, "one-container", "broadcast") == {}
 
 
 def test_ceilings_are_curves_over_the_sizes_in_the_picture(merged: dict[str, Any]) -> None:

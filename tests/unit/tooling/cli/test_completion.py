@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import tasks
+from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
 
-# What is typed, its last word unfinished -> what bash offers.
+# What is typed, its last word unfinished -> what is offered.
 TYPED = {
     ("./inv", "mat"): "matrix",
     ("./inv", "up", "--ranks"): "--ranks-per-node",
@@ -21,21 +23,31 @@ TYPED = {
     ("./inv", "dev", "fau"): "faults",
     ("./inv", "up", "--", "train", "--no"): "",
 }
+# Those that bash completes: each starts ./inv.
+IN_BASH = [("../project/inv", "bench", "coll"), ("./inv", "up", "--", "train", "--no")]
+
+
+@pytest.mark.parametrize("words", TYPED, ids=" ".join)
+def test_tasks_and_options_are_candidates(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """As the shells' scripts, which pass the complete command line and choose the candidates with the prefix."""
+    code, out, err = run(tasks.SECTIONS, ["--complete", "--", *words], capsys)
+    assert (code, err) == (0, "")
+    assert " ".join(name for name in out.split() if name.startswith(words[-1])) == TYPED[words]
 
 
 def test_bash_completes_tasks_and_options_without_inv_on_the_path(tmp_path: Path) -> None:
     """The README's line, from another folder."""
     lines = [f"source <({ROOT}/inv --print-completion-script bash)", "complete -p inv"]
-    for number, words in enumerate(TYPED):  # in parallel: each word starts ./inv
+    for number, words in enumerate(IN_BASH):  # in parallel
         typing = f"COMP_WORDS=({shlex.join(words)}); _complete_inv inv {words[-1]}"
         lines.append(f'({typing}; echo "${{COMPREPLY[*]}}" >{number}) &')
-    script = "\n".join([*lines, "wait", *(f"cat {number}" for number in range(len(TYPED)))])
+    script = "\n".join([*lines, "wait", *(f"cat {number}" for number in range(len(IN_BASH)))])
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
     )
     how, *offered = done.stdout.splitlines()
     assert how == "complete -o default -F _complete_inv inv"  # of ./inv and of every other path to it too
-    assert offered == list(TYPED.values())
+    assert offered == [TYPED[words] for words in IN_BASH]
     assert done.stderr == ""
 
 

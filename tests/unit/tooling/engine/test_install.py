@@ -26,7 +26,17 @@ from tooling.engine.install import (
 )
 
 POLICY = "docker.io:\n  Installed: (none)\n  Candidate: {}\n  Version table:\n"
-BOOKWORM_MAIN = Source(("deb",), ("http://mirror.example/debian",), ("bookworm",), ("main",))
+MIRROR = "http://mirror.example/debian"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def source(suites: str, components: str = "main", types: str = "deb", uris: str = MIRROR, **more: str) -> Source:
+    """An entry. `signed_by` is the field Signed-By."""
+    extra = {name.replace("_", "-"): value for name, value in more.items()}
+    return {"types": types, "uris": uris, "suites": suites, "components": components, **extra}
+
+
+BOOKWORM_MAIN = source("bookworm")
 
 
 def test_apt_installs_the_given_packages_without_recommendations_and_waits_for_its_lock() -> None:
@@ -85,10 +95,6 @@ def test_apts_cause_is_what_came_first(log: str, cause: str) -> None:
     assert apt_cause(log).startswith(cause)
 
 
-MIRROR = "http://mirror.example/debian"
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-
-
 def test_one_line_entries_are_read_with_and_without_options() -> None:
     text = f"""
         # deb {MIRROR} sid main
@@ -98,15 +104,16 @@ def test_one_line_entries_are_read_with_and_without_options() -> None:
         nonsense
     """
     assert parse_one_line(text) == [
-        Source(("deb",), (MIRROR,), ("bookworm",), ("main", "contrib")),
-        Source(("deb",), (MIRROR,), ("bookworm-updates",), ("main",), KEYRING),
-        Source(("deb-src",), (MIRROR,), ("bookworm",), ("main",)),
+        source("bookworm", "main contrib"),
+        source("bookworm-updates", arch="amd64", signed_by=KEYRING),
+        source("bookworm", types="deb-src"),
     ]
 
 
 def test_brackets_may_be_separated_from_the_options_by_spaces() -> None:
-    (source,) = parse_one_line(f"deb [ signed-by={KEYRING} ] {MIRROR} bookworm main")
-    assert (source.uris, source.suites, source.signed_by) == ((MIRROR,), ("bookworm",), KEYRING)
+    assert parse_one_line(f"deb [ signed-by={KEYRING} ] {MIRROR} bookworm main") == [
+        source("bookworm", signed_by=KEYRING)
+    ]
 
 
 def test_deb822_stanzas_are_read_with_comments_folded_lines_and_several_suites() -> None:
@@ -131,8 +138,8 @@ Suites: sid
 Components: main
 """
     assert parse_deb822(text) == [
-        Source(("deb",), (MIRROR,), ("bookworm", "bookworm-updates"), ("main",), KEYRING),
-        Source(("deb",), (MIRROR, "http://second.example/debian"), ("bookworm-security",), ("main",)),
+        source("bookworm bookworm-updates", signed_by=KEYRING),
+        source("bookworm-security", uris=f"{MIRROR}\n http://second.example/debian"),
     ]
 
 
@@ -142,7 +149,7 @@ def test_both_formats_under_a_directory_are_read_and_disabled_files_are_not(tmp_
     (tmp_path / "sources.list").write_text(f"deb {MIRROR} bookworm main\n")
     (parts / "b.sources").write_text(f"Types: deb\nURIs: {MIRROR}\nSuites: trixie\nComponents: main\n")
     (parts / "c.list.disabled").write_text(f"deb {MIRROR} sid main\n")
-    assert [source.suites for source in read_sources(tmp_path)] == [("bookworm",), ("trixie",)]
+    assert read_sources(tmp_path) == [source("bookworm"), source("trixie")]
 
 
 def test_an_empty_directory_has_no_sources(tmp_path: Path) -> None:
@@ -151,30 +158,35 @@ def test_an_empty_directory_has_no_sources(tmp_path: Path) -> None:
 
 def test_the_newer_release_comes_from_the_hosts_mirror_with_the_same_key() -> None:
     sources = [
-        Source(("deb",), ("http://security.example",), ("bookworm-security",), ("main",), "/other.gpg"),
-        Source(("deb-src",), ("http://wrong.example",), ("bookworm",), ("main",), "/other.gpg"),
-        Source(("deb",), (MIRROR,), ("bookworm", "bookworm-updates"), ("main", "contrib"), KEYRING),
+        source("bookworm-security", uris="http://security.example", signed_by="/other.gpg"),
+        source("bookworm", types="deb-src", uris="http://wrong.example", signed_by="/other.gpg"),
+        source(
+            "bookworm bookworm-updates",
+            "main contrib",
+            uris=f"{MIRROR}\n{MIRROR}-2",
+            signed_by=KEYRING,
+            trusted="yes",
+        ),
     ]
-    assert newer_release(sources, own="bookworm", newer="trixie") == (
-        f"Types: deb\nURIs: {MIRROR}\nSuites: trixie\nComponents: main\nSigned-By: {KEYRING}\n"
+    assert newer_release(sources) == (
+        f"Types: deb\nURIs: {MIRROR} {MIRROR}-2\nSuites: trixie\nComponents: main\nSigned-By: {KEYRING}\n"
     )
 
 
 def test_a_key_inside_the_source_stays_a_folded_field() -> None:
     text = f"Types: deb\nURIs: {MIRROR}\nSuites: bookworm\nComponents: main\nSigned-By:\n -----BEGIN\n .\n abc\n"
-    written = newer_release(parse_deb822(text), own="bookworm", newer="trixie")
+    written = newer_release(parse_deb822(text))
     assert written is not None
-    assert parse_deb822(written)[0].signed_by == parse_deb822(text)[0].signed_by == "-----BEGIN\n .\n abc"
+    assert parse_deb822(written)[0]["signed-by"] == parse_deb822(text)[0]["signed-by"] == "-----BEGIN\n .\n abc"
 
 
-@pytest.mark.parametrize("components", [(), ("contrib",)], ids=["none", "without main"])
-def test_without_an_entry_for_main_there_is_no_newer_release(components: tuple[str, ...]) -> None:
-    sources = [Source(("deb",), (MIRROR,), ("bookworm",), components)]
-    assert newer_release(sources, own="bookworm", newer="trixie") is None
+@pytest.mark.parametrize("components", ["", "contrib"], ids=["none", "without main"])
+def test_without_an_entry_for_main_there_is_no_newer_release(components: str) -> None:
+    assert newer_release([source("bookworm", components)]) is None
 
 
 def test_only_dockers_packages_without_runc_are_installed_from_the_newer_release() -> None:
-    everything, dockers = preferences("trixie").strip().split("\n\n")
+    everything, dockers = preferences().strip().split("\n\n")
     assert everything.splitlines() == ["Package: *", "Pin: release n=trixie", "Pin-Priority: -1"]
     assert dockers.splitlines() == [
         "Package: docker.io docker-cli docker-compose docker-buildx containerd",

@@ -225,12 +225,3 @@ def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) ->
 )
 def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
     assert command.duration(seconds) == said
-
-
-def test_published_times_are_shown_with_the_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
-    command.run_published(as_json=False)
-    shown = capsys.readouterr().out
-    for text in ("MRPC, Ice Lake", "3 h 51 min", "7 min 30 s", "Assumed:", "28 of 32 cores"):
-        assert text in shown
-    command.run_published(as_json=True)
-    assert documents.missing("plan-cluster-published", json.loads(capsys.readouterr().out)) == []

@@ -1,4 +1,4 @@
-"""The model of a data-parallel job's time: properties that hold for any job, and published times."""
+"""The model of a data-parallel job's time: properties that hold for any job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling.forecast import command, published, step
+from tooling.forecast import step
 from tooling.forecast.estimate import Estimate, propagate
 from tooling.forecast.inputs import LATENCY_SECONDS, OVERLAP, Link, all_reduce_seconds, parse_network
 from tooling.forecast.step import Inputs, Job, fit
@@ -195,26 +195,3 @@ def test_a_network_is_a_bit_rate_and_a_latency(text: str, rate: float, latency: 
     found = parse_network(text)
     assert found.bytes_per_second == pytest.approx(rate)
     assert found.latency_seconds == pytest.approx(latency)
-
-
-ROWS = command.compare()
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[f"{row['job']}, {row['nodes']}" for row in ROWS])
-def test_predictions_are_within_a_tenth_of_published_times_and_their_error_bars_include_them(
-    row: dict[str, float],
-) -> None:
-    assert abs(row["off_by"]) < 0.1
-    assert row["low"] <= row["published"] <= row["high"]
-    assert abs(row.get("fitted_off_by", 0)) < 0.1
-
-
-def test_every_published_time_on_several_nodes_is_compared() -> None:
-    assert [(row["job"].split(",")[0], row["nodes"], row["published"]) for row in ROWS] == [
-        ("MRPC", 2, 279),
-        ("MRPC", 4, 156),
-        ("QQP", 2, 23880),
-        ("QQP", 4, 13860),
-        ("SQuAD", 4, 450),
-    ]
-    assert [one.times[1] for one in published.JOBS] == [466, 40920, 1560]

@@ -6,6 +6,7 @@ import io
 import os
 import shlex
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,12 @@ import pytest
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
-from tooling.cli import jobs
+from tooling.cli import tasks_clusters
 from tooling.cluster import run as cluster
 from tooling.hosts import commands, keys, record
 from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
-from tooling.hosts.remote import Done
+from tooling.hosts.remote import Done, Remote
 
 PLACES = [
     Place("1001", "100", "/out", "1073741824", "sha256:0", f"10.0.0.{number}", f"eth{number}")
@@ -70,9 +71,8 @@ def test_every_host_has_its_own_key_and_only_the_first_can_log_in() -> None:
     for archive in archives:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             members = {entry.name: entry for entry in tar}
-            found.append(
-                {name: tar.extractfile(entry).read().decode() for name, entry in members.items() if entry.isfile()}  # type: ignore[union-attr]
-            )
+            files = {name: tar.extractfile(entry) for name, entry in members.items()}
+            found.append({name: file.read().decode() for name, file in files.items() if file})
             assert {entry.mode for name, entry in members.items() if name.startswith("run/keys/")} == {0o600}
             assert {entry.uid for name, entry in members.items() if name.startswith("run/keys")} == {1001}
     assert set(found[1]) == {"run/keys/ssh_host_ed25519_key", "run/keys/authorized_keys", "etc/passwd"}
@@ -96,35 +96,35 @@ def test_a_name_means_the_running_job_else_the_latest_record(
 ) -> None:
     monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
-    assert jobs.find("one") is None
+    assert tasks_clusters.find("one") is None
     left = record.of(job(), detached=True)
     record.write(left)
-    assert jobs.find("one") == jobs.find(None) == left == record.read("one")
+    assert tasks_clusters.find("one") == tasks_clusters.find(None) == left == record.read("one")
     ended = replace(left, exit_code=0)
     record.write(ended)
-    assert jobs.find("one") == ended
-    assert jobs.find(None) is None
+    assert tasks_clusters.find("one") == ended
+    assert tasks_clusters.find(None) is None
     log = cluster.folder_of("one") / "log.txt"
     log.parent.mkdir(parents=True)
     log.touch()
     os.utime(log, (2**31, 2**31))
-    assert jobs.find("one") is None
+    assert tasks_clusters.find("one") is None
     record.write(replace(left, detached=False))  # its ./inv launch was killed
-    assert jobs.find(None) is None
+    assert tasks_clusters.find(None) is None
     with locked(record.lock_of("one"), waiting=None):
-        assert jobs.find(None) == replace(left, detached=False)
+        assert tasks_clusters.find(None) == replace(left, detached=False)
 
 
-class _EndedHost:
+class _EndedHost(Remote):
     """A host whose containers have printed `lines` and ended."""
 
     def __init__(self, name: str, *lines: str) -> None:
         self.name, self._lines = name, lines
 
-    def stream(self, command: str) -> list[bytes]:
-        return ["".join(f"{line}\n" for line in self._lines).encode()]
+    def stream(self, command: str) -> Iterator[bytes]:
+        yield "".join(f"{line}\n" for line in self._lines).encode()
 
-    def run(self, command: str) -> Done:
+    def run(self, command: str, stdin: bytes = b"", limit: float = 60.0) -> Done:
         return Done(0, "exited 0 false \n", "")
 
 
@@ -132,10 +132,10 @@ class _EndedHost:
 def test_lines_of_rank_0_are_shown_at_once_and_others_at_the_end(tmp_path: Path, failed: bool) -> None:
     shown: list[bytes] = []
     output = Output(tmp_path / "log.txt", shown.append)
-    output.read(_EndedHost("alpha", "[0] a", "[1] b", "plain"), "one", has_rank_0=True)  # type: ignore[arg-type]
+    output.read(_EndedHost("alpha", "[0] a", "[1] b", "plain"), "one", has_rank_0=True)
     output.wait()
     assert shown == [b"alpha | [0] a\n", b"alpha | plain\n"]
-    output.read(_EndedHost("beta", *"12345"), "two", has_rank_0=False)  # type: ignore[arg-type]
+    output.read(_EndedHost("beta", *"12345"), "two", has_rank_0=False)
     output.wait()
     output.close(failed)
     others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tooling.hosts import commands, container
+from tooling.hosts import commands, container, control
 from tooling.hosts.container import End
-from tooling.hosts.remote import Done, RemoteError
+from tooling.hosts.remote import Done, Remote, RemoteError
 
 AWAY = Done(1, "", "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?")
+AWAY_28 = Done(1, "", "failed to connect to the docker API: dial unix /run/docker.sock: no such file or directory")
 GONE = Done(1, "[]", "Error: No such object: one")
 
 
-class Host:
+class Host(Remote):
     """Answers `docker wait`, `docker logs` and `docker inspect` with its texts in turn, and repeats the last."""
 
-    name = "beta"
-
     def __init__(self, states: list[Done | None], waits: list[str] | None = None, logs: list[bytes] | None = None):
+        self.name = "beta"
         self._states, self._waits, self._logs = states, waits or [""], logs or [b""]
 
-    def run(self, command: str) -> Done:
+    def run(self, command: str, stdin: bytes = b"", limit: float = 60.0) -> Done:
         answer = self._states.pop(0) if len(self._states) > 1 else self._states[0]
         if answer is None:
             raise RemoteError("docker inspect did not end within 60 s")
         return answer
 
-    def stream(self, command: str) -> list[bytes]:
+    def stream(self, command: str) -> Iterator[bytes]:
         if command == commands.wait("one"):
-            return [(self._waits.pop(0) if len(self._waits) > 1 else self._waits[0]).encode()]
+            yield (self._waits.pop(0) if len(self._waits) > 1 else self._waits[0]).encode()
+            return
         text = self._logs.pop(0) if len(self._logs) > 1 else self._logs[0]
-        return [text[start : start + 5] for start in range(0, len(text), 5)]
+        yield from (text[start : start + 5] for start in range(0, len(text), 5))
 
 
 def ended(code: int, out_of_memory: bool = False) -> Done:
@@ -55,6 +58,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ([AWAY, AWAY, ended(143)], [""], 143, "exited with code 143, while Docker was stopped or restarted"),
         ([AWAY], ["143\n"], 143, "exited with code 143, while Docker was stopped or restarted"),
         ([AWAY], [""], None, "Docker has not answered for 0 s"),
+        ([AWAY_28], [""], None, "Docker has not answered for 0 s"),
         ([None], [""], None, "Docker has not answered for 0 s"),
         ([AWAY, GONE], [""], None, "its container was removed"),
         ([ended(137, True)], ["137\n"], 137, "was killed: out of memory"),
@@ -66,14 +70,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
     ids=[
-        *("an end", "long", "killed by the restart", "stopped for good", "gone for good", "Docker hangs"),
+        *(
+            "an end",
+            "long",
+            "killed by the restart",
+            "stopped for good",
+            "its socket is gone",
+            "gone for good",
+            "Docker hangs",
+        ),
         *("removed", "out of memory", "out of memory before"),
     ],
 )
 def test_wait_returns_how_the_container_ended(
     states: list[Done | None], waits: list[str], code: int | None, how: str
 ) -> None:
-    assert container.wait(Host(states, waits), "one") == End("beta", code, how)  # type: ignore[arg-type]
+    assert container.wait(Host(states, waits), "one") == End("beta", code, how)
 
 
 @pytest.mark.timeout(20)
@@ -81,5 +93,21 @@ def test_output_is_not_repeated_after_a_restart() -> None:
     lines = [b"line 1\n", b"line 2\n", b"line 3\n", b"end\n"]
     logs = [b"line 1\nli", b"line 1\nline 2\nunexpected EOF\n", b"".join(lines[:3]), b"".join(lines)]
     states: list[Done | None] = [RUNNING, AWAY, RUNNING, AWAY, ended(0), ended(0)]
-    given = b"".join(container.output(Host(states, logs=logs), "one"))  # type: ignore[arg-type]
+    given = b"".join(container.output(Host(states, logs=logs), "one"))
     assert given == b"line 1\nline 2\nunexpected EOF\nline 3\nend\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(RUNNING, "running", id="running"),
+        pytest.param(ended(7), "exited, exit code 7", id="ended"),
+        pytest.param(GONE, "gone", id="removed"),
+        pytest.param(AWAY, "unknown: Docker does not answer", id="Docker is stopped"),
+        pytest.param(None, "unknown: Docker does not answer", id="Docker hangs"),
+    ],
+)
+def test_status_distinguishes_a_removed_container_from_a_stopped_docker(
+    answer: Done | None, expected: str
+) -> None:
+    assert control._state(Host([answer]), "one") == expected

@@ -12,9 +12,9 @@ from entrypoints.launch.mpi.hostfile import Host
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
 from tooling.cluster.keys import pair
-from tooling.hosts import facts, hostfile, remote
+from tooling.hosts import facts, remote
 from tooling.hosts.facts import Facts
-from tooling.hosts.job import forwarded_values
+from tooling.hosts.job import forwarded_values, ranks_on_each, read_hosts
 from tooling.pins import parse
 
 FACTS = """\
@@ -36,28 +36,28 @@ cpu flags\t\t: fpu avx2 avx512f
 def test_an_unusable_hostfile_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     with pytest.raises(UsageError, match="does not exist"):
-        hostfile.read(file)
+        read_hosts(file)
     file.write_text("# nothing\n")
     with pytest.raises(UsageError, match="found no host"):
-        hostfile.read(file)
+        read_hosts(file)
     file.write_text("first\nme@second # comment\n:2\n")
     with pytest.raises(UsageError, match=r"hosts: line 3: found ':2', expected NAME, USER@NAME"):
-        hostfile.read(file)
+        read_hosts(file)
     file.write_bytes(b"\xff\n")
     with pytest.raises(UsageError, match="cannot be read"):
-        hostfile.read(file)
+        read_hosts(file)
 
 
 def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> None:
     two = (Host("a", slots=2), Host("b", slots=2))
-    assert hostfile.ranks(two, None) == 2
-    assert hostfile.ranks(two, 1) == 1
-    assert hostfile.ranks(HOSTS, None) == 1
-    assert hostfile.ranks(HOSTS, 3) == 3
+    assert ranks_on_each(two, None) == 2
+    assert ranks_on_each(two, 1) == 1
+    assert ranks_on_each(HOSTS, None) == 1
+    assert ranks_on_each(HOSTS, 3) == 3
     with pytest.raises(UsageError, match="a has slots=2"):
-        hostfile.ranks(two, 3)
+        ranks_on_each(two, 3)
     with pytest.raises(UsageError, match="slots differ"):
-        hostfile.ranks((*two, Host("c")), None)
+        ranks_on_each((*two, Host("c")), None)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def sound() -> Facts:
     return replace(facts.parse(FACTS), listening=frozenset({22}), image_id="sha256:1")
 
 
-def judged(index: int, change: dict[str, object], launcher: str = "torchrun") -> list[str]:
+def judged(index: int, change: dict[str, Any], launcher: str = "torchrun") -> list[str]:
     """The problems if one host differs from the others."""
     some = [sound(), sound(), sound()]
-    some[index] = replace(some[index], **change)  # type: ignore[arg-type]
+    some[index] = replace(some[index], **change)
     return facts.problems(job(launcher=launcher), range(3), some)
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
-from tooling.basis.say import Say
 from tooling.engine import docker
 from tooling.image import base, build, recipe
 from tooling.image.base import Base
@@ -128,7 +127,7 @@ def test_the_build_command_has_every_input_and_nothing_from_the_hosts_environmen
     monkeypatch.setenv("HF_TOKEN", "s3cret")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.invalid")
     made = recipe.labels(PIN, GROUND, {"torch": "2.13.0+cpu"}, "sum")
-    argv = recipe.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made)
+    argv = recipe.build_argv(PIN, GROUND, tmp_path / "wheels", tmp_path / "locks", made, PIN.image)
     assert argv[:3] == ["docker", "buildx", "build"]
     assert argv[-1] == str(ROOT / "images")
     assert words_after(argv, "--tag") == [f"cpu-train-stack:2.13-{IDENTITY}"]
@@ -157,7 +156,7 @@ def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> N
         for line in (ROOT / "images/Dockerfile").read_text(encoding="utf-8").splitlines()
         if line.startswith("ARG ")
     }
-    argv = recipe.build_argv(PIN, GROUND, tmp_path, tmp_path, {})
+    argv = recipe.build_argv(PIN, GROUND, tmp_path, tmp_path, {}, PIN.image)
     assert {word.split("=")[0] for word in words_after(argv, "--build-arg")} == declared
 
 
@@ -196,7 +195,7 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     together, most = 0, 0
     said: list[str] = []
 
-    def buildx(pin: Pin, argv: list[str], say: Say) -> None:
+    def buildx(pin: Pin, *_: object) -> None:
         nonlocal together, most
         together += 1
         most = max(most, together)

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import kubeflow.training
 import kubeflow_trainer_api.models as trainer_models
@@ -25,12 +25,13 @@ from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.image import lock
 from tooling.kubernetes import manifest
-from tooling.kubernetes.operators import OPERATORS, Job
+from tooling.kubernetes.operators import Job
 from tooling.kubernetes.request import CLAIM
 
 Document = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "manifests"
+OPERATORS = {operator.__name__.lower(): operator for operator in get_args(Job)}
 KINDS = tuple(OPERATORS)
 IMAGE = "registry.example:5000/team/cpu-train-stack@sha256:" + "1" * 64
 COMMAND = ("train", "--model_name_or_path", "bert-base-uncased", "--output_dir", "/pvc/output/bert", "--bf16")
@@ -52,7 +53,8 @@ OPTIONS: dict[str, Any] = {
 
 
 def request(kind: str, **changes: Any) -> Job:
-    return OPERATORS[kind](**{**OPTIONS, **changes})
+    job: Job = OPERATORS[kind](**{**OPTIONS, **changes})
+    return job
 
 
 def rendered(kind: str, **changes: Any) -> str:

@@ -138,11 +138,11 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_engine")
 def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound_row() -> None:
     said: list[str] = []
-    build.build_one(OLD, said.append)
+    build.run(OLD, said.append)
     assert said[:-1] == [f"2.8-default-torch: warning: {advisory}" for advisory in OLD.advisories]
     assert len(said) == len(OLD.advisories) + 1 == 5
     said.clear()
-    build.build_one(parse.load().pin("2.13"), said.append)
+    build.run(parse.load().pin("2.13"), said.append)
     assert len(said) == 1
 
 
@@ -154,7 +154,7 @@ def test_the_line_is_printed_before_versions_are_resolved(
     monkeypatch.setattr(locks, "path_of", lambda _: Path("/nonexistent"))
     monkeypatch.setattr(locks, "write", lambda pin, _: said.append(f"resolving {pin.name}"))
     monkeypatch.setattr(locks, "read", lambda _: {})
-    build.build_one(choose.choose(assignments=["transformers=4.57.0"]), said.append)
+    build.run(choose.choose(assignments=["transformers=4.57.0"]), said.append)
     assert "CVE-2026-4372" in said[1]
     assert "resolving 2.13-own-" in said[2]
 
@@ -174,7 +174,7 @@ def test_an_advisory_for_the_pins_versions_changes_the_image_and_another_one_doe
 
 
 def test_the_doctor_reads_what_the_build_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    argv = recipe.build_argv(OLD, GROUND, tmp_path, tmp_path, {})
+    argv = recipe.build_argv(OLD, GROUND, tmp_path, tmp_path, {}, OLD.image)
     [passed] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
     file = tmp_path / "advisories.json"
     file.write_text(passed + "\n", encoding="utf-8")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
+import tasks
 from entrypoints import contract
+from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import ROOT
 from tooling.image.choice import Choice
 from tooling.pins import choose, parse
 from tooling.pins.pin import Ccl, TorchSource
@@ -75,8 +73,7 @@ def test_an_impossible_choice_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_the_error_for_a_refused_pin_names_the_nearest_pin() -> None:
-    argv = [sys.executable, "-m", "tooling", "build", "--pin", "1.9"]
-    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (result.returncode, result.stdout) == (contract.USAGE_EXIT_CODE, "")
-    assert result.stderr.strip().endswith("; the nearest pin is 1.10")
+def test_the_error_for_a_refused_pin_names_the_nearest_pin(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(tasks.SECTIONS, ["build", "--pin", "1.9"], capsys)
+    assert (code, out) == (contract.USAGE_EXIT_CODE, "")
+    assert err.strip().endswith("; the nearest pin is 1.10")

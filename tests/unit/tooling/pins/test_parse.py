@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import tasks
 from entrypoints import contract
 from tests import documents
+from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
@@ -27,12 +27,6 @@ def changed(tmp_path: Path, old: str, new: str) -> Path:
     path = tmp_path / "versions.toml"
     path.write_text(VERSIONS.replace(old, new, 1), encoding="utf-8")
     return path
-
-
-def run_tooling(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tooling", *argv], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
 
 
 def test_without_a_name_the_default_pin_is_chosen() -> None:
@@ -167,10 +161,10 @@ def test_the_error_for_a_missing_file_names_its_expected_path(tmp_path: Path) ->
         parse.load(tmp_path / "versions.toml")
 
 
-def test_matrix_as_json_is_one_document_on_standard_output() -> None:
-    result = run_tooling("matrix", "--json")
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(result.stdout)
+def test_matrix_as_json_is_one_document_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(tasks.SECTIONS, ["matrix", "--json"], capsys)
+    assert code == 0, err
+    rows = json.loads(out)
     assert documents.missing("matrix", rows) == []
     assert [row["pin"] for row in rows] == list(parse.load().pins)
     first = rows[0]
@@ -185,10 +179,12 @@ def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixtur
     assert all(word in shown for word in (*table.COLUMNS[:8], *parse.load().pins, "2.13.0+cpu"))
 
 
-def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2() -> None:
-    result = run_tooling("build", "--pin", "2.12")
-    assert (result.returncode, result.stdout) == (contract.USAGE_EXIT_CODE, "")
-    assert result.stderr.strip() == f"unknown pin '2.12': choose one of {CHOICES}"
+def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(tasks.SECTIONS, ["build", "--pin", "2.12"], capsys)
+    assert (code, out) == (contract.USAGE_EXIT_CODE, "")
+    assert err == f"unknown pin '2.12': choose one of {CHOICES}\n"
 
 
 def test_the_readmes_table_is_the_matrix() -> None:

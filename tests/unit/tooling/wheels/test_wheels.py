@@ -6,6 +6,7 @@ import functools
 import http.server
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,10 @@ class Place:
     pin: Pin
     served: Path
     fetched: Path
+
+    def complete(self) -> None:
+        """Put the wheels in place, as a fetch does."""
+        shutil.copytree(self.served, self.fetched)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.fetched.iterdir())
@@ -93,7 +98,7 @@ def test_a_fetch_downloads_exactly_the_locks_wheels_and_a_second_fetch_does_noth
 
 
 def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> None:
-    fetch.fetch(place.pin, silent, place.fetched)
+    place.complete()
     broken = place.fetched / WHEELS[0]
     broken.write_bytes(broken.read_bytes()[:-1])
     said: list[str] = []
@@ -106,7 +111,7 @@ def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> 
 def test_a_file_with_a_wrong_hash_is_deleted_even_if_it_cannot_be_fetched_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch.fetch(place.pin, silent, place.fetched)
+    place.complete()
     (place.fetched / WHEELS[0]).write_bytes(b"not a wheel")
     monkeypatch.setenv("PIP_FIND_LINKS", str(place.served / "missing"))
     fails(place)
@@ -121,15 +126,16 @@ def test_a_downloaded_wheel_with_a_wrong_hash_is_refused(place: Place) -> None:
 
 
 def test_partial_files_of_a_killed_fetch_are_deleted(place: Place) -> None:
+    place.complete()
     partial = place.fetched.parent / ".partial-tiny-abc"
-    partial.mkdir(parents=True)
+    partial.mkdir()
     (partial / "half.whl").write_bytes(b"half")
     fetch.fetch(place.pin, silent, place.fetched)
     assert not partial.exists()
 
 
 def test_files_that_are_not_in_the_lock_are_deleted(place: Place) -> None:
-    place.fetched.mkdir(parents=True)
+    place.complete()
     (place.fetched / "notes.txt").write_text("mine")
     (place.fetched / "tiny_a-0.9-py3-none-any.whl").write_bytes(b"older")
     (place.fetched / "other-1.0-py3-none-any.whl").write_bytes(b"other")
@@ -211,7 +217,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_one_line_and_leaves_no_partial_wheel(
     small_disk: Path, place: Place, monkeypatch: pytest.MonkeyPatch, over_http: bool
 ) -> None:
-    big = make_wheel(place.served, "tiny_b", "2.0", random.Random(0).randbytes(3_000_000))  # noqa: S311 - not a secret
+    big = make_wheel(place.served, "tiny_b", "2.0", random.Random(0).randbytes(3_000_000))
     write_lock(locks.LOCKS, [place.served / WHEELS[0], big])
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(place.served))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,9 @@ def test_a_client_verifies_hosts_and_never_prompts(tmp_path: Path) -> None:
     ],
     ids=["nobody may log in", "no host key", "no key", "no known hosts"],
 )
-def test_a_missing_key_is_named(tmp_path: Path, names: list[str], end: object, message: str) -> None:
+def test_a_missing_key_is_named(
+    tmp_path: Path, names: list[str], end: Callable[[Path, int], str], message: str
+) -> None:
     folder = keys(tmp_path / "keys", *names)
     with pytest.raises(UsageError, match=message):
-        end(folder, 2222)  # type: ignore[operator]  # either of the two functions
+        end(folder, 2222)

@@ -9,8 +9,10 @@ import pytest
 
 from entrypoints.cli import config_files
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import default_backend
 from entrypoints.rank import start
-from entrypoints.train.flags import arguments
+from entrypoints.train.flags import arguments, old_flags
+from entrypoints.train.flags import help as help_text
 
 
 def written(folder: Path, text: str) -> str:
@@ -95,9 +97,18 @@ def test_the_error_for_an_unknown_key_names_the_nearest_key() -> None:
     assert "train --help" in arguments.unknown_key("zzz", ["max_seq_length", "seed"])
 
 
+def test_an_access_token_is_not_printed() -> None:
+    values = {"hub_token": "hf_secret", "seed": 3}
+    parsed = arguments.Parsed(arguments.TaskArguments(), values, frozenset(values), old_flags.Cleaned([], []))
+    printed = help_text.config(parsed)
+    assert "hf_secret" not in printed
+    assert "\n# hub_token: not printed" in printed
+    assert "\nseed: 3\n" in printed
+
+
 def test_the_backend_in_a_file_is_known_before_the_rank_starts(tmp_path: Path) -> None:
-    file = written(tmp_path, "seed: 1\nbackend: gloo\n")
-    assert start.named_backend(["train", file]) == "gloo"
-    assert start.named_backend(["train", file, "--backend", "ccl"]) == "ccl"
-    assert start.named_backend(["train", written(tmp_path, "ddp_backend: gloo")]) == "gloo"
-    assert start.named_backend(["train", written(tmp_path, "seed: [")]) is None
+    file = written(tmp_path, "seed: 1\nbackend: ccl\n")
+    assert start.backend_of(["train", file]) == "ccl"
+    assert start.backend_of(["train", file, "--backend", "gloo"]) == "gloo"
+    assert start.backend_of(["train", written(tmp_path, "ddp_backend: ccl")]) == "ccl"
+    assert start.backend_of(["train", written(tmp_path, "seed: [")]) == default_backend()

@@ -8,7 +8,7 @@ import pytest
 
 from entrypoints.train.loop.grouping import GroupedByLength, order
 
-CHANCE = random.Random(5)  # noqa: S311 - lengths, not secrets
+CHANCE = random.Random(5)
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]
 
 

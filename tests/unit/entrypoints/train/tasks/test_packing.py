@@ -10,7 +10,7 @@ from entrypoints.train.tasks import packing
 
 
 def test_every_row_is_packed_once_and_no_bin_exceeds_its_capacity() -> None:
-    chance = random.Random(3)  # noqa: S311 - lengths, not secrets
+    chance = random.Random(3)
     lengths = [chance.randint(1, 64) for _ in range(500)]
     found = packing.bins(lengths, 64)
     assert sorted(row for rows in found for row in rows) == list(range(500))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tooling.checks.faults import reliability
@@ -10,8 +12,8 @@ from tooling.checks.faults.reliability import Recovery, Result
 from tooling.checks.faults.trial import Trial
 
 
-def trial(**changes: object) -> Trial:
-    values: dict[str, object] = {
+def trial(**changes: Any) -> Trial:
+    values: dict[str, Any] = {
         "fault": "rank-killed",
         "launcher": "mpirun",
         "detected_seconds": 1.0,
@@ -20,7 +22,7 @@ def trial(**changes: object) -> Trial:
         "left": (),
         "output": "",
     }
-    return Trial(**{**values, **changes})  # type: ignore[arg-type]  # one place for the defaults
+    return Trial(**{**values, **changes})
 
 
 RECOVERY = Recovery(steps_lost=4, loss_apart=0.001)
