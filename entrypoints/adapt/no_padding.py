@@ -78,7 +78,7 @@ def check(situation: Situation) -> Verdict:
     if "transformers" not in situation.versions:
         return Verdict(False, "transformers is not installed")
     if situation.before("transformers", "5.0.0"):
-        return Verdict(False, "in transformers before 5.0, each encoder has its own attention")
+        return Verdict(False, "it needs transformers 5.0 or newer: in 4.55, each encoder has its own attention")
     return Verdict(True, f"for heads whose loss does not depend on padding ({', '.join(_FAMILIES)})")
 
 
@@ -123,7 +123,7 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
         if mask is not None and bool((mask == 1).all()) and mask.dim() == 2:
             return original(self, *args, **options)
         use = _USE[0]
-        reason = _unsupported(self.config, given) or _REASON.get()
+        reason = unsupported(self.config, given) or _REASON.get()
         lengths = unpadded.lengths_of(mask) if reason is None else None
         if lengths is None:
             reason = reason or "the padding is not only on the right"
@@ -153,7 +153,7 @@ def _head(has_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
         if _is_traced():
             return original(self, *args, **options)
         needs_check = has_labels and not _USE[0].in_train
-        with _in_head(_label_problem(_given(signature, self, args, options)) if needs_check else None):
+        with _in_head(label_problem(_given(signature, self, args, options)) if needs_check else None):
             return original(self, *args, **options)
 
     return forward
@@ -182,7 +182,7 @@ def _given(signature: inspect.Signature, *call: Any) -> dict[str, Any]:
     return {name: value for name, value in bound.items() if value is not None and name != "self"}
 
 
-def _label_problem(given: Mapping[str, Any]) -> str | None:
+def label_problem(given: Mapping[str, Any]) -> str | None:
     """Why a loss over all positions may depend on padding positions."""
     labels, mask = given.get("labels"), given.get("attention_mask")
     if labels is None:
@@ -192,7 +192,7 @@ def _label_problem(given: Mapping[str, Any]) -> str | None:
     return f"padding has other labels than {_IGNORED}"
 
 
-def _unsupported(config: Any, given: Mapping[str, Any]) -> str | None:
+def unsupported(config: Any, given: Mapping[str, Any]) -> str | None:
     """Why the layers cannot compute the rows of these arguments end to end."""
     outputs = [name for name in _OUTPUTS if given.get(name, getattr(config, name, False))]
     others = sorted({name for name, value in given.items() if value is not False} - {*_KNOWN, *_OUTPUTS})
