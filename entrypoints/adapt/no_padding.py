@@ -38,6 +38,8 @@ _ATTENTION = "sdpa"  # transformers' name of torch's scaled_dot_product_attentio
 _FIRST_TOKEN = ("ForSequenceClassification",)
 _LABELS = ("ForTokenClassification", "ForMaskedLM")
 _IGNORED = -100  # the label of positions that the loss ignores, in torch and transformers
+# Below this share of padding, the copies inside attention take longer than the padding (docs/speed.md).
+_LEAST = 0.1
 _KNOWN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "return_dict", "num_items_in_batch"}
 _OUTPUTS = ("output_hidden_states", "output_attentions")
 
@@ -120,7 +122,7 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **options)
         given = _given(signature, self, args, options)
         mask = given.get("attention_mask")
-        if mask is not None and bool((mask == 1).all()) and mask.dim() == 2:
+        if mask is not None and int((mask == 0).sum()) < _LEAST * mask.numel():
             return original(self, *args, **options)
         use = _USE[0]
         reason = unsupported(self.config, given) or _REASON.get()
