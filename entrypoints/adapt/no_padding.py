@@ -121,12 +121,11 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
         if _is_traced():
             return original(self, *args, **options)
         given = _given(signature, self, args, options)
-        mask = given.get("attention_mask")
-        if mask is not None and int((mask == 0).sum()) < _LEAST * mask.numel():
+        if _share_of_padding(self.config, given) < _LEAST:
             return original(self, *args, **options)
         use = _USE[0]
         reason = unsupported(self.config, given) or _REASON.get()
-        lengths = unpadded.lengths_of(mask) if reason is None else None
+        lengths = unpadded.lengths_of(given["attention_mask"]) if reason is None else None
         if lengths is None:
             reason = reason or "the padding is not only on the right"
             use.note(f"{type(self).__name__} computes padding: {reason}")
@@ -182,6 +181,14 @@ def _given(signature: inspect.Signature, *call: Any) -> dict[str, Any]:
     bound = signature.bind(model, *args, **options).arguments
     bound.update(bound.pop("kwargs", {}))
     return {name: value for name, value in bound.items() if value is not None and name != "self"}
+
+
+def _share_of_padding(config: Any, given: Mapping[str, Any]) -> float:
+    """Of all positions, as far as the arguments show it."""
+    mask, ids, padding = given.get("attention_mask"), given.get("input_ids"), getattr(config, "pad_token_id", None)
+    if mask is not None:
+        return float((mask == 0).float().mean())
+    return 0.0 if ids is None or padding is None else float((ids == padding).float().mean())
 
 
 def label_problem(given: Mapping[str, Any]) -> str | None:

@@ -119,13 +119,13 @@ def test_an_unmodified_trainer_script_of_transformers_4_runs_on_two_ranks_of_ccl
 
 def test_one_rank_reports_each_adaptation_once(folder: Path) -> None:
     expected = "no-cuda ddp-backend use-ipex xpu-backend overwrite-output-dir evaluation-strategy telemetry"
-    expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu prediction-loop no-padding"
+    expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu prediction-loop"
     assert sorted(adapted(folder / "two.log")) == sorted(expected.split())
 
 
 def test_words_of_a_configuration_file_are_adapted_as_well(folder: Path) -> None:
     names = "no-cuda evaluation-strategy telemetry offline-metrics trainer-tokenizer loss-scale torch-tpu"
-    names += " prediction-loop no-padding"
+    names += " prediction-loop"
     assert sorted(adapted(folder / "one.log")) == sorted(names.split())
 
 
@@ -145,14 +145,7 @@ def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: P
     assert seen["steps"] == 3  # of 4 rows on each of two ranks
     assert seen["rows"] == 13
     assert {"accuracy", "f1"} <= set(seen)
-    expected = [
-        "accelerate-cpu",
-        "auth-token",
-        "accelerator-names",
-        "load-metric",
-        "offline-metrics",
-        "no-padding",
-    ]
+    expected = ["accelerate-cpu", "auth-token", "accelerator-names", "load-metric", "offline-metrics"]
     assert adapted(folder / "loop.log") == expected
 
 

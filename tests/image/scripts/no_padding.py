@@ -175,6 +175,7 @@ def rows_with_little_padding_are_computed_as_before_without_a_note() -> None:
         mask = torch.ones_like(inputs["attention_mask"])
         mask[0, WIDTH - padding :] = 0
         compare(model(), {**inputs, "attention_mask": mask}, left_out=False)
+    model()(inputs["input_ids"].clamp(min=2))  # without a mask and without padding
     assert not NOTES
 
 
