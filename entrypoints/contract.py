@@ -15,7 +15,7 @@ WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job
 # Variables that a user may set.
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
 UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be unreachable
-NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` skips
+NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` skips, and no-padding in `train`
 KERNELS = "CPU_TRAIN_STACK_KERNELS"  # "torch" turns off all operators of kernels/
 KERNELS_ALIAS = "CPU_TRAIN_STACK_DROPOUT"  # the older name of KERNELS
 DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"  # "torch" turns off the dropout

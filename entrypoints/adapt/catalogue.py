@@ -9,6 +9,7 @@ from entrypoints import contract
 from entrypoints.adapt import (
     cpu,
     loss_scale,
+    no_padding,
     offline_metrics,
     old_apis,
     process_group,
@@ -27,6 +28,7 @@ ALL: tuple[Adaptation, ...] = (
     *offline_metrics.ADAPTATIONS,
     *old_apis.ADAPTATIONS,
     *training_arguments.ADAPTATIONS,
+    *no_padding.ADAPTATIONS,
 )
 
 
@@ -37,8 +39,7 @@ def switched_off(flags: Iterable[str], environ: Mapping[str, str] = os.environ) 
     off = {name for name in asked if name}
     for name in sorted(off - {EVERYTHING, *known}):
         raise UsageError(
-            f"run: no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): see run --explain for the "
-            "names"
+            f"no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): see run --explain for the names"
         )
     return frozenset(known) if EVERYTHING in off else frozenset(off)
 

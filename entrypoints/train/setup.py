@@ -9,6 +9,7 @@ A check can fail on one node only. At the end of each `agreement` block, an erro
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Trainer, get_scheduler, set_seed
 
+from entrypoints.adapt import catalogue, no_padding
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
@@ -86,6 +88,9 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         _refuse_different_data(fingerprints, rank)
 
+    with agreement():
+        if no_padding.NAME not in catalogue.switched_off(()):
+            no_padding.install_in_train(catalogue.versions(), functools.partial(console.note, rank=rank))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task, task)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from entrypoints.adapt import no_padding
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.train.loop import ddp
@@ -241,9 +243,9 @@ class CpuTrainer(Trainer):
         if not self._is_exchange_set_up:
             ddp.exchange(model, self._exchange)
             self._is_exchange_set_up = True
-        counted = count(inputs)
-        self.tokens += counted
+        counted, skipped = count(inputs), no_padding.skipped()
         self.speed.add(counted.rows)
         loss = super().training_step(model, inputs, num_items_in_batch)
+        self.tokens += replace(counted, computed=counted.computed - (no_padding.skipped() - skipped))
         self.losses.add(loss.item())
         return loss

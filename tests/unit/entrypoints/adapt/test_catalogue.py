@@ -160,6 +160,7 @@ def test_versions_and_the_command_line_decide_which_adaptations_apply() -> None:
     assert not of_2_8["cpu-device"]  # without IPEX
     assert verdicts("", {**OF_2_8, IPEX: "2.8.0"})["cpu-device"]
     assert not verdicts("", {**OF_2_8, IPEX: "2.1.0", "accelerate": "0.25.0"})["cpu-device"]
+    assert (newest["no-padding"], of_2_8["no-padding"]) == (True, False)
     assert not verdicts("--ddp_backend gloo", NEWEST)["ddp-backend"]
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]
 

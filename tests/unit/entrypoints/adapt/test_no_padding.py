@@ -1,0 +1,62 @@
+"""When an encoder's rows cannot be computed without padding. The computation is tested in the image."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from entrypoints.adapt import no_padding
+from entrypoints.adapt.adaptation import Situation
+
+
+def config(**changes: Any) -> Any:
+    return SimpleNamespace(**{"_attn_implementation": "sdpa", "is_decoder": False, **changes})
+
+
+def mask(dimensions: int) -> Any:
+    return SimpleNamespace(dim=lambda: dimensions)
+
+
+ROWS = {"input_ids": "ids", "attention_mask": mask(2)}
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "reason"),
+    [
+        (config(), {}, None),
+        (config(), {"token_type_ids": "types", "return_dict": True, "use_cache": False}, None),
+        (config(), {"output_attentions": False, "num_items_in_batch": 3}, None),
+        (config(), {"output_attentions": True}, "output_attentions is not supported"),
+        (config(output_hidden_states=True), {}, "output_hidden_states is not supported"),
+        (config(output_hidden_states=True), {"output_hidden_states": False}, None),
+        (config(), {"inputs_embeds": "floats"}, "inputs_embeds is not supported"),
+        (config(), {"cu_seq_lens_q": "starts"}, "cu_seq_lens_q is not supported"),
+        (config(), {"use_cache": True}, "use_cache is not supported"),
+        (config(), {"attention_mask": None}, "there is no attention_mask"),
+        (config(), {"attention_mask": mask(3)}, "attention_mask has 3 dimensions"),
+        (config(is_decoder=True), {}, "it is a decoder"),
+        (config(_attn_implementation="eager"), {}, "its attn_implementation is eager, not sdpa"),
+    ],
+)
+def test_arguments_that_the_layers_cannot_join_have_a_reason(
+    model: Any, changes: dict[str, Any], reason: str | None
+) -> None:
+    assert no_padding.unsupported(model, {**ROWS, **changes}) == reason
+
+
+def test_every_reason_is_reported_once() -> None:
+    lines: list[str] = []
+    use = no_padding.Use(lines.append)
+    for line in ("a", "b", "a"):
+        use.note(line)
+    assert lines == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "applies"),
+    [({"transformers": "5.23.0"}, True), ({"transformers": "4.55.4"}, False), ({}, False)],
+)
+def test_transformers_decides_whether_attention_can_be_replaced(versions: dict[str, str], applies: bool) -> None:
+    assert no_padding.check(Situation((), versions, "ccl")).applies is applies
