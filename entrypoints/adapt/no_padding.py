@@ -15,10 +15,9 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import unpadded
 
@@ -96,12 +95,12 @@ def install(use: Use) -> None:
     after_import("transformers.trainer", _hook_trainer)
 
 
-def _hook_attention(module: ModuleType) -> None:
+def _hook_attention(module: Any) -> None:
     functions = module.ALL_ATTENTION_FUNCTIONS
     functions[_ATTENTION] = unpadded.attention(functions[_ATTENTION])
 
 
-def _hook(family: str, module: ModuleType) -> None:
+def _hook(family: str, module: Any) -> None:
     prefix, encoder = _FAMILIES[family]
     _replace(module, f"{prefix}Model", _base)
     _replace(module, encoder, _encoder)
@@ -109,7 +108,7 @@ def _hook(family: str, module: ModuleType) -> None:
         _replace(module, f"{prefix}{suffix}", functools.partial(_head, suffix in _LABELS))
 
 
-def _replace(module: ModuleType, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _replace(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     changed = getattr(module, name)
     changed.forward = functools.wraps(changed.forward)(change(changed.forward))
 
@@ -241,20 +240,16 @@ def _positions(embeddings: Any, given: Mapping[str, Any]) -> Any:
     return own(ids, embeddings.padding_idx) if own is not None else torch.arange(ids.shape[1])
 
 
-def _hook_trainer(module: ModuleType) -> None:
-    init = module.Trainer.__init__
-
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - replaces it
-        init(self, *args, **options)
-        model = self.accelerator.unwrap_model(self.model)
+def _hook_trainer(module: Any) -> None:
+    def report(trainer: Any) -> None:
+        model = trainer.accelerator.unwrap_model(trainer.model)
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
         family = getattr(getattr(model, "config", None), "model_type", "").replace("-", "_")
         is_encoder = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
         if is_encoder and family not in _FAMILIES:
             _USE[0].note(f"{type(model).__name__} computes padding: it is not a model of {', '.join(_FAMILIES)}")
 
-    module.Trainer.__init__ = __init__
+    after_creation(module.Trainer, report)
 
 
 def _install(situation: Situation) -> None:
