@@ -183,11 +183,14 @@ def _given(signature: inspect.Signature, *call: Any) -> dict[str, Any]:
 
 
 def _share_of_padding(config: Any, given: Mapping[str, Any]) -> float:
-    """Of all positions, as far as the arguments show it."""
+    """Of all positions, as far as the arguments show it. 0 if their values cannot be read (meta tensors, vmap)."""
     mask, ids, padding = given.get("attention_mask"), given.get("input_ids"), getattr(config, "pad_token_id", None)
-    if mask is not None:
-        return float((mask == 0).float().mean())
-    return 0.0 if ids is None or padding is None else float((ids == padding).float().mean())
+    try:
+        if mask is not None:
+            return float((mask == 0).float().mean())
+        return 0.0 if ids is None or padding is None else float((ids == padding).float().mean())
+    except RuntimeError:
+        return 0.0
 
 
 def label_problem(given: Mapping[str, Any]) -> str | None:
@@ -248,6 +251,8 @@ def _hook_trainer(module: Any) -> None:
         is_encoder = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
         if is_encoder and family not in _FAMILIES:
             _USE[0].note(f"{type(model).__name__} computes padding: it is not a model of {', '.join(_FAMILIES)}")
+        elif is_encoder and trainer.args.torch_compile:
+            _USE[0].note(f"{type(model).__name__} computes padding: torch.compile is on")
 
     after_creation(module.Trainer, report)
 

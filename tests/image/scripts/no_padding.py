@@ -8,6 +8,7 @@ from unittest import mock
 
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from entrypoints.adapt import no_padding
 from entrypoints.operators import unpadded
@@ -217,6 +218,22 @@ def what_is_not_supported_is_computed_with_padding_and_a_note() -> None:
         assert torch.equal(found, expected[1]), reason
 
 
+def values_that_cannot_be_read_are_computed_with_padding_without_a_note() -> None:
+    made, inputs = model(), batch()
+    with padded():
+        expected = made(**inputs).logits
+    NOTES.clear()
+    before = USE.skipped
+    assert torch.equal(torch.compile(made, backend="eager")(**inputs).logits, expected)
+    meta = copy.deepcopy(made).to("meta")(
+        inputs["input_ids"].to("meta")
+    )  # transformers reads the values of a mask
+    assert meta.logits.shape == expected.shape
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert made(mode.from_tensor(inputs["input_ids"])).logits.shape == expected.shape
+    assert (USE.skipped, NOTES) == (before, [])
+
+
 def question_answering_depends_on_padding_and_is_computed_with_it() -> None:
     made, inputs = model(head="ForQuestionAnswering", num_labels=2), batch()
     del inputs["labels"]
@@ -253,6 +270,7 @@ for check in (
     masks_of_other_types_are_understood,
     rows_with_little_padding_are_computed_as_before_without_a_note,
     what_is_not_supported_is_computed_with_padding_and_a_note,
+    values_that_cannot_be_read_are_computed_with_padding_without_a_note,
     question_answering_depends_on_padding_and_is_computed_with_it,
     scores_without_labels_are_those_with_padding_outside_of_train,
     a_copied_model_is_computed_without_padding_too,
