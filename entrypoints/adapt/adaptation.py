@@ -55,13 +55,15 @@ class Verdict:
 class Adaptation:
     """`summary`: its effect in one line.
 
-    `check`: whether it applies. `install`: hook the modules that it changes.
+    `check`: whether it applies. `install`: hook the modules that it changes. `is_default`: whether `run` makes it
+    without --adapt.
     """
 
     name: str
     summary: str
     check: Callable[[Situation], Verdict]
     install: Callable[[Situation], None]
+    is_default: bool = True
 
 
 def on_import(module: str, hook: Callable[[Situation, Any], None]) -> Callable[[Situation], None]:

@@ -32,16 +32,25 @@ ALL: tuple[Adaptation, ...] = (
 )
 
 
-def switched_off(flags: Iterable[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The adaptations that --no-adapt and the variable name, separated by commas. Raises UsageError for others."""
-    known = [adaptation.name for adaptation in ALL]
-    asked = [name.strip() for given in (*flags, environ.get(contract.NO_ADAPT, "")) for name in given.split(",")]
-    off = {name for name in asked if name}
-    for name in sorted(off - {EVERYTHING, *known}):
+def switched_off(
+    no_adapt: Iterable[str], adapt: Iterable[str] = (), environ: Mapping[str, str] = os.environ
+) -> frozenset[str]:
+    """The adaptations that --no-adapt or the variable turns off, and those that only --adapt turns on.
+
+    Each text may hold several names, separated by commas. Raises UsageError for an unknown name.
+    """
+    known = frozenset(adaptation.name for adaptation in ALL)
+    off, on = _names((*no_adapt, environ.get(contract.NO_ADAPT, ""))), _names(adapt)
+    if unknown := sorted((off - {EVERYTHING} | on) - known):
         raise UsageError(
-            f"no adaptation is called {name!r} (--no-adapt, {contract.NO_ADAPT}): see run --explain for the names"
+            f"no adaptation is called {', '.join(map(repr, unknown))} (--adapt, --no-adapt, {contract.NO_ADAPT}): "
+            "see run --explain for the names"
         )
-    return frozenset(known) if EVERYTHING in off else frozenset(off)
+    return known if EVERYTHING in off else off | ({one.name for one in ALL if not one.is_default} - on)
+
+
+def _names(given: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.strip() for text in given for name in text.split(",")) - {""}
 
 
 def install(situation: Situation, off: frozenset[str]) -> None:
@@ -67,6 +76,6 @@ def explain(situation: Situation, off: frozenset[str]) -> str:
         verdict = adaptation.check(situation)
         is_off = adaptation.name in off
         state = "off" if is_off else "on " if verdict.applies else "-  "
-        why = "turned off" if is_off else verdict.why
+        why = verdict.why if not is_off else "turned off" if adaptation.is_default else "turn on with --adapt"
         lines += [f"{state:3} {adaptation.name:28} {adaptation.summary}", f"    {'':28} {why}"]
     return "\n".join(lines)

@@ -3,8 +3,10 @@
 Three kinds of classes of each family are changed. The base model joins the rows of its input, or computes the
 padded input if it does not support the arguments. The encoder inside it returns the padded shape, which the pooler
 and the heads expect. Its padding positions are zeros instead of the states of padding tokens, so only heads whose
-loss does not depend on these positions allow it. A question-answering head depends on them: it normalizes over all
-positions.
+loss does not depend on these positions allow it.
+
+A question-answering head normalizes its scores over all positions, including padding. With the adaptation ANSWERS,
+padding gets no probability, which is another loss: `train` has it on, `run` off.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from entrypoints.adapt import padding
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import unpadded
 
 NAME = "no-padding"
+ANSWERS = "no-padding-answers"
 # transformers' module: the prefix of its classes, and its encoder.
 _FAMILIES = {
     "albert": ("Albert", "AlbertTransformer"),
@@ -32,15 +36,14 @@ _FAMILIES = {
     "roberta": ("Roberta", "RobertaEncoder"),
     "xlm_roberta": ("XLMRoberta", "XLMRobertaEncoder"),
 }
-_ATTENTION = "sdpa"  # transformers' name of torch's scaled_dot_product_attention
 # Heads that read only the first token of each row, and heads with a label for each token.
 _FIRST_TOKEN = ("ForSequenceClassification",)
 _LABELS = ("ForTokenClassification", "ForMaskedLM")
-_IGNORED = -100  # the label of positions that the loss ignores, in torch and transformers
+_ANSWERS = "ForQuestionAnswering"
+# The score of padding as the start or the end of an answer: its exponential is 0, and two of them add up in bf16.
+_IMPOSSIBLE = -1e4
 # Below this share of padding, the copies inside attention take longer than the padding (docs/speed.md).
 _LEAST = 0.1
-_KNOWN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "return_dict", "num_items_in_batch"}
-_OUTPUTS = ("output_hidden_states", "output_attentions")
 
 # Why the head that is being computed needs the states of padding tokens, None if it does not.
 _REASON: ContextVar[str | None] = ContextVar("reason", default="its head may depend on padding positions")
@@ -50,12 +53,13 @@ _REASON: ContextVar[str | None] = ContextVar("reason", default="its head may dep
 class Use:
     """`report`: gets a line about each model and reason, once.
 
-    `in_train`: the labels of padding are known to be ignored, and only fallbacks are reported. `skipped`: the
-    tokens of padding that were not computed, in all forward passes.
+    `in_train`: the labels of padding are known to be ignored, and only fallbacks are reported. `answers`: answers
+    have no probability in padding. `skipped`: the tokens of padding that were not computed, in all forward passes.
     """
 
     report: Callable[[str], None]
     in_train: bool = False
+    answers: bool = False
     skipped: int = 0
     lines: set[str] = field(default_factory=set)
 
@@ -97,7 +101,7 @@ def install(use: Use) -> None:
 
 def _hook_attention(module: Any) -> None:
     functions = module.ALL_ATTENTION_FUNCTIONS
-    functions[_ATTENTION] = unpadded.attention(functions[_ATTENTION])
+    functions[padding.ATTENTION] = unpadded.attention(functions[padding.ATTENTION])
 
 
 def _hook(family: str, module: Any) -> None:
@@ -106,6 +110,7 @@ def _hook(family: str, module: Any) -> None:
     _replace(module, encoder, _encoder)
     for suffix in (*_FIRST_TOKEN, *_LABELS):
         _replace(module, f"{prefix}{suffix}", functools.partial(_head, suffix in _LABELS))
+    _replace(module, f"{prefix}{_ANSWERS}", _answers)
 
 
 def _replace(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -119,11 +124,11 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         if _is_traced():
             return original(self, *args, **options)
-        given = _given(signature, self, args, options)
-        if _share_of_padding(self.config, given) < _LEAST:
+        given = padding.given(signature, self, args, options)
+        if padding.share(self.config, given) < _LEAST:
             return original(self, *args, **options)
         use = _USE[0]
-        reason = unsupported(self.config, given) or _REASON.get()
+        reason = padding.unsupported(self.config, given) or _REASON.get()
         lengths = unpadded.lengths_of(given["attention_mask"]) if reason is None else None
         if lengths is None:
             reason = reason or "the padding is not only on the right"
@@ -153,8 +158,34 @@ def _head(has_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
         if _is_traced():
             return original(self, *args, **options)
         needs_check = has_labels and not _USE[0].in_train
-        with _in_head(label_problem(_given(signature, self, args, options)) if needs_check else None):
+        with _in_head(
+            padding.label_problem(padding.given(signature, self, args, options)) if needs_check else None
+        ):
             return original(self, *args, **options)
+
+    return forward
+
+
+def _answers(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        mask = None if _is_traced() else padding.given(signature, self, args, options).get("attention_mask")
+        if mask is None or mask.dim() != 2:
+            return original(self, *args, **options)
+        if not _USE[0].answers:
+            with _in_head(f"the loss of question answering depends on it (--adapt {ANSWERS} changes that)"):
+                return original(self, *args, **options)
+
+        def without_padding(_layer: Any, _inputs: Any, scores: Any) -> Any:
+            return scores.masked_fill(mask[..., None] == 0, _IMPOSSIBLE)
+
+        hook = self.qa_outputs.register_forward_hook(without_padding)
+        try:
+            with _in_head(None):
+                return original(self, *args, **options)
+        finally:
+            hook.remove()
 
     return forward
 
@@ -172,51 +203,6 @@ def _is_traced() -> bool:
     import torch
 
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
-
-
-def _given(signature: inspect.Signature, *call: Any) -> dict[str, Any]:
-    """The arguments of a call by name, without those that are None."""
-    model, args, options = call
-    bound = signature.bind(model, *args, **options).arguments
-    bound.update(bound.pop("kwargs", {}))
-    return {name: value for name, value in bound.items() if value is not None and name != "self"}
-
-
-def _share_of_padding(config: Any, given: Mapping[str, Any]) -> float:
-    """Of all positions, as far as the arguments show it. 0 if their values cannot be read (meta tensors, vmap)."""
-    mask, ids, padding = given.get("attention_mask"), given.get("input_ids"), getattr(config, "pad_token_id", None)
-    try:
-        if mask is not None:
-            return float((mask == 0).float().mean())
-        return 0.0 if ids is None or padding is None else float((ids == padding).float().mean())
-    except RuntimeError:
-        return 0.0
-
-
-def label_problem(given: Mapping[str, Any]) -> str | None:
-    """Why a loss over all positions may depend on padding positions."""
-    labels, mask = given.get("labels"), given.get("attention_mask")
-    if labels is None:
-        return "without labels, the caller may use the scores at padding positions"
-    if mask is None or labels.shape != mask.shape or bool((labels[mask == 0] == _IGNORED).all()):
-        return None
-    return f"padding has other labels than {_IGNORED}"
-
-
-def unsupported(config: Any, given: Mapping[str, Any]) -> str | None:
-    """Why the layers cannot compute the rows of these arguments end to end."""
-    outputs = [name for name in _OUTPUTS if given.get(name, getattr(config, name, False))]
-    others = sorted({name for name, value in given.items() if value is not False} - {*_KNOWN, *_OUTPUTS})
-    mask = given.get("attention_mask")
-    if outputs or others:
-        return f"{(outputs + others)[0]} is not supported"
-    if mask is None or mask.dim() != 2:
-        return "there is no attention_mask" if mask is None else f"attention_mask has {mask.dim()} dimensions"
-    if getattr(config, "is_decoder", False):
-        return "it is a decoder"
-    if config._attn_implementation != _ATTENTION:
-        return f"its attn_implementation is {config._attn_implementation}, not {_ATTENTION}"
-    return None
 
 
 def _joined(model: Any, given: dict[str, Any], lengths: Any) -> dict[str, Any]:
@@ -262,12 +248,24 @@ def _install(situation: Situation) -> None:
         install(Use(functools.partial(situation.report, NAME)))
 
 
-def install_in_train(versions: Mapping[str, str], report: Callable[[str], None]) -> None:
-    """Install it for `train`, whose losses ignore padding. `report`: gets a line about each fallback."""
-    if check(Situation((), versions, "")).applies:
-        install(Use(report, in_train=True))
+def install_in_train(versions: Mapping[str, str], off: frozenset[str], report: Callable[[str], None]) -> None:
+    """Install it for `train`, whose losses ignore padding. `off`: the adaptations that are turned off.
+
+    `report`: gets a line about each fallback.
+    """
+    if NAME not in off and check(Situation((), versions, "")).applies:
+        install(Use(report, in_train=True, answers=ANSWERS not in off))
+
+
+def _install_answers(_situation: Situation) -> None:
+    if _USE:
+        _USE[0].answers = True
 
 
 ADAPTATIONS = (
     Adaptation(NAME, "encoders compute no padding in their layers, if the loss stays the same", check, _install),
-)
+    Adaptation(
+        ANSWERS, "the same for question answering, whose loss then excludes padding", check, _install_answers,
+        is_default=False,
+    ),
+)  # fmt: skip

@@ -41,6 +41,10 @@ class Script:
         "--no-adapt", f"turn off an adaptation, or all; may be repeated (variable: {contract.NO_ADAPT})", (),
         action="append", metavar="NAME",
     )  # fmt: skip
+    adapt: tuple[str, ...] = option(
+        "--adapt", "turn on an adaptation that is off by default, see --explain; may be repeated", (),
+        action="append", metavar="NAME",
+    )  # fmt: skip
     is_module: bool = option("-m", "run a module instead of a file", False)
     target: str | None = option("", "the script or the module", nargs="?", metavar="SCRIPT.py|MODULE")
     arguments: tuple[str, ...] = option("", "the script's own arguments", nargs=argparse.REMAINDER, metavar="ARGS")
@@ -51,7 +55,7 @@ class Script:
         situation = Situation(
             self.arguments, catalogue.versions(), self.backend, environment.rank, environment.world_size
         )
-        catalogue.install(situation, catalogue.switched_off(self.no_adapt))
+        catalogue.install(situation, catalogue.switched_off(self.no_adapt, self.adapt))
         target = self.target or ""
         sys.argv = [target, *self.arguments]
         if self.is_module:  # runpy replaces the first argument by the module's file
@@ -75,7 +79,7 @@ def parse(argv: Sequence[str]) -> Script:
 def prepare(argv: Sequence[str]) -> Script:
     """Parse the command line, and check that the script and the adaptations exist. Raises UsageError."""
     script = parse(argv)
-    catalogue.switched_off(script.no_adapt)
+    catalogue.switched_off(script.no_adapt, script.adapt)
     if not script.is_module and not Path(script.target or "").is_file():
         raise UsageError(f"run: {script.target or ''!r} is not a file, expected a Python script (or -m MODULE)")
     return script
@@ -87,7 +91,7 @@ def explanation(argv: Sequence[str]) -> str | None:
     if not script.explain:
         return None
     situation = Situation(script.arguments, catalogue.versions(), script.backend)
-    return catalogue.explain(situation, catalogue.switched_off(script.no_adapt))
+    return catalogue.explain(situation, catalogue.switched_off(script.no_adapt, script.adapt))
 
 
 def _run_module(name: str) -> None:

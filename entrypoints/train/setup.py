@@ -89,8 +89,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         _refuse_different_data(fingerprints, rank)
 
     with agreement():
-        if no_padding.NAME not in catalogue.switched_off(()):
-            no_padding.install_in_train(catalogue.versions(), functools.partial(console.note, rank=rank))
+        off = catalogue.switched_off((), adapt=(no_padding.ANSWERS,))
+        no_padding.install_in_train(catalogue.versions(), off, functools.partial(console.note, rank=rank))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task, task)

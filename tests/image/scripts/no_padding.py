@@ -33,7 +33,7 @@ SIZES = {
 }
 NO_DROPOUT = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"),
-    *("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout"),
+    *("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "qa_dropout"),
 )
 LENGTHS = torch.tensor([9, 1, 17, 4, 12])
 WIDTH = 20
@@ -69,6 +69,12 @@ def batch(head: str = HEADS[0], family: str = "Bert") -> dict[str, torch.Tensor]
     if family != "DistilBert":
         found["token_type_ids"] = torch.arange(WIDTH).expand_as(mask) % 2
     return found
+
+
+def answers() -> dict[str, Any]:
+    inputs = batch()
+    del inputs["labels"]
+    return {**inputs, "start_positions": LENGTHS // 2, "end_positions": LENGTHS - 1}
 
 
 def gradients(made: Any, inputs: dict[str, Any]) -> tuple[float, torch.Tensor]:
@@ -204,6 +210,7 @@ def what_is_not_supported_is_computed_with_padding_and_a_note() -> None:
             **{name: value[:, None] for name, value in inputs.items() if name != "labels"},
             "labels": torch.zeros(len(ids)).long(),
         }),
+        "loss of question answering": (model(head="ForQuestionAnswering", num_labels=2), answers()),
         "other labels than -100": (model(head=HEADS[1]), {**tokens, "labels": tokens["labels"].clamp(min=0)}),
     }  # fmt: skip
     for reason, (made, given) in cases.items():
@@ -235,14 +242,28 @@ def values_that_cannot_be_read_are_computed_with_padding_without_a_note() -> Non
 
 
 def question_answering_depends_on_padding_and_is_computed_with_it() -> None:
-    made, inputs = model(head="ForQuestionAnswering", num_labels=2), batch()
-    del inputs["labels"]
-    given = {**inputs, "start_positions": LENGTHS // 2, "end_positions": LENGTHS - 1}
-    compare(made, given, left_out=False)
-    with no_padding._in_head(None):
-        loss = float(made(**given).loss.detach())
-    with padded():
-        assert abs(float(made(**given).loss.detach()) - loss) > 1e-3
+    made = model(head="ForQuestionAnswering", num_labels=2)
+    compare(made, answers(), left_out=False)
+    with mock.patch.object(USE, "answers", True):
+        loss = float(made(**answers()).loss.detach())
+    assert abs(float(made(**answers()).loss.detach()) - loss) > 1e-2
+
+
+def answers_in_padding_have_no_probability_if_chosen() -> None:
+    given = answers()
+    for family in FAMILIES:
+        made = model(family, "ForQuestionAnswering", num_labels=2).train()
+        kept = {name: value for name, value in given.items() if name != "token_type_ids" or family != "DistilBert"}
+        with mock.patch.object(USE, "answers", True):
+            compare(made, kept)
+            out = made(**kept)
+        assert not made.qa_outputs._forward_hooks
+        losses = [
+            torch.nn.functional.cross_entropy(scores[row : row + 1, :length], kept[positions][row : row + 1])
+            for scores, positions in ((out.start_logits, "start_positions"), (out.end_logits, "end_positions"))
+            for row, length in enumerate(LENGTHS)
+        ]
+        assert torch.allclose(torch.stack(losses).mean(), out.loss, rtol=1e-5)
 
 
 def scores_without_labels_are_those_with_padding_outside_of_train() -> None:
@@ -272,6 +293,7 @@ for check in (
     what_is_not_supported_is_computed_with_padding_and_a_note,
     values_that_cannot_be_read_are_computed_with_padding_without_a_note,
     question_answering_depends_on_padding_and_is_computed_with_it,
+    answers_in_padding_have_no_probability_if_chosen,
     scores_without_labels_are_those_with_padding_outside_of_train,
     a_copied_model_is_computed_without_padding_too,
 ):

@@ -182,11 +182,18 @@ def test_every_adaptation_has_its_own_name_and_a_summary() -> None:
 
 
 def test_adaptations_are_turned_off_by_flag_and_by_variable() -> None:
-    off = catalogue.switched_off(["no-cuda", "use-cpu,telemetry"], {contract.NO_ADAPT: "loss-scale"})
-    assert off == {"no-cuda", "use-cpu", "telemetry", "loss-scale"}
-    assert catalogue.switched_off(["all"], {}) == {one.name for one in catalogue.ALL}
-    with pytest.raises(UsageError, match="'no-such'"):
-        catalogue.switched_off([], {contract.NO_ADAPT: "no-such"})
+    off = catalogue.switched_off(["no-cuda", "use-cpu,telemetry"], [], {contract.NO_ADAPT: "loss-scale"})
+    assert off == {"no-cuda", "use-cpu", "telemetry", "loss-scale", "no-padding-answers"}
+    assert catalogue.switched_off(["all"], [], {}) == {one.name for one in catalogue.ALL}
+    with pytest.raises(UsageError, match="'no-such', 'nothing'"):
+        catalogue.switched_off([], ["nothing"], {contract.NO_ADAPT: "no-such"})
+
+
+def test_an_adaptation_that_changes_results_is_on_only_if_asked_for() -> None:
+    assert [one.name for one in catalogue.ALL if not one.is_default] == ["no-padding-answers"]
+    assert catalogue.switched_off([], [], {}) == {"no-padding-answers"}
+    assert catalogue.switched_off([], ["no-padding-answers"], {}) == set()
+    assert catalogue.switched_off(["no-padding-answers"], ["no-padding-answers"], {}) == {"no-padding-answers"}
 
 
 def test_explain_lists_every_adaptation_without_running_anything() -> None:
@@ -194,7 +201,8 @@ def test_explain_lists_every_adaptation_without_running_anything() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = {line[4:].split()[0]: line[:3].strip() for line in done.stdout.splitlines()[2:] if line[4:5].strip()}
     assert list(lines) == [one.name for one in catalogue.ALL]
-    assert lines["no-cuda"] == "off"
+    assert (lines["no-cuda"], lines["no-padding-answers"]) == ("off", "off")
+    assert "turn on with --adapt" in done.stdout
 
 
 def test_the_error_for_an_unknown_adaptation_is_one_line() -> None:

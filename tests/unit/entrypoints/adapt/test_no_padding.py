@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import no_padding
+from entrypoints.adapt import no_padding, padding
 from entrypoints.adapt.adaptation import Situation
 
 
@@ -43,7 +43,7 @@ ROWS = {"input_ids": "ids", "attention_mask": mask(2)}
 def test_arguments_that_the_layers_cannot_join_have_a_reason(
     model: Any, changes: dict[str, Any], reason: str | None
 ) -> None:
-    assert no_padding.unsupported(model, {**ROWS, **changes}) == reason
+    assert padding.unsupported(model, {**ROWS, **changes}) == reason
 
 
 def test_every_reason_is_reported_once() -> None:
