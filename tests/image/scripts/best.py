@@ -27,8 +27,14 @@ from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import sharding
 from entrypoints.train.output import replicas
 
+
+class Rows(list[dict[str, Any]]):
+    def lengths(self) -> list[int]:
+        return [len(row["input_ids"]) for row in self]
+
+
 RANK = dist.get_rank()
-ROWS = [{"input_ids": [row + 5, 7, row % 3 + 30], "labels": row % 2} for row in range(16)]
+ROWS = Rows({"input_ids": [row + 5, 7, row % 3 + 30], "labels": row % 2} for row in range(16))
 SCORES = (1, 3, 2, 0, 2)  # of the evaluations after each step
 
 

@@ -28,6 +28,11 @@ RANK = dist.get_rank()
 STEPS = 4
 
 
+class Rows(list[dict[str, torch.Tensor]]):
+    def lengths(self) -> list[int]:
+        return [len(row["input_ids"]) for row in self]
+
+
 class Trainer(CpuTrainer):
     """`sent` and `pieces` are of the last step."""
 
@@ -94,7 +99,7 @@ def train(kind: Any, words: int, length: int, micro_batches: int, exchange: str 
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    rows = []
+    rows = Rows()
     for row in range(64):
         ids = torch.arange(length) * (row % 4 != 0) + row * 3 + 5  # of some rows all words are one
         rows.append({"input_ids": ids, "labels": ids if kind is BertForMaskedLM else torch.tensor(row % 2)})
