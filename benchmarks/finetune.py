@@ -53,6 +53,7 @@ def main() -> None:
     if own.ipex:
         model, optimizer = optimized(model, arguments)
     stopwatch = Stopwatch(own.seconds, own.steps, own.profile)
+    stopwatch.count_tokens(model)
     trainer = Trainer(
         model=model,
         args=arguments,

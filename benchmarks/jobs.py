@@ -14,8 +14,9 @@ class Job:
     """A model, a task and the batch of one rank.
 
     `model_type`: transformers' name. `sizes` override its default sizes, which are those of the base model.
-    Weights are random, and every sample has `length` tokens. If `length` is 0, the weights are those of the
-    pretrained encoder, samples are pairs of sentences, and a batch is padded to its longest sample.
+    Weights are random, and every sample has `length` tokens. With `quantiles`, these include padding: the real
+    tokens of a sample are drawn from that distribution. If `length` is 0, the weights are those of the pretrained
+    encoder, samples are pairs of sentences, and a batch is padded to its longest sample.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Job:
     length: int
     batch: int
     sizes: dict[str, Any] = field(default_factory=dict)
+    quantiles: tuple[int, ...] = ()
 
     @property
     def is_pretrained(self) -> bool:
@@ -33,7 +35,17 @@ class Job:
 
 _TINY = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
+# Tokens of a sample (BERT's uncased vocabulary), from the shortest to the longest in steps of 5% of the samples.
+# The 4,076 pairs of sentences in MRPC's training set.
+MRPC = (19, 32, 36, 39, 41, 44, 45, 47, 50, 51, 53, 55, 57, 59, 61, 62, 64, 67, 70, 74, 103)
+# 276 questions of SQuAD with their contexts, in windows of 384 tokens that overlap by 128.
+SQUAD = (42, 55, 62, 69, 75, 80, 83, 91, 98, 106, 117, 123, 127, 142, 154, 169, 179, 203, 213, 244, 384)
+
 ALL = (
+    Job("mrpc-guide", "BERT-base, MRPC's lengths padded to 128 tokens, batch 32", CLASSIFICATION, "bert", 128, 32,
+        quantiles=MRPC),
+    Job("squad-guide", "DistilBERT-base, SQuAD's lengths padded to 384 tokens, batch 12", QUESTION_ANSWERING,
+        "distilbert", 384, 12, quantiles=SQUAD),
     Job("distilbert-qa", "DistilBERT-base, question answering, 384 tokens, batch 8", QUESTION_ANSWERING,
         "distilbert", 384, 8),
     Job("bert-classification", "BERT-base, classification, 128 tokens, batch 32", CLASSIFICATION, "bert", 128, 32),
@@ -43,4 +55,4 @@ ALL = (
 )  # fmt: skip
 BY_NAME = {job.name: job for job in ALL}
 # The jobs without --job.
-DEFAULT = ("distilbert-qa", "bert-classification", "minilm-mrpc")
+DEFAULT = ("mrpc-guide", "squad-guide", "distilbert-qa", "bert-classification", "minilm-mrpc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,32 @@ def random_batch(job: Job, vocabulary: int, samples: int, length: int) -> dict[s
     return batch
 
 
+def pad(job: Job, batch: dict[str, Any]) -> None:
+    """Turn the end of each sample into padding, as the guides' scripts do with pad_to_max_length."""
+    lengths = drawn_lengths(job.quantiles, SAMPLES)
+    padding = torch.arange(job.length) >= lengths[:, None]
+    batch["input_ids"][padding] = 0  # BERT's and DistilBERT's padding token
+    batch["attention_mask"][padding] = 0
+    for name in ("start_positions", "end_positions"):
+        if name in batch:
+            batch[name] %= lengths
+
+
+def drawn_lengths(quantiles: Sequence[int], samples: int) -> torch.Tensor:
+    """Numbers of tokens from the distribution with these equidistant quantiles: int64 [samples]."""
+    places = torch.rand(samples) * (len(quantiles) - 1)
+    values = torch.tensor(quantiles, dtype=torch.float32)
+    below = places.long()
+    return torch.lerp(values[below], values[below + 1], places - below).round().long()
+
+
 def data(job: Job) -> tuple[list[dict[str, Any]], Any]:
     """The samples of the data set, and the collator that makes batches of them."""
     if not job.is_pretrained:
         vocabulary = AutoConfig.for_model(job.model_type, **job.sizes).vocab_size
         batch = random_batch(job, vocabulary, SAMPLES, job.length)
+        if job.quantiles:
+            pad(job, batch)
         samples = [{name: values[row] for name, values in batch.items()} for row in range(SAMPLES)]
         return samples, default_data_collator
     tokenizer = AutoTokenizer.from_pretrained(PRETRAINED)

@@ -31,18 +31,30 @@ class Stopwatch(TrainerCallback):
         self._mark = self._processor_mark = 0.0
         self._first = self._last = self._end = 0  # of the measured steps; of all steps
         self._shapes: list[tuple[int, int]] = []
+        self._useful: list[int] = []  # tokens of each batch that are not padding
+        self._embedded = 0  # tokens that the model has looked up
+        self._computed: list[int] = []  # the same in each step
         self._profiler: Any = None
         self._split: dict[str, float] | None = None
 
     def recording(self, collator: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The collator, which also records the shape (samples, tokens) of every batch."""
+        """The collator, which also records the shape (samples, tokens) of every batch and its useful tokens."""
 
         def collate(samples: Any) -> Any:
             batch = collator(samples)
             self._shapes.append(tuple(batch["input_ids"].shape))
+            self._useful.append(int(batch["attention_mask"].sum()))
             return batch
 
         return collate
+
+    def count_tokens(self, model: Any) -> None:
+        """Count the tokens that the layers of `model` compute: those whose embedding it looks up."""
+
+        def count(_layer: Any, inputs: Any, _output: Any) -> None:
+            self._embedded += inputs[0].numel()
+
+        model.get_input_embeddings().register_forward_hook(count)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._mark, self._processor_mark = time.perf_counter(), time.process_time()
@@ -51,6 +63,8 @@ class Stopwatch(TrainerCallback):
         now = time.perf_counter()
         self._times.append(now - self._mark)
         self._processor.append(time.process_time() - self._processor_mark)
+        self._computed.append(self._embedded)
+        self._embedded = 0
         done = len(self._times)
         if done == 1:
             self._first = pace.warm_up(agreed(self._times[0]), self._budget)
@@ -91,6 +105,8 @@ class Stopwatch(TrainerCallback):
                 "seconds": seconds,
                 "cpu_seconds": total(sum(self._processor[self._first : self._last])),
                 "warm_up": self._first,
+                "tokens_useful": int(total(sum(self._useful[self._first : self._last]))),
+                "tokens_computed": int(total(sum(self._computed[self._first : self._last]))),
                 "shapes": [[samples, length, count] for (samples, length), count in sorted(shapes.items())],
                 "peak_memory_bytes": int(total(peak_memory())),
                 "threads": torch.get_num_threads(),

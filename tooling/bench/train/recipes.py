@@ -11,7 +11,7 @@ SCRIPT = f"{FOLDER}/benchmarks/finetune.py"
 # One line, localhost: accelerate passes the file to mpirun.
 HOSTS = f"{FOLDER}/benchmarks/hosts"
 LAUNCH = ("launch", "--nproc-per-node")
-RUN = ("--", "run", "--quiet")
+RUN = ("--", "run", "--quiet", "--adapt", "no-padding-answers")
 # The recipes with which the others are compared.
 FP32, BF16 = "guide-fp32", "guide-bf16"
 BASELINES = (FP32, BF16)

@@ -82,12 +82,16 @@ def flops_of_batches(reports: Sequence[Report]) -> dict[tuple[int, int], int]:
 
 
 def gflops(report: Report, flops: Mapping[tuple[int, int], int]) -> float | None:
-    """The rate of the matrix products on all ranks. None if the operations of a batch are unknown."""
+    """The rate of the matrix products on all ranks. None if the operations of a batch are unknown.
+
+    The operations of padding that the layers left out are subtracted in proportion to its tokens.
+    """
     batches = {(samples, length): count for samples, length, count in report["shapes"]}
     if not all(shape in flops for shape in batches):
         return None
     total = sum(flops[shape] * count for shape, count in batches.items())
-    rate: float = total * report["ranks"] / report["seconds"] / 1e9
+    tokens = sum(samples * length * count for (samples, length), count in batches.items())
+    rate: float = total / tokens * report["tokens_computed"] / report["seconds"] / 1e9
     return rate
 
 
@@ -130,6 +134,7 @@ def _row(
         "samples_per_second": _digits(statistics.median(speeds)),
         "samples_per_second_rounds": [_digits(speed) for speed in speeds],
         "ratio_to": {name: _digits(value) if value else None for name, value in compared.items()},
+        "tokens_computed_per_useful": _digits(last["tokens_computed"] / last["tokens_useful"]),
         "cpu_seconds_per_sample": _digits(statistics.median(map(_processor, reports))),
         "gflops": _digits(rate) if rate else None,
         "ceiling_share": round(rate / limit.best, 3) if rate and limit else None,
@@ -212,7 +217,8 @@ def table(document: Document) -> RenderableType:
 
 def _speeds(found: Iterable[Row]) -> Table:
     result = _plain(
-        "recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "GFLOP/s", "of ceiling"
+        *("recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "tokens", "GFLOP/s"),
+        "of ceiling",
     )
     for row in found:
         if row["samples_per_second"] is None:
@@ -226,6 +232,7 @@ def _speeds(found: Iterable[Row]) -> Table:
             *(_times(row["ratio_to"].get(name)) for name in (FP32, BF16)),
             f"{row['cpu_seconds_per_sample']:.3g}",
             f"{row['peak_memory_bytes'] / 1e9:.2f}",
+            f"{row['tokens_computed_per_useful']:.2f}",
             "" if row["gflops"] is None else f"{row['gflops']:.0f}",
             "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%}",
         )

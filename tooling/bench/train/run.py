@@ -35,7 +35,7 @@ class Options:
     pin: PinOption = None
     job: Annotated[
         str | None,
-        "distilbert-qa, bert-classification, minilm-mrpc, tiny, separated by commas; default: all but tiny",
+        f"{', '.join(jobs.BY_NAME)}, separated by commas; default: all but tiny",
     ] = None
     recipe: Annotated[
         str | None,

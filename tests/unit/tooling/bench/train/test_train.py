@@ -28,7 +28,9 @@ def report(speed: float, seconds: float = 2.0, split: dict[str, float] | None = 
         "cpu_seconds": 0.25 * speed * seconds,
         "ranks": 2,
         "steps": 4,
-        "shapes": [[8, 16, 2], [8, 32, 1]],
+        "shapes": [[8, 16, 2], [8, 32, 1]],  # of one rank
+        "tokens_useful": 512,
+        "tokens_computed": 2 * 512,
         "peak_memory_bytes": 1_500_000_000,
         "split": split,
         "torch": "2.13.0",
@@ -109,7 +111,7 @@ def test_chosen_names_keep_the_order_of_the_known_names() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(job="bert"), "--job 'bert', expected one or more of distilbert-qa, "),
+        (Options(job="bert"), "--job 'bert', expected one or more of mrpc-guide, "),
         (Options(recipe="theirs"), "--recipe 'theirs', expected one or more of guide-fp32, "),
         (Options(ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
         (Options(ranks="²"), "--ranks '²', expected numbers separated by commas"),
@@ -172,6 +174,13 @@ def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
     assert not one.failed
 
 
+def test_operations_of_padding_that_was_left_out_do_not_count() -> None:
+    (row,) = results.rows(
+        [Runs("tiny", "ours", 2, [{**report(10), "tokens_computed": 512}])], {}, {"tiny": BATCHES}
+    )
+    assert (row["gflops"], row["tokens_computed_per_useful"]) == (2.0, 1.0)
+
+
 def test_a_batch_with_unknown_operations_has_no_ceiling_share() -> None:
     (row,) = results.rows(RUNS[:1], {}, {"tiny": {(8, 16): 1}})
     assert (row["gflops"], row["ceiling_share"]) == (None, None)
@@ -184,7 +193,7 @@ def test_the_tables_fit_a_narrow_terminal(document: dict[str, Any]) -> None:
     lines = capture.get().splitlines()
     assert "…" not in "".join(lines)
     (speed,) = [line.split() for line in lines if line.startswith("ours ") and "x" in line]
-    assert speed == ["ours", "20", "15", "to", "24", "1.50x", "3.00x", "0.25", "1.50", "4", "40%"]
+    assert speed == ["ours", "20", "15", "to", "24", "1.50x", "3.00x", "0.25", "1.50", "2.00", "4", "40%"]
     assert ["ours", "50%", *["10%"] * 5] in [line.split() for line in lines]
     assert "accelerate: exit code 1: gone" in lines
     assert any("load average: 0.1 before, 2.0 after" in line for line in lines)
