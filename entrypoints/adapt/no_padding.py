@@ -129,14 +129,14 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **options)
         use = _USE[0]
         reason = padding.unsupported(self.config, given) or _REASON.get()
-        lengths = unpadded.lengths_of(given["attention_mask"]) if reason is None else None
-        if lengths is None:
+        layout = unpadded.layout_of(given["attention_mask"]) if reason is None else None
+        if layout is None:
             reason = reason or "the padding is not only on the right"
             use.note(f"{type(self).__name__} computes padding: {reason}")
             return original(self, *args, **options)
         if not use.in_train:
             use.note(f"{type(self).__name__} computes no padding in its layers")
-        return original(self, **_joined(self, given, lengths))
+        return original(self, **_joined(self, given, layout))
 
     return forward
 
@@ -144,8 +144,9 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
 def _encoder(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **options: Any) -> Any:
         out = original(self, hidden_states, attention_mask, *args, **options)
-        if unpadded.is_starts(attention_mask):
-            out.last_hidden_state = unpadded.padded(out.last_hidden_state, attention_mask)
+        layout = unpadded.layout_in(attention_mask)
+        if layout is not None:
+            out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
         return out
 
     return forward
@@ -205,16 +206,15 @@ def _is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
-def _joined(model: Any, given: dict[str, Any], lengths: Any) -> dict[str, Any]:
+def _joined(model: Any, given: dict[str, Any], layout: unpadded.Layout) -> dict[str, Any]:
     """The arguments with the tokens of all rows in one row."""
-    ids = given["input_ids"]
-    is_real = unpadded.real(lengths, ids.shape[1])
+    ids, places = given["input_ids"], layout.places()
     by_token = {"input_ids": ids, "position_ids": _positions(model.embeddings, given)}
     if "token_type_ids" in given:
         by_token["token_type_ids"] = given["token_type_ids"]
-    _USE[0].skipped += is_real.numel() - int(is_real.sum())
-    joined = {name: values.expand_as(ids)[is_real][None] for name, values in by_token.items()}
-    return {**given, **joined, "attention_mask": unpadded.mask_of(lengths, ids.shape[1])}
+    _USE[0].skipped += ids.numel() - len(places)
+    joined = {name: values.expand_as(ids).flatten()[places][None] for name, values in by_token.items()}
+    return {**given, **joined, "attention_mask": layout.mask}
 
 
 def _positions(embeddings: Any, given: Mapping[str, Any]) -> Any:

@@ -44,7 +44,7 @@ USE = no_padding.Use(NOTES.append)
 
 def padded() -> Any:
     """Compute padding inside the block."""
-    return mock.patch.object(unpadded, "lengths_of", return_value=None)
+    return mock.patch.object(unpadded, "layout_of", return_value=None)
 
 
 def model(family: str = "Bert", head: str = HEADS[0], **changes: Any) -> Any:

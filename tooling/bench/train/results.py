@@ -217,8 +217,7 @@ def table(document: Document) -> RenderableType:
 
 def _speeds(found: Iterable[Row]) -> Table:
     result = _plain(
-        *("recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "tokens", "GFLOP/s"),
-        "of ceiling",
+        *("recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "tokens", "ceiling")
     )
     for row in found:
         if row["samples_per_second"] is None:
@@ -233,7 +232,6 @@ def _speeds(found: Iterable[Row]) -> Table:
             f"{row['cpu_seconds_per_sample']:.3g}",
             f"{row['peak_memory_bytes'] / 1e9:.2f}",
             f"{row['tokens_computed_per_useful']:.2f}",
-            "" if row["gflops"] is None else f"{row['gflops']:.0f}",
             "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%}",
         )
     return result
