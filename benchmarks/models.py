@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
@@ -80,23 +81,19 @@ def drawn_lengths(quantiles: Sequence[int], samples: int) -> torch.Tensor:
     return torch.lerp(values[below], values[below + 1], places - below).round().long()
 
 
-def data(job: Job) -> tuple[list[dict[str, Any]], Any]:
+def data(job: Job) -> tuple[Dataset, Any]:
     """The samples of the data set, and the collator that makes batches of them."""
     if not job.is_pretrained:
         vocabulary = AutoConfig.for_model(job.model_type, **job.sizes).vocab_size
         batch = random_batch(job, vocabulary, SAMPLES, job.length)
         if job.quantiles:
             pad(job, batch)
-        samples = [{name: values[row] for name, values in batch.items()} for row in range(SAMPLES)]
-        return samples, default_data_collator
+        return Dataset.from_dict({name: values.tolist() for name, values in batch.items()}), default_data_collator
     tokenizer = AutoTokenizer.from_pretrained(PRETRAINED)
     with PAIRS.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     encoded = tokenizer(
         [row["sentence1"] for row in rows], [row["sentence2"] for row in rows], truncation=True, max_length=128
     )
-    samples = [
-        {**{name: values[number] for name, values in encoded.items()}, "label": int(row["label"])}
-        for number, row in enumerate(rows)
-    ]
-    return samples, DataCollatorWithPadding(tokenizer)
+    samples = {**encoded, "label": [int(row["label"]) for row in rows]}
+    return Dataset.from_dict(samples), DataCollatorWithPadding(tokenizer)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from entrypoints import contract
 from entrypoints.adapt import (
+    balanced_ranks,
     cpu,
     loss_scale,
     no_padding,
@@ -29,6 +30,7 @@ ALL: tuple[Adaptation, ...] = (
     *old_apis.ADAPTATIONS,
     *training_arguments.ADAPTATIONS,
     *no_padding.ADAPTATIONS,
+    *balanced_ranks.ADAPTATIONS,
 )
 
 

@@ -20,7 +20,8 @@ from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import demo_data
 
 SHARED = ROOT.parent / "shared" / "data"
-TRAIN = ("train", "--model_name_or_path=/data/model", "--output_dir=/output", "--bf16", "--seed=42")
+TRAIN = ("train", "--output_dir=/output", "--bf16", "--seed=42")
+MODEL, FIRST_LAYERS = "--model_name_or_path=/data/model", "--model_name_or_path=/data/first-layers"
 # Rows of an evaluation whose quality does not matter. Odd: two ranks evaluate different numbers of rows.
 FEW = 301
 KILL_A_RANK = """
@@ -36,7 +37,10 @@ else:
 
 @dataclass(frozen=True)
 class Data:
-    """A folder to mount at /data: a model and a data set of sentence pairs. few.csv has `few` rows of test.csv."""
+    """A folder to mount at /data: `model`, `first-layers` (two of its six layers) and pairs of sentences.
+
+    few.csv has `few` rows of test.csv.
+    """
 
     folder: Path
     few: int
@@ -47,6 +51,9 @@ def pairs(model_folder: Path) -> Iterator[Data]:
     """MRPC if this machine has it. Otherwise pairs from docstrings: do the two halves belong together?"""
     folder = CACHE / "tests" / f"pairs-{os.getpid()}"
     shutil.copytree(model_folder, folder / "model")
+    shutil.copytree(model_folder, folder / "first-layers")
+    config = folder / "first-layers" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "num_hidden_layers": 2}))
     source = SHARED / "mrpc"
     for name in ("train.csv", "test.csv"):
         if source.is_dir():
@@ -101,8 +108,8 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
     pairs: Data, tmp_path: Path, image: str
 ) -> None:
     common = (
-        *("--max_steps=50", "--learning_rate=5e-5", "--eval_strategy=no", "--save_strategy=no", "--do_eval"),
-        "--max_seq_length=32",
+        *("--max_steps=50", "--learning_rate=2e-4", "--eval_strategy=no", "--save_strategy=no", "--do_eval"),
+        *(FIRST_LAYERS, "--max_seq_length=32"),
     )
     runs = {  # ranks, rows a rank, steps accumulated, process group
         "one": (1, 16, 1, "ccl"),
@@ -138,7 +145,7 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
 def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image: str) -> None:
     arguments = ("--num_train_epochs=2", "--per_device_train_batch_size=16", "--learning_rate=1e-4")
     plain = (
-        *("--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train"),
+        *(MODEL, "--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train"),
         *("--max_seq_length=128", "--group_by_length"),
     )
     result = train("mrpc", pairs, tmp_path, 2, *arguments, *plain, validation="test.csv", timeout=1400)
@@ -152,7 +159,7 @@ def test_a_killed_rank_ends_the_job_and_a_restart_continues_with_the_same_sample
 ) -> None:
     output = tmp_path / "output"
     arguments = (
-        *("--max_steps=30", "--save_strategy=steps", "--save_steps=5", "--per_device_train_batch_size=4"),
+        *(MODEL, "--max_steps=30", "--save_strategy=steps", "--save_steps=5", "--per_device_train_batch_size=4"),
         *("--eval_strategy=no", "--do_train", "--logging_steps=1", "--max_seq_length=32"),
     )
     files = ("--train_file=/data/train.csv", "--validation_file=/data/test.csv")

@@ -12,18 +12,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from accelerate.data_loader import SeedableRandomSampler
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.adapt import no_padding
+from entrypoints.adapt import balanced_ranks, no_padding
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.train.loop import ddp
-from entrypoints.train.loop.grouping import Balanced, GroupedByLength
+from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
@@ -107,22 +106,14 @@ class CpuTrainer(Trainer):
         Trainer's own grouping uses torch's generator, which differs between our ranks: they would not agree on the
         order of the rows.
         """
-        batch, world_size = self.args.train_batch_size, self.args.world_size
-        batches = self.args.gradient_accumulation_steps * world_size
+        lengths = self.train_dataset.lengths
         if self._groups_rows():
-            lengths = self.train_dataset.lengths()
-            sampler: Any = GroupedByLength(lengths, batch * batches, self.args.data_seed or self.args.seed)
+            args = self.args
+            rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            sampler: Any = GroupedByLength(lengths(), rows, args.data_seed or args.seed)
         else:
             sampler = super()._get_train_sampler(*arguments)
-        config = self.args.accelerator_config
-        if world_size == 1 or config.split_batches:
-            return sampler
-        if isinstance(sampler, RandomSampler) and config.use_seedable_sampler:
-            # As accelerate does. It would not find the sampler inside of another.
-            sampler = SeedableRandomSampler(sampler.data_source, data_seed=self.args.data_seed)
-        if not isinstance(sampler, (GroupedByLength, SeedableRandomSampler, SequentialSampler)):
-            return sampler
-        return Balanced(sampler, self.train_dataset.lengths(), batch, batches)
+        return balanced_ranks.between_ranks(sampler, lengths, self.args)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""

@@ -1,0 +1,77 @@
+"""The rows of a step are distributed so that its ranks have nearly as many tokens; the step keeps its rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entrypoints.adapt.balanced_ranks import Balanced, balance
+
+CHANCE = random.Random(5)
+LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]
+
+
+class Shuffled:
+    """Another order in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(LENGTHS)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.Random(self.epoch).sample(range(len(LENGTHS)), len(LENGTHS)))
+
+
+def tokens(rows: list[int], rows_per_batch: int) -> list[int]:
+    return [sum(LENGTHS[row] for row in rows[i : i + rows_per_batch]) for i in range(0, len(rows), rows_per_batch)]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.randoms(use_true_random=False))
+def test_a_balanced_step_has_the_same_rows_in_full_batches(
+    batch: int, batches: int, chance: random.Random
+) -> None:
+    rows = chance.sample(range(1000), batch * batches)
+    balanced = balance(rows, LENGTHS, batch)
+    assert sorted(balanced) == sorted(rows)
+    if batch > 1:
+        found = tokens(balanced, batch)
+        assert max(found) - min(found) <= max(LENGTHS[row] for row in rows)
+
+
+@pytest.mark.parametrize(("ranks", "before", "after"), [(2, 1.05, 1.002), (4, 1.1, 1.004), (8, 1.15, 1.01)])
+def test_balanced_ranks_have_nearly_the_same_number_of_tokens(ranks: int, before: float, after: float) -> None:
+    def longest(rows: list[int]) -> float:
+        found = tokens(rows, 16)
+        return max(found) * ranks / sum(found)
+
+    steps = [CHANCE.sample(range(1000), 16 * ranks) for _ in range(50)]
+    assert sum(map(longest, steps)) / 50 > before
+    assert sum(longest(balance(step, LENGTHS, 16)) for step in steps) / 50 < after
+
+
+def test_an_incomplete_step_is_not_balanced() -> None:
+    rows = [3, 1, 2, 9, 7]
+    assert balance(rows, LENGTHS, 2) == rows
+    assert balance([], LENGTHS, 2) == []
+
+
+def test_the_balanced_sampler_keeps_the_steps_of_the_other() -> None:
+    inner = Shuffled()
+    sampler = Balanced(inner, LENGTHS, rows_per_batch=4, batches_per_step=6)
+    sampler.set_epoch(2)
+    expected, found = list(inner), list(sampler)
+    assert inner.epoch == 2
+    assert len(sampler) == len(found) == 1000
+    assert found != expected
+    assert found[:24] == expected[:24]  # accelerate fills up the last step with them
+    for begin in range(0, 1000, 24):
+        assert sorted(found[begin : begin + 24]) == sorted(expected[begin : begin + 24])
+    Balanced(range(3), LENGTHS, 1, 3).set_epoch(1)  # a sequential sampler has no epochs
