@@ -29,6 +29,11 @@ def needed(bf16: str) -> bool:
     return bf16 == EMULATED and os.environ.get(contract.BF16_PRODUCTS, "") != EMULATED
 
 
+def is_installed() -> bool:
+    """Whether this process computes products of bfloat16 matrices in float32."""
+    return bool(_libraries)
+
+
 def install() -> None:
     """Replace the products of bfloat16 matrices in this process. Other dtypes and operators remain torch's."""
     import torch

@@ -16,10 +16,11 @@ import torch.distributed as dist
 
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
+from entrypoints.operators import library, output_layer
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
-from entrypoints.train.loop import ddp
+from entrypoints.train.loop import console, ddp
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, sharding
 from entrypoints.train.output import folder, hub, replicas
@@ -99,6 +100,7 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
     try:
         return CpuTrainer(
             exchange=setup.task.ddp_comm_hook,
+            output=_output_layer(setup),
             model=setup.loaded.model,
             args=arguments,
             train_dataset=inputs.train,
@@ -110,6 +112,25 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
         )
     except (ImportError, ValueError) as error:
         raise UsageError(one_line(error)) from error
+
+
+def _output_layer(setup: Setup) -> output_layer.OutputLayer | None:
+    """The changed output layer of a language model, None if torch computes all of its scores."""
+    arguments, model, shift = setup.arguments, setup.loaded.model, setup.inputs.shift
+    differs = arguments.label_smoothing_factor or arguments.torch_compile or getattr(arguments, "use_ipex", False)
+    if shift is None or differs or library.is_turned_off():
+        return None
+    if model.get_output_embeddings() is None:  # its labels are not words
+        return None
+    installed = output_layer.install(model, shift)
+    sharding.reshard(model)
+    if installed is None:
+        console.note(
+            f"{type(model).__name__} computes scores for tokens without a label too: its output layer is not a "
+            "plain linear layer, or the model changes the scores",
+            arguments.process_index,
+        )
+    return installed
 
 
 def _evaluate(trainer: CpuTrainer, arguments: TrainingArguments) -> dict[str, float]:

@@ -3,9 +3,9 @@
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from entrypoints.adapt import balanced_ranks, no_padding
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
+from entrypoints.operators.output_layer import OutputLayer
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
@@ -31,7 +32,7 @@ from entrypoints.train.output import checkpoints, replicas
 from entrypoints.train.tasks.tokens import Count, count
 
 
-@contextmanager
+@contextlib.contextmanager
 def _changed(arguments: TrainingArguments, name: str, value: Any) -> Iterator[None]:
     """Give a field of TrainingArguments another value inside the block."""
     original = getattr(arguments, name)
@@ -63,7 +64,7 @@ class IntervalsOfFlags(TrainerCallback):
 class CpuTrainer(Trainer):
     """`losses` and `speed` are complete after `train_from`."""
 
-    def __init__(self, exchange: str | None = None, **options: Any) -> None:
+    def __init__(self, exchange: str | None = None, output: OutputLayer | None = None, **options: Any) -> None:
         """`exchange`: how gradients are exchanged, see ddp.exchange. `options`: of Trainer."""
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
@@ -71,6 +72,7 @@ class CpuTrainer(Trainer):
             super().__init__(**options)
         self._sharded = sharded
         self._exchange = exchange
+        self._output = output
         self._is_exchange_set_up = False
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
@@ -84,6 +86,11 @@ class CpuTrainer(Trainer):
             Progress(self.speed, self.args.world_size),
         ):
             self.add_callback(callback)
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Let the output layer of a language model compute the sums of the loss."""
+        with contextlib.nullcontext() if self._output is None else self._output.labelled(inputs["labels"]):
+            return super().compute_loss(model, inputs, *arguments, **options)
 
     def create_optimizer(self, *arguments: Any) -> Any:
         """Also optimize with IPEX, which needs the model and its optimizer before DDP wraps the model."""

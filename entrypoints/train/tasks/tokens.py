@@ -75,7 +75,8 @@ class TokenLoss:
     Trainer counts these tokens. The loss does not depend on the distribution of rows over ranks and batches.
     `shift`: the model predicts the next token, so that a label belongs to the position before its token.
 
-    Logits: float [batch, tokens, classes]. Labels: int64 [batch, tokens]. Loss: float32 scalar.
+    Logits: float [batch, tokens, classes], or the sums of operators.output_layer. Labels: int64 [batch, tokens].
+    Loss: float32 scalar.
     """
 
     def __init__(self, shift: bool, smoothing: float = 0.0) -> None:
@@ -83,12 +84,17 @@ class TokenLoss:
         self._smoothing = smoothing
 
     def __call__(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        logits, targets = aligned(outputs["logits"], labels, self._shift)
+        loss, tokens = self._sums(outputs["logits"], labels)
+        return loss / (tokens.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+
+    def _sums(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if logits.dim() == 2:
+            return logits[:, 0].sum(), logits[:, 1].sum()
+        logits, targets = aligned(logits, labels, self._shift)
         kept = targets != IGNORED
-        loss = torch.nn.functional.cross_entropy(
-            logits[kept].float(), targets[kept], reduction="sum", label_smoothing=self._smoothing
-        )
-        return loss / (kept.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+        cross_entropy = torch.nn.functional.cross_entropy
+        loss = cross_entropy(logits[kept].float(), targets[kept], reduction="sum", label_smoothing=self._smoothing)
+        return loss, kept.sum()
 
 
 def aligned(logits: torch.Tensor, labels: torch.Tensor, shift: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,14 +106,17 @@ class RowSums:
     """Trainer's preprocess_logits_for_metrics: the loss, the tokens and the correct tokens of each row.
 
     Input: logits, float [batch, tokens, classes], and labels, int64 [batch, tokens]. Output: float32 [batch, 3].
-    The logits of all rows would not fit into memory.
+    The logits of all rows would not fit into memory. The sums of operators.output_layer remain as they are.
     """
 
     def __init__(self, shift: bool) -> None:
         self._shift = shift
 
     def __call__(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        scores, targets = aligned(logits[0] if isinstance(logits, tuple) else logits, labels, self._shift)
+        logits = logits[0] if isinstance(logits, tuple) else logits
+        if logits.dim() == 2:
+            return torch.as_tensor(logits)
+        scores, targets = aligned(logits, labels, self._shift)
         sums = []
         for row, target in zip(scores, targets):
             kept = target != IGNORED

@@ -1,0 +1,172 @@
+"""The output layer of a language model with its loss: scores only for tokens that have a label, a few at a time.
+
+The scores [batch, tokens, words] of a vocabulary are the largest tensors of a step, and prompts, padding and words
+that are not masked need none. The layer returns sums of the loss in place of the scores, and computes the gradient
+of each group of tokens together with its scores, so that the scores of other groups need no memory.
+
+torch 2.13's own `linear_cross_entropy` is slower on CPUs than all scores are (docs/speed.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from entrypoints.operators import bf16_products
+
+IGNORED = -100  # the label of tokens without a loss, in torch and transformers
+# Memory of the scores of a group of tokens, in float32. More is faster: oneDNN packs the weights for each group.
+_BYTES = 128 << 20
+# Smaller probabilities are not exact in float32.
+_SMALL = 1e-30
+
+
+class OutputLayer:
+    """A linear layer of a model that returns sums instead of scores while `labelled` is active.
+
+    The sums are float32 [rows, 3]: the loss, the number of labels, and how many of them have the highest score.
+    With gradients, they are those of the whole batch in one row, and the last one is not counted.
+    """
+
+    def __init__(self, layer: torch.nn.Linear, shift: bool) -> None:
+        """`shift`: a label belongs to the position before its token."""
+        self._layer = layer
+        self._scores = layer.forward
+        self._shift = shift
+        self._labels: torch.Tensor | None = None
+        self.returned: torch.Tensor | None = None
+        layer.forward = self._forward
+
+    @contextlib.contextmanager
+    def labelled(self, labels: torch.Tensor) -> Iterator[None]:
+        """Compute sums for these labels, int64 [batch, tokens], inside the block."""
+        self._labels = labels
+        try:
+            yield
+        finally:
+            self._labels = None
+            self.returned = None
+
+    def remove(self) -> None:
+        """Give the layer its own forward back."""
+        del self._layer.forward
+
+    def _forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states`: [batch, tokens, features]. Returns the sums, or scores [batch, tokens, words] as before."""
+        labels = self._labels
+        if labels is None:
+            return self._scores(states)
+        self.returned = self._sums(states, labels)
+        return self.returned
+
+    def _sums(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self._shift:
+            states, labels = states[:, :-1], labels[:, 1:]
+        is_kept = labels != IGNORED
+        layer = self._layer
+        # As autocast would do, but products that are widened (bf16_products) need no rounding to bfloat16.
+        dtype = None if bf16_products.is_installed() else bf16_products.autocast_dtype()
+        kept = states[is_kept].to(dtype or layer.weight.dtype)
+        with torch.autocast("cpu", enabled=False):
+            if torch.is_grad_enabled():
+                loss = _Loss.apply(kept, layer.weight, layer.bias, labels[is_kept])
+                return torch.stack((loss, is_kept.sum().float(), torch.zeros(())))[None]
+            found = _losses(kept, layer.weight, layer.bias, labels[is_kept])
+        rows = is_kept.nonzero()[:, 0]
+        return torch.zeros(len(labels), 3).index_add(0, rows, found)
+
+
+def install(model: Any, shift: bool) -> OutputLayer | None:
+    """Change the output layer of a language model.
+
+    None if it has none that is a plain linear layer, or if the model changes the scores before it returns them.
+    """
+    layer = model.get_output_embeddings()
+    if type(layer) is not torch.nn.Linear or "forward" in vars(layer):
+        return None
+    output, training = OutputLayer(layer, shift), model.training
+    probe = torch.zeros(1, 2, dtype=torch.int64)
+    with torch.no_grad(), output.labelled(probe):
+        model.eval()
+        returned = model(input_ids=probe)["logits"]
+        model.train(training)
+        is_last = returned is output.returned and getattr(returned, "_version", 1) == 0
+    if is_last:
+        return output
+    output.remove()
+    return None
+
+
+def _group_size(words: int) -> int:
+    """The number of tokens in a group."""
+    return max(1, _BYTES // (4 * words))
+
+
+class _Loss(torch.autograd.Function):
+    """The sum of the cross entropies of tokens, float32 scalar.
+
+    `states`: [tokens, features]; `weight`: [words, features] and `bias`: [words] or None, which are computed in
+    the dtype of `states`; `labels`: int64 [tokens].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Any, weight: Any, bias: Any, labels: Any) -> Any:
+        by_states, by_weight, by_bias, _ = ctx.needs_input_grad
+        narrow, narrow_bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
+        loss = torch.zeros(())
+        gradients = (
+            torch.empty_like(states) if by_states else None,
+            torch.zeros_like(weight) if by_weight else None,
+            torch.zeros_like(bias) if by_bias else None,
+        )
+        size, begin = _group_size(len(weight)), 0
+        for group, targets in zip(states.split(size), labels.split(size)):
+            scores = functional.linear(group, narrow, narrow_bias).float()
+            shares = scores.softmax(-1)
+            found = shares.gather(1, targets[:, None])
+            if bool((found > _SMALL).all()):
+                loss -= found.log().sum()
+            else:
+                loss += functional.cross_entropy(scores, targets, reduction="sum")
+            del scores
+            shares.scatter_(1, targets[:, None], found - 1)
+            if gradients[2] is not None:
+                gradients[2].add_(shares.sum(0))
+            shares = shares.to(states.dtype)
+            if gradients[0] is not None:
+                torch.mm(shares, narrow, out=gradients[0][begin : begin + len(group)])
+            if gradients[1] is not None:
+                _add_product(gradients[1], shares.t(), group)
+            begin += len(group)
+        ctx.gradients = gradients
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, scale: Any) -> Any:
+        if ctx.gradients is None:
+            raise RuntimeError("the gradient of the output layer can be used once (no retain_graph=True)")
+        gradients, ctx.gradients = ctx.gradients, None
+        return *(None if gradient is None else gradient.mul_(scale) for gradient in gradients), None
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """total += left @ right. The total keeps its own dtype."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)
+
+
+def _losses(states: Any, weight: Any, bias: Any, labels: Any) -> Any:
+    """The cross entropy of each token, a one, and whether its label has the highest score: float32 [tokens, 3]."""
+    narrow, narrow_bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
+    size, found = _group_size(len(weight)), [torch.zeros(0, 3)]
+    for group, targets in zip(states.split(size), labels.split(size)):
+        scores = functional.linear(group, narrow, narrow_bias).float()
+        losses = functional.cross_entropy(scores, targets, reduction="none")
+        found.append(torch.stack((losses, torch.ones(len(group)), (scores.argmax(-1) == targets).float()), 1))
+    return torch.cat(found)
