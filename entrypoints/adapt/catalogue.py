@@ -13,6 +13,7 @@ from entrypoints.adapt import (
     no_padding,
     offline_metrics,
     old_apis,
+    output_layer,
     process_group,
     training_arguments,
 )
@@ -31,6 +32,7 @@ ALL: tuple[Adaptation, ...] = (
     *training_arguments.ADAPTATIONS,
     *no_padding.ADAPTATIONS,
     *balanced_ranks.ADAPTATIONS,
+    *output_layer.ADAPTATIONS,
 )
 
 

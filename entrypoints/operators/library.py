@@ -12,15 +12,10 @@ from entrypoints import contract
 LIBRARY = Path(__file__).resolve().parents[2] / "kernels" / "libkernels.so"
 
 
-def is_turned_off(*variables: str) -> bool:
-    """Whether the user has turned off all operators, or the one of a variable."""
-    names = (contract.KERNELS, contract.KERNELS_ALIAS, *variables)
-    return any(os.environ.get(name) == "torch" for name in names)
-
-
 def wanted(variable: str) -> bool:
     """Whether the library exists, and the user has turned off neither all kernels nor those of `variable`."""
-    return LIBRARY.exists() and not is_turned_off(variable)
+    names = (contract.KERNELS, contract.KERNELS_ALIAS, variable)
+    return LIBRARY.exists() and not any(os.environ.get(name) == "torch" for name in names)
 
 
 @lru_cache(maxsize=1)

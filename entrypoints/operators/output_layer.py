@@ -35,33 +35,27 @@ class OutputLayer:
     def __init__(self, layer: torch.nn.Linear, shift: bool) -> None:
         """`shift`: a label belongs to the position before its token."""
         self._layer = layer
-        self._scores = layer.forward
         self._shift = shift
-        self._labels: torch.Tensor | None = None
-        self.returned: torch.Tensor | None = None
-        layer.forward = self._forward
+        self.returned: Any = None
 
     @contextlib.contextmanager
     def labelled(self, labels: torch.Tensor) -> Iterator[None]:
-        """Compute sums for these labels, int64 [batch, tokens], inside the block."""
-        self._labels = labels
+        """Compute sums for these labels, int64 [batch, tokens], inside the block. `returned`: the last ones."""
+        scores_of = self._layer.forward
+
+        def forward(states: torch.Tensor) -> torch.Tensor:
+            """`states`: [batch, tokens, features]. Computes scores if the labels are those of other tokens."""
+            if states.shape[:-1] != labels.shape:
+                return scores_of(states)
+            self.returned = self._sums(states, labels)
+            return self.returned
+
+        self._layer.forward = forward
         try:
             yield
         finally:
-            self._labels = None
+            del self._layer.forward
             self.returned = None
-
-    def remove(self) -> None:
-        """Give the layer its own forward back."""
-        del self._layer.forward
-
-    def _forward(self, states: torch.Tensor) -> torch.Tensor:
-        """`states`: [batch, tokens, features]. Returns the sums, or scores [batch, tokens, words] as before."""
-        labels = self._labels
-        if labels is None:
-            return self._scores(states)
-        self.returned = self._sums(states, labels)
-        return self.returned
 
     def _sums(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self._shift:
@@ -80,25 +74,21 @@ class OutputLayer:
         return torch.zeros(len(labels), 3).index_add(0, rows, found)
 
 
-def install(model: Any, shift: bool) -> OutputLayer | None:
-    """Change the output layer of a language model.
-
-    None if it has none that is a plain linear layer, or if the model changes the scores before it returns them.
-    """
+def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
+    """The output layer of a language model, None if it has none that is a plain linear layer."""
     layer = model.get_output_embeddings()
-    if type(layer) is not torch.nn.Linear or "forward" in vars(layer):
-        return None
-    output, training = OutputLayer(layer, shift), model.training
-    probe = torch.zeros(1, 2, dtype=torch.int64)
-    with torch.no_grad(), output.labelled(probe):
-        model.eval()
-        returned = model(input_ids=probe)["logits"]
-        model.train(training)
-        is_last = returned is output.returned and getattr(returned, "_version", 1) == 0
-    if is_last:
-        return output
-    output.remove()
-    return None
+    return OutputLayer(layer, shift) if type(layer) is torch.nn.Linear and "forward" not in vars(layer) else None
+
+
+def is_last(output: OutputLayer, model: Any, **inputs: torch.Tensor) -> bool:
+    """Whether the model returns its output layer's result unchanged. `inputs`: int64 tensors [batch, tokens]."""
+    training = model.training
+    model.eval()
+    with torch.no_grad(), output.labelled(inputs["input_ids"]):
+        returned = model(**inputs)["logits"]
+        unchanged = returned is output.returned and getattr(returned, "_version", 1) == 0
+    model.train(training)
+    return unchanged
 
 
 def _group_size(words: int) -> int:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import torch
 import torch.distributed as dist
 
+from entrypoints.adapt import catalogue
+from entrypoints.adapt import output_layer as adapted_output_layer
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
-from entrypoints.operators import library, output_layer
+from entrypoints.operators.output_layer import OutputLayer, is_last, output_layer_of
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
@@ -114,23 +117,25 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
         raise UsageError(one_line(error)) from error
 
 
-def _output_layer(setup: Setup) -> output_layer.OutputLayer | None:
-    """The changed output layer of a language model, None if torch computes all of its scores."""
+def _output_layer(setup: Setup) -> OutputLayer | None:
+    """The output layer of a language model, None if torch computes all of its scores."""
     arguments, model, shift = setup.arguments, setup.loaded.model, setup.inputs.shift
     differs = arguments.label_smoothing_factor or arguments.torch_compile or getattr(arguments, "use_ipex", False)
-    if shift is None or differs or library.is_turned_off():
+    if shift is None or differs or adapted_output_layer.NAME in catalogue.switched_off(()):
         return None
     if model.get_output_embeddings() is None:  # its labels are not words
         return None
-    installed = output_layer.install(model, shift)
+    output = output_layer_of(model, shift)
+    if output is not None and is_last(output, model, input_ids=torch.zeros(1, 2, dtype=torch.int64)):
+        sharding.reshard(model)
+        return output
     sharding.reshard(model)
-    if installed is None:
-        console.note(
-            f"{type(model).__name__} computes scores for tokens without a label too: its output layer is not a "
-            "plain linear layer, or the model changes the scores",
-            arguments.process_index,
-        )
-    return installed
+    console.note(
+        f"{type(model).__name__} computes scores for tokens without a label too: its output layer is not a plain "
+        "linear layer, or the model changes the scores",
+        arguments.process_index,
+    )
+    return None
 
 
 def _evaluate(trainer: CpuTrainer, arguments: TrainingArguments) -> dict[str, float]:

@@ -14,6 +14,7 @@ from tests.containers import RunInImage
 from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result
 
 SCRIPTS = Path(__file__).with_name("scripts")
+NAME = "output-layer"
 NAMES = ("tom", "mary", "anna")
 CHAT = [
     {
@@ -81,8 +82,8 @@ def runs(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory)
     ):
         containers.works(containers.run(image, *command, env=ONE_THREAD, docker_args=writable))
     found = {}
-    for kernels in ("", "torch"):
-        output = tmp_path_factory.mktemp(kernels or "ours")
+    for off in ("", NAME):
+        output = tmp_path_factory.mktemp(off or "ours")
         output.chmod(0o777)
         lines = [
             line(f"/output/{name}", **{**PARITY, "num_train_epochs": 1, "learning_rate": 0.1, **flags})
@@ -92,10 +93,10 @@ def runs(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory)
         done = containers.run(
             image,
             *("python", "/tests/many_runs.py", "/output/lines.json"),
-            env={**ONE_THREAD, contract.KERNELS: kernels},
+            env={**ONE_THREAD, contract.NO_ADAPT: off},
             docker_args=mounts(train_data, output),
         )
-        found[kernels] = output, dict(zip(FLAGS, json.loads(containers.works(done)), strict=True))
+        found[off] = output, dict(zip(FLAGS, json.loads(containers.works(done)), strict=True))
     return found
 
 
@@ -109,3 +110,25 @@ def test_train_has_the_same_losses(runs: dict[str, tuple[Path, Runs]], name: str
     assert ours["losses"] == pytest.approx(torchs["losses"], rel=1e-4)
     for name in ("eval_loss", "eval_perplexity", "eval_accuracy"):
         assert ours["metrics"][name] == pytest.approx(torchs["metrics"][name], rel=1e-4)
+
+
+def test_run_gives_an_unmodified_script_the_same_losses(run_in_image: RunInImage) -> None:
+    kinds = ("plain", "accumulated", "adapter", "prompts", "softcap", "reads-scores")
+    found = {}
+    for options in ((), ("--no-adapt", NAME)):
+        done = run_in_image(
+            *("launch", "--nproc-per-node=2", "--", "run", *options, "/s/decoder.py", *kinds),
+            env=ONE_THREAD,
+            docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
+        )
+        assert done.returncode == 0, done.stderr
+        found[options] = {
+            kind: [float(number) for number in re.findall(rf"^{kind} (.*)$", done.stdout, re.MULTILINE)[0].split()]
+            for kind in kinds
+        }
+        assert done.stderr.count(f"adapted ({NAME}): LlamaForCausalLM") == (not options), done.stderr
+        assert "Gemma2ForCausalLM computes" not in done.stderr
+    for kind in kinds:
+        ours, torchs = (of[kind] for of in found.values())
+        assert len(ours) == (8 if kind == "accumulated" else 14)
+        assert ours == pytest.approx(torchs, rel=1e-4)

@@ -18,10 +18,11 @@ from transformers import (
 )
 
 from entrypoints.operators import output_layer
-from entrypoints.operators.output_layer import IGNORED, OutputLayer
+from entrypoints.operators.output_layer import IGNORED, OutputLayer, is_last, output_layer_of
 from entrypoints.train.tasks.tokens import RowSums, TokenLoss
 
 ROWS, TOKENS, FEATURES, WORDS = 3, 20, 16, 50
+PROBE = torch.zeros(1, 2, dtype=torch.int64)
 SMALL = {
     "vocab_size": WORDS,
     "hidden_size": FEATURES,
@@ -67,7 +68,6 @@ def gradients(
             changed = OutputLayer(layer, shift)
             with changed.labelled(labels):
                 scores = layer(given)
-            changed.remove()
             assert scores.dim() == 2
         else:
             scores = layer(given)
@@ -130,7 +130,7 @@ def evaluation_has_the_sums_of_each_row() -> None:
         labels[1] = IGNORED
         with torch.no_grad(), groups_of(4):
             expected = RowSums(shift)(model(input_ids=ids).logits, labels)
-            changed = output_layer.install(model, shift)
+            changed = output_layer_of(model, shift)
             assert changed is not None
             with changed.labelled(labels):
                 found = RowSums(shift)(model(input_ids=ids).logits, labels)
@@ -165,18 +165,19 @@ def other_models_compute_their_scores() -> None:
     changes_scores = Gemma2ForCausalLM(
         Gemma2Config(**SMALL, num_key_value_heads=1, head_dim=8, final_logit_softcapping=30.0)
     )
-    assert output_layer.install(changes_scores, True) is None
+    output = output_layer_of(changes_scores, True)
+    assert output is not None
+    assert not is_last(output, changes_scores, input_ids=PROBE)
     assert "forward" not in vars(changes_scores.lm_head)
     from peft import LoraConfig, get_peft_model
 
-    adapted = get_peft_model(
-        LlamaForCausalLM(LlamaConfig(**SMALL)), LoraConfig(target_modules=["q_proj", "lm_head"])
-    )
-    assert output_layer.install(adapted, True) is None
-    frozen = get_peft_model(LlamaForCausalLM(LlamaConfig(**SMALL)), LoraConfig(target_modules=["q_proj"]))
-    frozen.train()
-    assert output_layer.install(frozen, True) is not None
-    assert frozen.training
+    for modules, is_supported in ((["q_proj", "lm_head"], False), (["q_proj"], True)):
+        adapted = get_peft_model(LlamaForCausalLM(LlamaConfig(**SMALL)), LoraConfig(target_modules=modules))
+        adapted.train()
+        output = output_layer_of(adapted, True)
+        assert (output is not None) == is_supported
+        assert output is None or is_last(output, adapted, input_ids=PROBE)
+        assert adapted.training
 
 
 def a_second_backward_is_refused() -> None:

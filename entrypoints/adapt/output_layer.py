@@ -1,0 +1,105 @@
+"""Trainer's language models compute the output layer together with the loss (operators.output_layer)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+
+if TYPE_CHECKING:
+    from entrypoints.operators.output_layer import OutputLayer
+
+NAME = "output-layer"
+# The attribute of a Trainer that holds its model and output layer, or None if torch computes all scores.
+_ATTRIBUTE = "_cpu_train_stack_output"
+
+
+def _hook_trainer(situation: Situation, module: Any) -> None:
+    original = module.Trainer.compute_loss
+
+    @functools.wraps(original)
+    def compute_loss(
+        self: Any, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **options: Any
+    ) -> Any:
+        # With `return_outputs`, the caller may read the scores.
+        found = None if return_outputs or not model.training or "shift_labels" in inputs else _found(self, model)
+        if found is None or "labels" not in inputs:
+            return original(self, model, inputs, return_outputs, *args, **options)
+        base, output = found
+        with output.labelled(inputs["labels"]), _loss_of_sums(base, output):
+            return original(self, model, inputs, return_outputs, *args, **options)
+
+    def _found(trainer: Any, model: Any) -> Any:
+        if _ATTRIBUTE not in vars(trainer):
+            found = _output_layer(trainer, trainer.accelerator.unwrap_model(model))
+            setattr(trainer, _ATTRIBUTE, found)
+            if found is not None:
+                situation.report(NAME, f"{type(found[0]).__name__} computes scores only for tokens with a label")
+        return getattr(trainer, _ATTRIBUTE)
+
+    module.Trainer.compute_loss = compute_loss
+
+
+def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
+    """The causal language model of a trainer and its output layer. None if the layer cannot compute the loss."""
+    import torch
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    from entrypoints.operators.output_layer import is_last, output_layer_of
+
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+    other_loss = trainer.label_smoother is not None or trainer.compute_loss_func is not None
+    if other_loss or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return None
+    if getattr(base, "loss_function", None) is not ForCausalLMLoss:
+        return None
+    output = output_layer_of(base, shift=True)
+    hooked = [one for one in (model, base, base.get_output_embeddings()) if one._forward_hooks]
+    if output is None or hooked:
+        return None
+    probe = torch.zeros(1, 2, dtype=torch.int64)
+    with _loss_of_sums(base, output) as used:
+        try:
+            unchanged = is_last(output, base, input_ids=probe, labels=probe)
+        except (RuntimeError, ValueError, IndexError):  # the model computes its loss in another way
+            unchanged = False
+    return (base, output) if unchanged and used else None
+
+
+@contextlib.contextmanager
+def _loss_of_sums(model: Any, output: OutputLayer) -> Iterator[list[Any]]:
+    """Let a model's loss function accept the output layer's sums. Yields the sums that it has accepted."""
+    original = model.loss_function
+    used: list[Any] = []
+
+    def loss(logits: Any, labels: Any, *args: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
+        if logits is not output.returned:
+            return original(logits, labels, *args, num_items_in_batch=num_items_in_batch, **options)
+        used.append(logits)
+        tokens = logits[:, 1].sum() if num_items_in_batch is None else num_items_in_batch
+        return logits[:, 0].sum() / tokens
+
+    model.loss_function = loss
+    try:
+        yield used
+    finally:
+        del model._loss_function
+
+
+def _check(situation: Situation) -> Verdict:
+    if "transformers" not in situation.versions:
+        return Verdict(False, "transformers is not installed")
+    if situation.before("transformers", "4.48.0"):
+        return Verdict(False, "it needs transformers 4.48 or newer, where models have a loss function")
+    return Verdict(True, "if Trainer's model is a causal language model")
+
+
+ADAPTATIONS = (
+    Adaptation(
+        NAME, "language models compute scores only for tokens that have a label, together with the loss",
+        _check, on_import("transformers.trainer", _hook_trainer),
+    ),
+)  # fmt: skip
