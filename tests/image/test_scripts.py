@@ -119,7 +119,7 @@ def test_an_unmodified_trainer_script_of_transformers_4_runs_on_two_ranks_of_ccl
 
 def test_one_rank_reports_each_adaptation_once(folder: Path) -> None:
     expected = "no-cuda ddp-backend use-ipex xpu-backend overwrite-output-dir evaluation-strategy telemetry"
-    expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu prediction-loop"
+    expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu prediction-loop balanced-ranks"
     assert sorted(adapted(folder / "two.log")) == sorted(expected.split())
 
 
