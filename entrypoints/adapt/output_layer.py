@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from entrypoints.operators.output_layer import OutputLayer
 
 NAME = "output-layer"
-# The attribute of a Trainer that holds its model and output layer, or None if torch computes all scores.
+# The attribute of a Trainer with the model of its last step, and what `_output_layer` returned for it.
 _ATTRIBUTE = "_cpu_train_stack_output"
 
 
@@ -33,12 +33,13 @@ def _hook_trainer(situation: Situation, module: Any) -> None:
             return original(self, model, inputs, return_outputs, *args, **options)
 
     def _found(trainer: Any, model: Any) -> Any:
-        if _ATTRIBUTE not in vars(trainer):
+        last, found = getattr(trainer, _ATTRIBUTE, (None, None))
+        if last is not model:
             found = _output_layer(trainer, trainer.accelerator.unwrap_model(model))
-            setattr(trainer, _ATTRIBUTE, found)
+            setattr(trainer, _ATTRIBUTE, (model, found))
             if found is not None:
                 situation.report(NAME, f"{type(found[0]).__name__} computes scores only for tokens with a label")
-        return getattr(trainer, _ATTRIBUTE)
+        return found
 
     module.Trainer.compute_loss = compute_loss
 
@@ -52,7 +53,8 @@ def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
     other_loss = trainer.label_smoother is not None or trainer.compute_loss_func is not None
-    if other_loss or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or hasattr(base, "set_reshard_after_forward")
+    if other_loss or sharded or trainer.args.torch_compile:
         return None
     if getattr(base, "loss_function", None) is not ForCausalLMLoss:
         return None

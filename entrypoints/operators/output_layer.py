@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from entrypoints.operators import bf16_products
@@ -110,8 +111,8 @@ class _Loss(torch.autograd.Function):
         loss = torch.zeros(())
         gradients = (
             torch.empty_like(states) if by_states else None,
-            torch.zeros_like(weight) if by_weight else None,
-            torch.zeros_like(bias) if by_bias else None,
+            torch.zeros(weight.shape) if by_weight else None,
+            torch.zeros(bias.shape) if by_bias else None,
         )
         size, begin = _group_size(len(weight)), 0
         for group, targets in zip(states.split(size), labels.split(size)):
@@ -128,7 +129,7 @@ class _Loss(torch.autograd.Function):
                 gradients[2].add_(shares.sum(0))
             shares = shares.to(states.dtype)
             if gradients[0] is not None:
-                torch.mm(shares, narrow, out=gradients[0][begin : begin + len(group)])
+                gradients[0][begin : begin + len(group)] = shares @ narrow
             if gradients[1] is not None:
                 _add_product(gradients[1], shares.t(), group)
             begin += len(group)
@@ -136,6 +137,7 @@ class _Loss(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, scale: Any) -> Any:
         if ctx.gradients is None:
             raise RuntimeError("the gradient of the output layer can be used once (no retain_graph=True)")
@@ -144,8 +146,8 @@ class _Loss(torch.autograd.Function):
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """total += left @ right. The total keeps its own dtype."""
-    if total.dtype == left.dtype:
+    """total += left @ right. The total is float32."""
+    if left.dtype == torch.float32:
         total.addmm_(left, right)
     else:
         total.add_(left @ right)

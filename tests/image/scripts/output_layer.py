@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -95,15 +96,18 @@ def same_loss_and_gradients() -> None:
 
 
 def bf16_is_as_exact_as_torch() -> None:
+    """With autocast, and with weights that are stored in bfloat16."""
     layer, states, labels = layer_of(True, True), torch.randn(ROWS, TOKENS, FEATURES), labels_of()
+    states, layer.weight.data = states.bfloat16().float(), layer.weight.bfloat16().float()
     exact = gradients(layer, states, labels, True, False)
-    with groups_of(7):
-        found = gradients(layer, states, labels, True, True, bf16=True)
-    for one, torchs, other in zip(
-        found, gradients(layer, states, labels, True, False, bf16=True), exact, strict=True
-    ):
-        assert one.dtype == other.dtype
-        assert (one - other).norm() <= 1.5 * (torchs - other).norm() + 1e-3 * other.norm()
+    stored = copy.deepcopy(layer).bfloat16()
+    for used, given, autocast in ((layer, states, True), (stored, states.bfloat16(), False)):
+        with groups_of(7):
+            found = gradients(used, given, labels, True, True, autocast)
+        torchs = gradients(used, given, labels, True, False, autocast)
+        for one, its, other in zip(found, torchs, exact, strict=True):
+            assert one.dtype == its.dtype
+            assert (one - other).norm() <= 1.5 * (its - other).norm() + 1e-3 * other.norm()
 
 
 def no_label_is_a_loss_of_zero() -> None:
