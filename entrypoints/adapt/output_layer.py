@@ -46,7 +46,6 @@ def _hook_trainer(situation: Situation, module: Any) -> None:
 
 def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
     """The causal language model of a trainer and its output layer. None if the layer cannot compute the loss."""
-    import torch
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     from entrypoints.operators.output_layer import is_last, output_layer_of
@@ -59,13 +58,11 @@ def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
     if getattr(base, "loss_function", None) is not ForCausalLMLoss:
         return None
     output = output_layer_of(base, shift=True)
-    hooked = [one for one in (model, base, base.get_output_embeddings()) if one._forward_hooks]
-    if output is None or hooked:
-        return None
-    probe = torch.zeros(1, 2, dtype=torch.int64)
+    if output is None or any(one._forward_hooks for one in (model, base, base.get_output_embeddings())):
+        return None  # a hook may read the scores
     with _loss_of_sums(base, output) as used:
         try:
-            unchanged = is_last(output, base, input_ids=probe, labels=probe)
+            unchanged = is_last(output, base, gets_labels=True)
         except (RuntimeError, ValueError, IndexError):  # the model computes its loss in another way
             unchanged = False
     return (base, output) if unchanged and used else None

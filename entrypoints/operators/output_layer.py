@@ -81,12 +81,16 @@ def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
     return OutputLayer(layer, shift) if type(layer) is torch.nn.Linear and "forward" not in vars(layer) else None
 
 
-def is_last(output: OutputLayer, model: Any, **inputs: torch.Tensor) -> bool:
-    """Whether the model returns its output layer's result unchanged. `inputs`: int64 tensors [batch, tokens]."""
-    training = model.training
+def is_last(output: OutputLayer, model: Any, gets_labels: bool = False) -> bool:
+    """Whether the model returns its output layer's result unchanged. Computes two tokens in evaluation mode.
+
+    `gets_labels`: the model computes the loss from labels.
+    """
+    tokens, training = torch.zeros(1, 2, dtype=torch.int64), model.training
+    labels = {"labels": tokens} if gets_labels else {}
     model.eval()
-    with torch.no_grad(), output.labelled(inputs["input_ids"]):
-        returned = model(**inputs)["logits"]
+    with torch.no_grad(), output.labelled(tokens):
+        returned = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), **labels)["logits"]
         unchanged = returned is output.returned and getattr(returned, "_version", 1) == 0
     model.train(training)
     return unchanged

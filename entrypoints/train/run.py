@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
 import torch.distributed as dist
 
 from entrypoints.adapt import catalogue
@@ -126,10 +125,10 @@ def _output_layer(setup: Setup) -> OutputLayer | None:
     if model.get_output_embeddings() is None:  # its labels are not words
         return None
     output = output_layer_of(model, shift)
-    if output is not None and is_last(output, model, input_ids=torch.zeros(1, 2, dtype=torch.int64)):
-        sharding.reshard(model)
-        return output
+    is_supported = output is not None and is_last(output, model)
     sharding.reshard(model)
+    if is_supported:
+        return output
     console.note(
         f"{type(model).__name__} computes scores for tokens without a label too: its output layer is not a plain "
         "linear layer, or the model changes the scores",
