@@ -15,6 +15,7 @@ from entrypoints.adapt import (
     old_apis,
     output_layer,
     process_group,
+    step_records,
     training_arguments,
 )
 from entrypoints.adapt.adaptation import PACKAGES, Adaptation, Situation
@@ -33,6 +34,7 @@ ALL: tuple[Adaptation, ...] = (
     *no_padding.ADAPTATIONS,
     *balanced_ranks.ADAPTATIONS,
     *output_layer.ADAPTATIONS,
+    *step_records.ADAPTATIONS,
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from entrypoints.cli.numbers import count
-from entrypoints.doctor.checks import Check, Status
+from entrypoints.doctor.checks import Check, Status, attempt
 from entrypoints.machine import shared_memory
 from entrypoints.machine.cpus import SUPPORTED_MACHINE, format_cpu_list
 from entrypoints.machine.facts import Topology
@@ -35,6 +35,13 @@ def examine_machine(topology: Topology, ranks: int) -> list[Check]:
         Check("topology", Status.WARNING, text, "check what hides /proc or /sys") for text in topology.warnings
     ]
     return [machine(topology), cpus(topology), quota(topology), numa(topology), memory(topology, ranks), *hidden]
+
+
+def faults(topology: Topology, ranks: int) -> list[Check]:
+    """The warnings and errors among the checks that take no time. `ranks`: on this node."""
+    groups = (lambda: examine_machine(topology, ranks), lambda: examine_shm(ranks), examine_limits)
+    found = [check for group in groups for check in attempt("container", group)]
+    return [check for check in found if check.status is not Status.OK]
 
 
 def machine(topology: Topology) -> Check:

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli import packages
+from entrypoints.cli.interpreter import python_command
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
 from entrypoints.machine.cpus import EMULATED
 from entrypoints.placement.launchers import LAUNCHERS, MARKS
 from entrypoints.plan import preload
-from entrypoints.rank.start import python_command
 
 MARK = "cpu-train-stack-doctor "
 PROBES = "entrypoints.doctor.probes"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.interpreter import python_command
 from entrypoints.launch import restarts
 from entrypoints.launch.failures import Failure, failed_rank, first_failure, report
 from entrypoints.launch.options import Launch, parse
@@ -32,7 +33,6 @@ from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from entrypoints.plan.planner import QUIET, ranks_for
 from entrypoints.plan.threads import LAUNCH_ROLE
-from entrypoints.rank.start import python_command
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.interpreter import python_command
 from entrypoints.cli.options import default_backend
+from entrypoints.doctor import container
 from entrypoints.machine import numa, topology
 from entrypoints.machine.numa import MemoryPolicy
 from entrypoints.placement import detect
 from entrypoints.plan import planner, preload
+from entrypoints.records import origin
 
 
 def start(argv: list[str]) -> NoReturn:
     """Replace this process by the worker that runs `argv` ("train ...", "run ..." or "bench ...")."""
-    plan = planner.plan(
-        detect.detect(os.environ),
-        topology.read(),
-        os.environ,
-        preload.find(os.environ),
-        backend_of(argv),
-    )
+    place, host = detect.detect(os.environ), topology.read()
+    plan = planner.plan(place, host, os.environ, preload.find(os.environ), backend_of(argv))
+    faults = container.faults(host, place.local_world_size) if place.local_rank == 0 else []
     if plan.placement.local_rank == 0:
         for warning in plan.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -44,6 +44,7 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(plan.environment)
     environ[contract.LAUNCHER] = plan.placement.launcher
     environ[contract.PRELOADED] = ":".join(plan.preload)
+    environ[contract.ORIGIN] = origin.export(argv, plan, host, [asdict(fault) for fault in faults])
     os.execve(sys.executable, python_command("entrypoints.rank.worker", argv), environ)
 
 
@@ -96,18 +97,13 @@ def _set_memory_policy(policy: MemoryPolicy) -> None:
         )
 
 
-def python_command(module: str, argv: list[str]) -> list[str]:
-    """The command that runs `module` of this package in this interpreter, with the same sys.path."""
-    # -P (Python 3.11) prevents files in the current folder from hiding libraries: pass it on if it was given.
-    safe = ["-P"] if getattr(sys.flags, "safe_path", False) else []
-    return [sys.executable, *safe, "-m", module, *argv]
-
-
 def read_exported(environ: os._Environ[str]) -> tuple[detect.DistributedEnvironment, list[str]]:
     """In the worker: the placement that `start` exported, and the preloads to verify.
 
-    LD_PRELOAD is reset to the user's own value: the plan's preloads are for this process, not for its children.
+    `records.origin` keeps what `start` exported for the records. LD_PRELOAD is reset to the user's own value: the
+    plan's preloads are for this process, not for its children.
     """
+    origin.keep(environ.pop(contract.ORIGIN, ""))
     ours = preload.split(environ.pop(contract.PRELOADED, ""))
     rest = [path for path in preload.split(environ.get("LD_PRELOAD", "")) if path not in ours]
     environ.pop("LD_PRELOAD", None)

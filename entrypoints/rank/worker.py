@@ -24,6 +24,7 @@ from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload
 from entrypoints.rank import script, start, tracebacks
 from entrypoints.rank.exit import exit_failed, exit_finished, record, report_usage_error
+from entrypoints.records import writer
 
 # The timeout of a group that only sends the ranks' usage errors to rank 0.
 _USAGE_SECONDS = 30.0
@@ -116,6 +117,7 @@ def main() -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - every exception of the job ends the rank here
         tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
         code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
+    writer.finish("failure" if code else "end", f"exit code {code}" if code else "")
     if code:
         exit_failed(code)
     exit_finished()

@@ -19,10 +19,10 @@ from entrypoints.cli import packages
 from entrypoints.train.output import folder
 
 if TYPE_CHECKING:
+    from entrypoints.records.tokens import Count
     from entrypoints.train.loop.trainer import CpuTrainer
     from entrypoints.train.output.replicas import Replica
     from entrypoints.train.setup import Setup
-    from entrypoints.train.tasks.tokens import Count
 
 _FIRST_STEPS = 50
 # The first steps are enough to compare two runs.

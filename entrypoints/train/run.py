@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch.distributed as dist
 
-from entrypoints.adapt import catalogue
+from entrypoints.adapt import catalogue, step_records
 from entrypoints.adapt import output_layer as adapted_output_layer
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer, is_last, output_layer_of
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.records.tokens import Count
 from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
 from entrypoints.train.loop import console, ddp
@@ -27,7 +28,7 @@ from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, sharding
 from entrypoints.train.output import folder, hub, replicas
 from entrypoints.train.setup import Setup, set_up
-from entrypoints.train.tasks.tokens import Count, TokenLoss
+from entrypoints.train.tasks.tokens import TokenLoss
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -60,7 +61,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     ended = time.time()
     metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
 
-    tokens = sum(gather(trainer.tokens), Count())
+    tokens = sum(gather(trainer.clock.tokens), Count())
     reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
     difference = replicas.difference(reports)
     if environment.rank == 0 and difference is not None:
@@ -103,6 +104,7 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
         return CpuTrainer(
             exchange=setup.task.ddp_comm_hook,
             output=_output_layer(setup),
+            records=step_records.NAME not in catalogue.switched_off(()),
             model=setup.loaded.model,
             args=arguments,
             train_dataset=inputs.train,

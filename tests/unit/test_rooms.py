@@ -18,6 +18,8 @@ ENTRYPOINTS = (
     "placement",
     "machine",
     "plan",
+    "records",
+    "doctor",
     "group",
     "operators",
     "train.scores",
@@ -33,7 +35,6 @@ ENTRYPOINTS = (
     "rank",
     "launch",
     "launch.mpi",
-    "doctor",
     "",
 )
 TOOLING = (
@@ -66,7 +67,7 @@ SHARED = {
     "entrypoints.plan.ccl",
     "entrypoints.plan.cores",
 }
-TORCH_FREE = ("contract", "cli", "placement", "machine", "plan")
+TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
 
 

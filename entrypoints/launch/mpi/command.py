@@ -22,6 +22,7 @@ from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.interpreter import python_command
 from entrypoints.cli.options import (
     duration,
     option,
@@ -34,7 +35,6 @@ from entrypoints.launch.mpi import hostfile, hydra, ssh
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
 from entrypoints.launch.options import command_of
-from entrypoints.rank.start import python_command
 
 DEFAULT_START_SECONDS = 300.0
 

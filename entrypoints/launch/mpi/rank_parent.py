@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from entrypoints import contract
+from entrypoints.cli.interpreter import python_command
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
-from entrypoints.rank.start import python_command
 
 _PR_SET_PDEATHSIG = 1
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.rank.start import python_command
+from entrypoints.cli.interpreter import python_command
 
 RETRY_SECONDS = 0.5
 # ssh's errors that a retry cannot fix.

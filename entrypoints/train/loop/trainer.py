@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,12 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.adapt import balanced_ranks, no_padding
+from entrypoints.adapt import balanced_ranks
+from entrypoints.adapt.step_clock import StepClock, StepRecords
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
+from entrypoints.records.tokens import count
 from entrypoints.train.loop import ddp
 from entrypoints.train.loop.grouping import GroupedByLength
 from entrypoints.train.loop.losses import Losses
@@ -29,7 +30,6 @@ from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
 from entrypoints.train.model import adapters, ipex, sharding
 from entrypoints.train.output import checkpoints, replicas
-from entrypoints.train.tasks.tokens import Count, count
 
 
 @contextlib.contextmanager
@@ -64,8 +64,13 @@ class IntervalsOfFlags(TrainerCallback):
 class CpuTrainer(Trainer):
     """`losses` and `speed` are complete after `train_from`."""
 
-    def __init__(self, exchange: str | None = None, output: OutputLayer | None = None, **options: Any) -> None:
-        """`exchange`: how gradients are exchanged, see ddp.exchange. `options`: of Trainer."""
+    def __init__(
+        self, exchange: str | None = None, output: OutputLayer | None = None, records: bool = True, **options: Any
+    ) -> None:
+        """`exchange`: how gradients are exchanged, see ddp.exchange. `records`: whether to record the steps.
+
+        `options`: of Trainer.
+        """
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
         with _changed(arguments, "save_only_model", arguments.save_only_model or sharded):
@@ -76,7 +81,7 @@ class CpuTrainer(Trainer):
         self._is_exchange_set_up = False
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
-        self.tokens = Count()  # of this rank, since the process began
+        self.clock = StepClock(self)
         self._saving = False
         self.remove_callback(PrinterCallback)
         for callback in (
@@ -84,6 +89,7 @@ class CpuTrainer(Trainer):
             IntervalsOfFlags(),
             self.losses,
             Progress(self.speed, self.args.world_size),
+            *([StepRecords(self.clock)] if records else []),
         ):
             self.add_callback(callback)
 
@@ -258,9 +264,7 @@ class CpuTrainer(Trainer):
         if not self._is_exchange_set_up:
             ddp.exchange(model, self._exchange)
             self._is_exchange_set_up = True
-        counted, skipped = count(inputs), no_padding.skipped()
-        self.speed.add(counted.rows)
+        self.speed.add(count(inputs).rows)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self.tokens += replace(counted, computed=counted.computed - (no_padding.skipped() - skipped))
         self.losses.add(loss.item())
         return loss

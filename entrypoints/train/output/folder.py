@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Collection, Mapping
@@ -13,16 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.records import origin
 from entrypoints.train.output import checkpoints
 
 RESULT = "result.json"
 # Holds the names of the job that owns the folder. Trainer does not push files that start with an underscore.
 _OWNER = "_job"
-# torchrun's agent keeps one temporary folder over all restarts. This variable names a file in it.
-_AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
-_AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,7 @@ def job_name(environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
 
     `flags`: the flags of the command line. Different flags are a different job.
     """
-    agent = _AGENT_FOLDER.match(environ.get(_AGENT_FILE, ""))
-    name = environ.get(contract.JOB) or (agent[1] if agent else "")
+    name = origin.job_name(environ)
     command = json.dumps(flags, sort_keys=True, default=str)
     return f"{name} {hashlib.sha256(command.encode()).hexdigest()[:12]}" if name else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,41 +10,6 @@ from entrypoints.cli.errors import UsageError
 
 # The label of tokens that the model does not learn, as in Hugging Face and torch.
 IGNORED = -100
-
-
-@dataclass(frozen=True)
-class Count:
-    """The tokens of some batches.
-
-    `rows`: of the data, several per packed sequence. `computed` = `useful` + padding.
-    """
-
-    rows: int = 0
-    computed: int = 0
-    useful: int = 0
-
-    def __add__(self, other: Count) -> Count:
-        return Count(self.rows + other.rows, self.computed + other.computed, self.useful + other.useful)
-
-    @property
-    def overhead(self) -> float | None:
-        """Tokens computed per useful token."""
-        return self.computed / self.useful if self.useful else None
-
-
-def count(inputs: dict[str, Any]) -> Count:
-    """The tokens of one batch: integer tensors [rows, width].
-
-    A packed batch has position_ids and no attention_mask; zeros at the end of a sequence's positions are padding.
-    """
-    ids = inputs["input_ids"]
-    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
-    if mask is not None and mask.dim() == 2:
-        return Count(len(ids), ids.numel(), int(mask.sum()))
-    if positions is None:
-        return Count(len(ids), ids.numel(), ids.numel())
-    padding = int((positions.flip(-1).cumsum(-1) == 0).sum())
-    return Count(int((positions == 0).sum()) - padding, ids.numel(), ids.numel() - padding)
 
 
 def check_release(task: str) -> None:

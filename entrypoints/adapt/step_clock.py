@@ -1,0 +1,183 @@
+"""Measures what each step of a Trainer takes, per rank, and records it (`records`)."""
+
+# ruff: noqa: ARG002 - transformers decides what a callback is called with.
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from transformers import TrainerCallback
+
+from entrypoints.adapt import no_padding
+from entrypoints.records import origin, writer
+from entrypoints.records.counters import Counters
+from entrypoints.records.record import Event, Log, Steps
+from entrypoints.records.tokens import Count, count
+from entrypoints.records.writer import Writer
+
+
+class StepClock:
+    """Measures the parts of each step of one Trainer. A step begins with reading its rows.
+
+    `forward`, `backward` and the other fields: seconds of the current step. `tokens`: since the process began.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.tokens = Count()
+        self._read = trainer.get_batch_samples
+        self._train = trainer.training_step
+        self._compute_loss = trainer.compute_loss
+        trainer.get_batch_samples = self.get_batch_samples
+        trainer.training_step = self.training_step
+        trainer.compute_loss = self.compute_loss
+        self._in_step = False
+        self._began = self._read_rows = self._computed = self._differentiated = 0.0
+        self._done: Count = self.tokens
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the current step."""
+        self.forward = self.backward = self.wait = self.read = self.loss = 0.0
+        self._began = self._mark = time.perf_counter()
+        self._done = self.tokens
+
+    def end(self, step: int, now: float) -> Steps:
+        """The current step, which ends here. `now`: seconds since the epoch."""
+        end = time.perf_counter()
+        tokens = self.tokens
+        seconds = round(end - self._began, 6)
+        return Steps(
+            time=round(now, 3),
+            step=step,
+            steps=1,
+            seconds=seconds,
+            forward=round(self.forward, 6),
+            backward=round(self.backward, 6),
+            wait=round(self.wait, 6),
+            read=round(self.read, 6),
+            optimizer=round(end - self._mark, 6),
+            longest=seconds,
+            rows=tokens.rows - self._done.rows,
+            computed=tokens.computed - self._done.computed,
+            useful=tokens.useful - self._done.useful,
+            loss=round(self.loss, 6),
+        )
+
+    def get_batch_samples(self, batches: Any, *arguments: Any, **options: Any) -> Any:
+        """Trainer's method: reads the batches of a step, and then asks the other ranks for their counts."""
+        self.reset()
+        found = self._read(self._timed(batches), *arguments, **options)
+        self._mark = time.perf_counter()
+        self.wait += self._mark - self._began - self.read
+        return found
+
+    def _timed(self, batches: Any) -> Iterator[Any]:
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.read += time.perf_counter() - began
+            yield batch
+
+    def training_step(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Trainer's method: forward and backward of one batch. DDP's reductions end in the backward."""
+        skipped = no_padding.skipped()
+        counted = count(inputs)
+        began = self._computed = self._differentiated = time.perf_counter()
+        self._in_step = True
+        try:
+            loss = self._train(model, inputs, *arguments, **options)
+        finally:
+            self._in_step = False
+        self._mark = time.perf_counter()
+        self.forward += self._computed - began
+        self.backward += self._differentiated - self._computed
+        self.wait += self._mark - self._differentiated
+        self.tokens += counted.without(no_padding.skipped() - skipped)
+        self.loss += float(loss)
+        return loss
+
+    def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+        """Trainer's method: the forward. Notes when the gradients of the loss are complete on this rank."""
+        found = self._compute_loss(*arguments, **options)
+        loss = found[0] if isinstance(found, tuple) else found
+        if self._in_step:
+            self._computed = self._differentiated = time.perf_counter()
+            if getattr(loss, "requires_grad", False):
+                loss.register_hook(self._backward_began)
+        return found
+
+    def _backward_began(self, _gradient: Any) -> None:
+        # The engine calls these in the order in which they were queued. DDP queues its own, which waits for the
+        # reductions, later: when its last gradient is complete.
+        Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def _backward_ended(self) -> None:
+        self._differentiated = time.perf_counter()
+
+
+class StepRecords(TrainerCallback):
+    """Writes the records of one Trainer while it trains."""
+
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
+        self._counters = Counters(())
+        self._writer: Writer | None = None
+        self._between = 0.0  # when the last step, checkpoint or evaluation ended
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        start = origin.start(
+            threads=torch.get_num_threads(),
+            config=args.to_dict(),
+            first_step=state.global_step,
+            last_step=state.max_steps,
+            rows_per_step=rows,
+        )
+        self._counters = Counters(start.cores, origin.numa_nodes())
+        self._writer = writer.begin(Path(args.output_dir), start)
+        self._sample(state.global_step)
+        self._clock.reset()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._writer is None:
+            return
+        self._writer.add(self._clock.end(state.global_step, time.time()))
+        if self._writer.wants_sample():
+            self._sample(state.global_step)
+        self._between = time.perf_counter()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self._writer is not None and state.is_world_process_zero:
+            values = {
+                name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))
+            }
+            self._writer.add(Log(round(time.time(), 3), state.global_step, values))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._event("checkpoint", state.global_step)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._event("evaluation", state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._writer is not None:
+            self._sample(state.global_step)
+            self._writer.flush()
+
+    def _event(self, name: str, step: int) -> None:
+        now = time.perf_counter()
+        if self._writer is not None:
+            self._writer.add(Event(round(time.time(), 3), step, name, round(now - self._between, 3)))
+        self._between = now
+
+    def _sample(self, step: int) -> None:
+        if self._writer is not None:
+            self._writer.add(self._counters.sample(step))

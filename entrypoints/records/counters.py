@@ -1,0 +1,91 @@
+"""What the kernel counts for this process: memory, CPU time, delays, migrations, clock rate."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from entrypoints.machine import cgroups
+from entrypoints.records.record import Sample
+
+# Reading the place of every page takes longer the more memory a process has: once, when its memory has settled.
+_REMOTE_AFTER_STEPS = 10
+
+
+class Counters:
+    """The counters of this process. `cores`: the CPUs that the rank may use. `proc`, `sys`: replaced by tests."""
+
+    def __init__(
+        self, cores: Sequence[int], nodes: Sequence[int] = (), proc: Path = Path("/proc"), sys: Path = Path("/sys")
+    ) -> None:
+        """`nodes`: the NUMA nodes of the cores; empty on a machine with one node."""
+        self._nodes = frozenset(nodes)
+        self._proc = proc / "self"
+        first = min(cores, default=0)
+        self._clock = sys / f"devices/system/cpu/cpu{first}/cpufreq/scaling_cur_freq"
+        self._delays: dict[str, float] = {}
+        self._delayed = 0.0
+        self._remote: float | None = None
+        self._has_remote = not nodes
+
+    def sample(self, step: int) -> Sample:
+        """Takes about a millisecond, with 100 threads about three."""
+        if not self._has_remote and step >= _REMOTE_AFTER_STEPS:
+            self._has_remote = True
+            self._remote = remote_share(_text(self._proc / "numa_maps"), self._nodes)
+        times = os.times()
+        clock = _text(self._clock).strip()
+        return Sample(
+            time=round(time.time(), 3),
+            step=step,
+            memory=_resident(_text(self._proc / "statm")),
+            processor=round(times.user + times.system, 3),
+            throttled=round(cgroups.throttled_seconds(), 4),
+            delayed=round(self._most_delayed(), 4),
+            migrations=_migrations(_text(self._proc / "sched")),
+            clock=round(int(clock) / 1000, 1) if clock.isdecimal() else None,
+            remote=self._remote,
+        )
+
+    def _most_delayed(self) -> float:
+        """The delays of the most delayed thread since the last call, added up. See the kernel's sched-stats."""
+        found = {}
+        for folder in (self._proc / "task").glob("*"):
+            fields = _text(folder / "schedstat").split()
+            if len(fields) >= 2:
+                found[folder.name] = int(fields[1]) * 1e-9
+        if self._delays:
+            self._delayed += max((now - self._delays.get(name, now) for name, now in found.items()), default=0.0)
+        self._delays = found
+        return self._delayed
+
+
+def remote_share(numa_maps: str, nodes: frozenset[int]) -> float | None:
+    """The share of the pages that are not on `nodes`, from /proc/PID/numa_maps (numa(7)). None without pages."""
+    pages = {True: 0, False: 0}
+    for line in numa_maps.splitlines():
+        size = re.search(r"kernelpagesize_kB=(\d+)", line)
+        for node, number in re.findall(r"\bN(\d+)=(\d+)", line):
+            pages[int(node) in nodes] += int(number) * int(size[1] if size else 4)
+    total = sum(pages.values())
+    return round(pages[False] / total, 4) if total else None
+
+
+def _resident(statm: str) -> int:
+    fields = statm.split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
+def _migrations(sched: str) -> int:
+    found = re.search(r"nr_migrations\s*:\s*(\d+)", sched)
+    return int(found[1]) if found else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,121 @@
+"""Reads the record files of a job: the lines of all ranks. Steps that a restart computed again count once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.records import record
+from entrypoints.records.record import Event, Line, Log, Sample, Start, Steps
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank's lines in the order of their steps. `starts`: at least one; `starts[-1]` is the current one.
+
+    `repeated`: steps that were lost in a failure and computed again.
+    """
+
+    starts: Sequence[Start]
+    steps: Sequence[Steps]
+    samples: Sequence[Sample]
+    logs: Sequence[Log]
+    events: Sequence[Event]
+    repeated: int = 0
+
+    @property
+    def start(self) -> Start:
+        return self.starts[-1]
+
+    @property
+    def last_lines(self) -> list[Line]:
+        """The last line of each kind."""
+        return [self.start, *self.steps[-1:], *self.samples[-1:], *self.logs[-1:], *self.events[-1:]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """`ranks`: by rank number; those whose files are not in the folder are missing."""
+
+    folder: Path
+    ranks: dict[int, Rank]
+
+    @property
+    def first(self) -> Rank:
+        """The rank that logs: rank 0, or the lowest one that is here."""
+        return self.ranks[min(self.ranks)]
+
+    @property
+    def world_size(self) -> int:
+        return self.first.start.world_size
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job without a file here, because their nodes do not share the folder."""
+        return [rank for rank in range(self.world_size) if rank not in self.ranks]
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return max(
+            (rank.steps[-1].step for rank in self.ranks.values() if rank.steps),
+            default=self.first.start.first_step,
+        )
+
+    @property
+    def end(self) -> Event | None:
+        """The event that ended the job: "end" or "failure". None while it runs, and if it was killed."""
+        start = self.first.start.time
+        ends = [one for one in self.first.events if one.name in ("end", "failure") and one.time >= start]
+        return ends[-1] if ends else None
+
+    @property
+    def time(self) -> float:
+        """When the last line was written, in seconds since the epoch."""
+        return max(line.time for rank in self.ranks.values() for line in rank.last_lines)
+
+
+def read(output: Path) -> Job:
+    """The records in OUTPUT/records. Raises UsageError if there are none."""
+    files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
+    ranks = {}
+    for path in files:
+        rank = parse(path.read_text(encoding="utf-8", errors="replace"))
+        if rank is not None:
+            ranks[rank.start.rank] = rank
+    if not ranks:
+        raise UsageError(
+            f"'{output}' holds no records of a job: expected {record.FOLDER}/rank-*.jsonl; name "
+            "the --output_dir of `train` or of a script with Trainer"
+        )
+    size = ranks[min(ranks)].start.world_size
+    return Job(output, {number: rank for number, rank in ranks.items() if number < size})
+
+
+def parse(text: str) -> Rank | None:
+    """The lines of one file. None without a Start."""
+    starts: list[Start] = []
+    steps: list[Steps] = []
+    samples: list[Sample] = []
+    logs: list[Log] = []
+    events: list[Event] = []
+    repeated = 0
+    for row in text.splitlines():
+        line = record.decode(row)
+        if isinstance(line, Start):
+            starts.append(line)
+            while steps and steps[-1].step > line.first_step:
+                repeated += steps.pop().steps
+            while logs and logs[-1].step > line.first_step:
+                logs.pop()
+        elif isinstance(line, Steps):
+            steps.append(line)
+        elif isinstance(line, Sample):
+            samples.append(line)
+        elif isinstance(line, Log):
+            logs.append(line)
+        elif isinstance(line, Event):
+            events.append(line)
+    return Rank(starts, steps, samples, logs, events, repeated) if starts else None

@@ -1,0 +1,183 @@
+"""The lines of a rank's record file: JSON Lines, one object per line, whose key "kind" names its class below.
+
+A file is only ever appended to, so it can be read while the job runs and after a crash. An incomplete last line
+is ignored. Each start of the rank (a restart, a resumed job) appends another `Start`. Times are seconds since the
+epoch (`time`) or durations in seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Union
+
+FOLDER = "records"  # in the output folder
+
+
+@dataclass(frozen=True)
+class Start:
+    """The rank started, or started again. `first_step`: the number of steps done before, from a checkpoint.
+
+    `job`: the same after every restart of a job, empty if nothing would restart it. `cores`: the CPUs of the rank.
+    `plan`: the document of `entrypoint plan --json` for the rank. `topology`: of the node, see machine.facts;
+    only for the first rank of a node. `checks`: warnings and errors of `doctor`'s checks, likewise.
+    """
+
+    time: float
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    host: str = ""
+    launcher: str = ""
+    backend: str = ""
+    job: str = ""
+    pin: str = ""
+    image: str = ""
+    command: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    cpu_model: str = ""
+    bf16: str = ""
+    cores: list[int] = field(default_factory=list)
+    threads: int = 0
+    first_step: int = 0
+    last_step: int = 0  # planned
+    rows_per_step: int = 0  # of all ranks
+    plan: dict[str, Any] = field(default_factory=dict)
+    topology: dict[str, Any] = field(default_factory=dict)
+    checks: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`steps` optimizer steps, the last of which is `step`; durations and counts are sums over them.
+
+    `seconds`: from reading the first row to the end of the optimizer's step, without evaluations and checkpoints.
+    `forward`, `backward`: computing. `wait`: in collectives, for the network and for slower ranks. `read`: reading
+    rows. `optimizer`: clipping, optimizer, schedule. `longest`: the longest step. `computed`: tokens, of which
+    `useful` are not padding; 0 if the model has no tokens. `loss`: the rank's mean, None if it is not a number.
+    """
+
+    time: float
+    step: int
+    steps: int
+    seconds: float
+    forward: float
+    backward: float
+    wait: float
+    read: float
+    optimizer: float
+    longest: float
+    rows: int
+    computed: int
+    useful: int
+    loss: float | None = None
+
+    def __add__(self, later: Steps) -> Steps:
+        """Both as one record. `later` follows this one."""
+        steps = self.steps + later.steps
+        losses = [(one.loss, one.steps) for one in (self, later) if one.loss is not None]
+        counted = sum(number for _, number in losses)
+        return Steps(
+            later.time,
+            later.step,
+            steps,
+            **{name: round(getattr(self, name) + getattr(later, name), 6) for name in _SUMMED},
+            longest=max(self.longest, later.longest),
+            rows=self.rows + later.rows,
+            computed=self.computed + later.computed,
+            useful=self.useful + later.useful,
+            loss=sum(loss * number for loss, number in losses) / counted if counted else None,
+        )
+
+    @property
+    def busy(self) -> float:
+        """The seconds in which the rank did not wait for others."""
+        return self.seconds - self.wait
+
+
+_SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The rank's process at one moment. Those without a default value grow from the start of the process.
+
+    `memory`: resident bytes. `processor`: its CPU time. `throttled`: how long the container's quota paused its
+    processes, summed over CPUs. `delayed`: how long its most delayed thread was ready to run while its core ran
+    something else. `migrations`: of its main thread to another CPU. `clock`: of its first core in MHz, None if it
+    cannot be read. `remote`: the share of its memory that is on NUMA nodes other than its cores', None if unknown.
+    """
+
+    time: float
+    step: int
+    memory: int
+    processor: float
+    throttled: float
+    delayed: float
+    migrations: int
+    clock: float | None = None
+    remote: float | None = None
+
+
+@dataclass(frozen=True)
+class Log:
+    """What Trainer logged on rank 0: loss, learning_rate, grad_norm, eval_loss, eval_accuracy, ..."""
+
+    time: float
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened: `name` is "checkpoint", "evaluation", "warning", "failure" or "end".
+
+    `seconds`: how long it took, 0 if it took no time.
+    """
+
+    time: float
+    step: int
+    name: str
+    seconds: float = 0.0
+    text: str = ""
+
+
+Line = Union[Start, Steps, Sample, Log, Event]
+_KINDS: dict[str, type[Line]] = {kind.__name__.lower(): kind for kind in (Start, Steps, Sample, Log, Event)}
+_NAMES = {kind: {one.name for one in fields(kind)} for kind in _KINDS.values()}
+
+
+def path(output: Path, rank: int) -> Path:
+    return output / FOLDER / f"rank-{rank:05}.jsonl"
+
+
+def encode(line: Line) -> str:
+    """The text of a line, with its newline. Numbers that JSON does not have (NaN, infinity) become null."""
+    document = {"kind": type(line).__name__.lower(), **asdict(line)}
+    return json.dumps(_finite(document), separators=(",", ":"), default=str) + "\n"
+
+
+def decode(text: str) -> Line | None:
+    """The line, or None if it is incomplete, or of a kind that this version does not know."""
+    try:
+        document = json.loads(text)
+        kind = _KINDS[document.pop("kind")]
+        return kind(**{name: value for name, value in document.items() if name in _NAMES[kind]})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,221 @@
+"""Which rank the others wait for, and why: from the records of their steps. Pure.
+
+In synchronous training every step takes as long as the slowest rank. The time in which a rank does not wait for
+others (`Steps.busy`) shows which one that is; its counters show the likely cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from entrypoints.records.job import Job, Rank
+from entrypoints.records.record import Sample, Steps
+
+# A rank is named if it is slower than the others by this share of a step, in this share of the steps, of at least
+# this many. Ranks of a healthy job differ by 1 to 5%.
+LEAST_EXCESS = 0.10
+LEAST_CONSISTENCY = 0.75
+LEAST_STEPS = 10
+# The first steps allocate memory and generate kernels.
+_WARM_UP = 3
+# A cause is named if it explains this share of the difference.
+_EXPLAINS = 0.4
+_SLOWER_CLOCK = 0.95
+_MORE_REMOTE = 0.2
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a step of one rank takes: means over some steps, in seconds, rows and tokens.
+
+    `throttled`: how long the CPU quota paused each of its CPUs. `delayed`: how long its most delayed thread waited
+    for its core. `memory`: resident bytes, the last value. `clock`, `remote`: as in Sample.
+    """
+
+    rank: int
+    steps: int
+    seconds: float
+    forward: float
+    backward: float
+    wait: float
+    read: float
+    optimizer: float
+    rows: float
+    computed: float
+    useful: float
+    throttled: float = 0.0
+    delayed: float = 0.0
+    memory: int = 0
+    clock: float | None = None
+    remote: float | None = None
+
+    @property
+    def busy(self) -> float:
+        return self.seconds - self.wait
+
+    @property
+    def computing(self) -> float:
+        return self.forward + self.backward
+
+
+_MEANS = ("seconds", "forward", "backward", "wait", "read", "optimizer", "rows", "computed", "useful")
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The slowest rank. `excess`: seconds per step more than the others (their median); `share`: of a step.
+
+    `cause`: "quota", "shared cores", "reading", "longer rows", "remote memory", "clock rate" or "unknown".
+    `why`: what was measured. `fix`: what to do.
+    """
+
+    rank: int
+    node_rank: int
+    host: str
+    excess: float
+    share: float
+    cause: str
+    why: str
+    fix: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"rank {self.rank} (node {self.node_rank}, {self.host}) is slower than the others by "
+            f"{self.excess:.2f} s per step ({self.share:.0%}): {self.why}; {self.fix}"
+        )
+
+
+def shares(job: Job, last: int | None = None) -> dict[int, Share]:
+    """The means of each rank that has steps: over the `last` steps, or over all but the first few."""
+    return {number: found for number, rank in sorted(job.ranks.items()) if (found := share_of(rank, last))}
+
+
+def share_of(rank: Rank, last: int | None = None) -> Share | None:
+    steps = window(rank.steps, last)
+    if not steps:
+        return None
+    number = sum(one.steps for one in steps)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(one, name) for one in steps)) / number
+
+    begin = steps[0].time - steps[0].seconds
+    before = [one for one in rank.samples if one.time <= begin]
+    samples = [*before[-1:], *(one for one in rank.samples if begin < one.time)]
+    cpus = max(1, rank.start.threads * rank.start.local_world_size)
+    seconds = mean("seconds")
+    return Share(
+        rank.start.rank,
+        number,
+        **{name: mean(name) for name in _MEANS},
+        throttled=_rate([one.throttled for one in samples], samples) * seconds / cpus,
+        delayed=_rate([one.delayed for one in samples], samples) * seconds,
+        memory=samples[-1].memory if samples else 0,
+        clock=_middle([one.clock for one in samples]),
+        remote=_middle([one.remote for one in samples]),
+    )
+
+
+def window(steps: Sequence[Steps], last: int | None) -> Sequence[Steps]:
+    """The records of the `last` steps; without `last`, all except for those of the first steps."""
+    if last is None:
+        return [one for one in steps if one.step > _WARM_UP] or steps
+    begin = len(steps)
+    while begin and last > 0:
+        begin -= 1
+        last -= steps[begin].steps
+    return steps[begin:]
+
+
+def find(job: Job, last: int | None = None) -> Straggler | None:
+    """The rank that the others wait for, None if there is none. `last`: look at the last steps only."""
+    means = shares(job, last)
+    rows = _aligned(job, last)
+    if len(means) < 2 or sum(next(iter(row.values())).steps for row in rows) < LEAST_STEPS:
+        return None
+    slowest = max(means, key=lambda rank: median(row[rank].busy / row[rank].steps for row in rows))
+    differences = [
+        row[slowest].busy / row[slowest].steps
+        - median(one.busy / one.steps for rank, one in row.items() if rank != slowest)
+        for row in rows
+    ]
+    excess = median(differences)
+    seconds = median(row[slowest].seconds / row[slowest].steps for row in rows)
+    share = excess / seconds if seconds else 0.0
+    consistency = sum(difference > 0 for difference in differences) / len(differences)
+    if share < LEAST_EXCESS or consistency < LEAST_CONSISTENCY:
+        return None
+    start = job.ranks[slowest].start
+    others = [one for rank, one in means.items() if rank != slowest]
+    cause, why, fix = explain(means[slowest], others, excess)
+    return Straggler(slowest, start.node_rank, start.host, excess, share, cause, why, fix)
+
+
+def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, str, str]:
+    """Cause, evidence and fix for a rank that is `excess` seconds per step slower than the `others`.
+
+    The order matters: a paused thread also counts as delayed, and both make reading and computing slower.
+    """
+
+    def usual(name: str) -> float:
+        return float(median(getattr(one, name) for one in others))
+
+    def more(name: str) -> float:
+        return float(getattr(slow, name) - usual(name))
+
+    enough = _EXPLAINS * excess
+    if more("throttled") >= enough:
+        why = f"its container's CPU quota pauses it for {slow.throttled:.2f} s per step"
+        return "quota", why, "raise the quota, or give every node the same"
+    if more("delayed") >= enough:
+        why = f"its threads wait {slow.delayed:.2f} s per step for cores on which other processes run"
+        return "shared cores", why, "stop the other processes on this node, or give the rank cores of its own"
+    if more("read") >= enough:
+        why = f"it reads rows for {slow.read:.2f} s per step, the others for {usual('read'):.2f} s"
+        return "reading", why, "check its disk or network drive, or add --dataloader_num_workers 1"
+    tokens, computing = _ratio(slow.computed, usual("computed")), _ratio(slow.computing, usual("computing"))
+    if tokens - 1 >= _EXPLAINS * (computing - 1) > 0:
+        why = f"it computes {slow.computed:,.0f} tokens per step, the others {usual('computed'):,.0f}"
+        return "longer rows", why, "let the ranks be balanced, or add --group_by_length"
+    remote = [one.remote for one in others if one.remote is not None]
+    if slow.remote is not None and remote and slow.remote - median(remote) >= _MORE_REMOTE:
+        why = f"{slow.remote:.0%} of its memory is on other NUMA nodes, of the others' {median(remote):.0%}"
+        return "remote memory", why, "see entrypoint plan for its memory policy, and doctor for what refuses it"
+    clocks = [one.clock for one in others if one.clock is not None]
+    if slow.clock is not None and clocks and slow.clock < _SLOWER_CLOCK * median(clocks):
+        why = f"its cores run at {slow.clock:,.0f} MHz, the others at {median(clocks):,.0f} MHz"
+        return "clock rate", why, "check the node's cooling, power limit and CPU frequency governor"
+    why = f"forward and backward take {slow.computing:.2f} s, on the others {usual('computing'):.2f} s"
+    return "unknown", why, "compare `entrypoint doctor` on its node and on another one"
+
+
+def _aligned(job: Job, last: int | None) -> list[dict[int, Steps]]:
+    """For each step that all ranks have recorded, the record of each rank."""
+    by_rank = {
+        number: {one.step: one for one in window(rank.steps, last)}
+        for number, rank in job.ranks.items()
+        if rank.steps
+    }
+    if not by_rank:
+        return []
+    common = set.intersection(*(set(steps) for steps in by_rank.values()))
+    return [{rank: steps[step] for rank, steps in by_rank.items()} for step in sorted(common)]
+
+
+def _rate(values: Sequence[float], samples: Sequence[Sample]) -> float:
+    """How fast a counter grows, per second."""
+    if len(samples) < 2 or samples[-1].time <= samples[0].time:
+        return 0.0
+    return max(0.0, values[-1] - values[0]) / (samples[-1].time - samples[0].time)
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else 1.0

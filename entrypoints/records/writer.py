@@ -1,0 +1,145 @@
+"""Appends a rank's lines to its record file, every few seconds, in a bounded number of lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from entrypoints.records import record
+from entrypoints.records.record import Event, Line, Log, Start, Steps
+
+# At most this many lines of a kind; after them, each line covers twice as many steps (or seconds) as before. A
+# million steps take 18,000 lines of 250 bytes.
+_LINES_BEFORE_COARSER = 2000
+_SECONDS_BETWEEN_WRITES = 2.0
+_SECONDS_BETWEEN_SAMPLES = 5.0
+
+
+class Coarsening:
+    """How many units one line covers: 1 at first, doubled after every `_LINES_BEFORE_COARSER` lines."""
+
+    def __init__(self) -> None:
+        self.size = 1
+        self._lines = 0
+
+    def count(self) -> None:
+        self._lines += 1
+        if self._lines == _LINES_BEFORE_COARSER:
+            self.size, self._lines = self.size * 2, 0
+
+
+# The writers of this process, which has one or more trainers.
+_OPEN: list[Writer] = []
+
+
+def begin(output: Path, start: Start) -> Writer:
+    """A Writer that `finish` ends with the process."""
+    opened = Writer(output, start)
+    _OPEN.append(opened)
+    return opened
+
+
+def finish(name: str, text: str = "") -> list[Path]:
+    """Write the job's last event, "end" or "failure", and everything else. Returns rank 0's output folders."""
+    for opened in _OPEN:
+        opened.add(Event(round(time.time(), 3), opened.step, name, text=text))
+        opened.flush()
+    folders = [opened.output for opened in _OPEN if opened.rank == 0]
+    _OPEN.clear()
+    return list(dict.fromkeys(folders))
+
+
+class Writer:
+    """The record file of one rank. If it cannot be written, the job goes on without, with one warning."""
+
+    def __init__(self, output: Path, start: Start) -> None:
+        """Begin the file with `start`, or append to it if it is of the same job, or of the run that `start`
+        continues."""
+        self.output, self.rank, self.step = output, start.rank, start.first_step
+        self._path = record.path(output, start.rank)
+        self._buffer: list[str] = []
+        self._written = self._sampled = 0.0
+        self._pending: Steps | None = None
+        self._steps, self._samples = Coarsening(), Coarsening()
+        self._failed = False
+        before = last_start(self._path)
+        continues = before is not None and (start.first_step > 0 or (bool(start.job) and before.job == start.job))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not continues:
+                self._path.unlink(missing_ok=True)
+                if start.rank == 0:
+                    _remove_ranks_from(self._path.parent, start.world_size)
+        except OSError as error:
+            self._fail(error)
+        self.add(start)
+        self.flush()
+
+    def add(self, line: Line) -> None:
+        """Write a line now or within seconds. Several steps become one line in a long job."""
+        if isinstance(line, Steps):
+            self.step = line.step
+            line = line if self._pending is None else self._pending + line
+            if line.steps < self._steps.size:
+                self._pending = line
+                return
+            self._pending = None
+            self._steps.count()
+        self._buffer.append(record.encode(line))
+        if isinstance(line, (Start, Log, Event)) or time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            self._write()
+
+    def wants_sample(self) -> bool:
+        """Whether it is time for another Sample."""
+        now = time.monotonic()
+        if self._sampled and now - self._sampled < _SECONDS_BETWEEN_SAMPLES * self._samples.size:
+            return False
+        self._sampled = now
+        self._samples.count()
+        return not self._failed
+
+    def flush(self) -> None:
+        """Write everything that was added."""
+        if self._pending is not None:
+            self._buffer.append(record.encode(self._pending))
+            self._pending = None
+        self._write()
+
+    def _write(self) -> None:
+        text, self._written = "".join(self._buffer), time.monotonic()
+        self._buffer.clear()
+        if not text or self._failed:
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = True
+        print(
+            f"warning: no records of the steps: {self._path}: {error.strerror or error}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def last_start(path: Path) -> Start | None:
+    """The last Start in a record file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = [line for line in file if line.startswith('{"kind":"start"')]
+    except OSError:
+        return None
+    found = record.decode(lines[-1]) if lines else None
+    return found if isinstance(found, Start) else None
+
+
+def _remove_ranks_from(folder: Path, first: int) -> None:
+    """Remove the files of an earlier run with more ranks."""
+    for path in folder.glob("rank-*.jsonl"):
+        number = path.stem.partition("-")[2]
+        if number.isdecimal() and int(number) >= first:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,72 @@
+"""Which rank is named as the slowest, and the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from entrypoints.records import job, stragglers
+from tests import synthetic_records
+
+CAUSES = {
+    "quota": {"compute": 1.3, "throttled": 0.5, "delayed": 0.5},
+    "shared cores": {"compute": 1.3, "delayed": 0.45},
+    "reading": {"read": 0.5},
+    "longer rows": {"compute": 1.3, "tokens": 1600},
+    "unknown": {"compute": 1.3},
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_slowest_rank_is_named_with_the_cause(cause: str, world_size: int, tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, world_size=world_size, slow={1: CAUSES[cause]})
+    found = stragglers.find(job.read(tmp_path))
+    assert found is not None
+    assert (found.rank, found.node_rank, found.cause) == (1, 0, cause)
+    assert found.excess == pytest.approx(0.5, abs=0.05)
+    assert found.text.startswith("rank 1 (node 0, node0) is slower than the others by 0.")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+def test_no_rank_of_a_healthy_job_is_named(world_size: int, tmp_path: Path) -> None:
+    assert stragglers.find(job.read(synthetic_records.write(tmp_path, world_size=world_size))) is None
+
+
+def test_a_rank_that_is_slow_in_some_steps_is_not_named(tmp_path: Path) -> None:
+    read = job.read(synthetic_records.write(tmp_path, world_size=2, slow={1: {"compute": 1.3}}))
+    healthy = job.read(synthetic_records.write(tmp_path / "healthy", world_size=2))
+    mixed = replace(read.ranks[1], steps=[*read.ranks[1].steps[:40], *healthy.ranks[1].steps[40:]])
+    assert stragglers.find(replace(read, ranks={0: read.ranks[0], 1: mixed})) is None
+    assert stragglers.find(read) is not None
+
+
+@pytest.mark.parametrize(
+    ("cause", "change"), [("clock rate", {"clock": 2100.0}), ("remote memory", {"remote": 0.6})]
+)
+def test_clock_rate_and_remote_memory(cause: str, change: Mapping[str, float], tmp_path: Path) -> None:
+    read = job.read(synthetic_records.write(tmp_path, slow={2: {"compute": 1.1}}))
+
+    values: dict[int, dict[str, float]] = {number: {"clock": 2800.0, "remote": 0.01} for number in read.ranks}
+    values[2].update(change)
+    ranks = {
+        number: replace(rank, samples=[replace(one, **values[number]) for one in rank.samples])
+        for number, rank in read.ranks.items()
+    }
+    found = stragglers.find(replace(read, ranks=ranks))
+    assert found is not None
+    assert (found.rank, found.cause) == (2, cause)
+
+
+def test_the_last_steps_only(tmp_path: Path) -> None:
+    slow = job.read(synthetic_records.write(tmp_path, world_size=2, slow={1: {"compute": 1.3}}))
+    healthy = job.read(synthetic_records.write(tmp_path / "healthy", world_size=2))
+    ranks = {
+        number: replace(rank, steps=[*healthy.ranks[number].steps[:70], *rank.steps[70:]])
+        for number, rank in slow.ranks.items()
+    }
+    assert stragglers.find(replace(slow, ranks=ranks)) is None
+    assert stragglers.find(replace(slow, ranks=ranks), last=20) is not None
