@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_a_rank_that_is_slow_in_some_steps_is_not_named(tmp_path: Path) -> None:
 def test_clock_rate_and_remote_memory(cause: str, change: Mapping[str, float], tmp_path: Path) -> None:
     read = job.read(synthetic_records.write(tmp_path, slow={2: {"compute": 1.1}}))
 
-    values: dict[int, dict[str, float]] = {number: {"clock": 2800.0, "remote": 0.01} for number in read.ranks}
+    values: dict[int, dict[str, Any]] = {number: {"clock": 2800.0, "remote": 0.01} for number in read.ranks}
     values[2].update(change)
     ranks = {
         number: replace(rank, samples=[replace(one, **values[number]) for one in rank.samples])
