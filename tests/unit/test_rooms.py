@@ -20,6 +20,7 @@ ENTRYPOINTS = (
     "plan",
     "records",
     "doctor",
+    "report",
     "group",
     "operators",
     "train.scores",
