@@ -26,6 +26,7 @@ Several ranks:
 
 Inspection:
   plan [--json]                         show a rank's cores, threads, variables and preloads, with reasons
+  report FOLDER ...                     write a job's report.html, or compare several jobs on one page
   doctor [--json]                       check this container for training, and print how to fix each problem
 
 Any other command is executed unchanged. Each command above has its own --help.
@@ -37,6 +38,7 @@ OTHER_COMMANDS = {
     "mpi-launch": "entrypoints.launch.mpi.command",
     "sshd": "entrypoints.launch.mpi.ssh",
     "plan": "entrypoints.plan.command",
+    "report": "entrypoints.report.main",
     "doctor": "entrypoints.doctor.main",
 }
 

@@ -19,6 +19,7 @@ ENTRYPOINTS = (
     "machine",
     "plan",
     "records",
+    "report",
     "doctor",
     "report",
     "group",
@@ -68,7 +69,7 @@ SHARED = {
     "entrypoints.plan.ccl",
     "entrypoints.plan.cores",
 }
-TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records")
+TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records", "report")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
 
 

@@ -1,0 +1,189 @@
+"""Several runs on one page: curves over each other, numbers side by side, and what differs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.records import job as records
+from entrypoints.records.job import Job
+from entrypoints.report import curves, machine, page, series, summary
+from entrypoints.report.blocks import Block, Chart, Curve, Page, Section, Table
+from entrypoints.report.series import Interval, Point
+from entrypoints.report.summary import Summary
+from entrypoints.report.texts import NOTHING, duration, number
+
+NAME = "compare.html"
+_FEWEST, _MOST = 2, 8
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the jobs. `name`: the shortest end of the path that the others do not have. `result`: result.json."""
+
+    name: str
+    job: Job
+    result: Mapping[str, Any]
+    summary: Summary
+    intervals: Sequence[Interval]
+
+
+def write(folders: Sequence[Path], file: Path) -> Path:
+    """Compare the jobs in these folders on one page, and write it to `file`. Raises UsageError."""
+    if not _FEWEST <= len(folders) <= _MOST:
+        raise UsageError(
+            f"found {len(folders)} folder{'' if len(folders) == 1 else 's'} to compare, expected {_FEWEST} to {_MOST}: "
+            "name the output folders of the runs"
+        )
+    return page.save(document([_read(folder, name) for folder, name in zip(folders, names(folders))]), file)
+
+
+def names(folders: Sequence[Path]) -> list[str]:
+    """The ends of the paths that tell the folders apart: runs/a/out and runs/b/out are a/out and b/out."""
+    paths = [Path(os.path.abspath(folder)).parts for folder in folders]  # noqa: PTH100 - keeps symbolic links
+    for length in range(1, max(map(len, paths)) + 1):
+        found = ["/".join(path[-length:]) for path in paths]
+        if len({*found}) == len(found):
+            return found
+    raise UsageError(f"'{folders[0]}' is named twice: expected different folders; name each run once")
+
+
+def document(runs: Sequence[Run]) -> Page:
+    """The page that compares the runs."""
+    settings = {run.name: machine.settings(run.job) for run in runs}
+    places = {run.name: _places(run.job) for run in runs}
+    sections = [
+        Section("numbers", "Results", [_results(runs)]),
+        Section("curves", "Curves", _charts(runs), axis=True),
+        Section("machine", "Software and machine", differences("Software and machine", places)),
+        Section("configuration", "Configuration", differences("Configuration", settings)),
+    ]
+    names = " and ".join([", ".join(run.name for run in runs[:-1]), runs[-1].name])
+    return Page(
+        title=f"Comparison of {names}",
+        state="compare",
+        verdict=f"Comparison of {names}",
+        about="",
+        sections=[section for section in sections if section.blocks],
+    )
+
+
+def differences(title: str, values: Mapping[str, Mapping[str, str]]) -> list[Block]:
+    """The rows that differ, and, folded, those that are the same. `values`: by run and name."""
+    keys = sorted({key for own in values.values() for key in own})
+    rows = [[key, *(own.get(key, NOTHING) for own in values.values())] for key in keys]
+    different = [row for row in rows if len({*row[1:]}) > 1]
+    same = [row[:2] for row in rows if len({*row[1:]}) == 1]
+    found: list[Block] = []
+    if different:
+        found.append(Table(f"{title}: {len(different)} different", ["", *values], different))
+    if same:
+        found.append(Table(f"{title}: {len(same)} the same", ["", "all runs"], same, folded=True))
+    return found
+
+
+def _read(folder: Path, name: str) -> Run:
+    job = records.read(folder)
+    result = page.read_result(job)
+    steps = {number: rank.steps for number, rank in job.ranks.items() if rank.steps}
+    return Run(name, job, result, summary.of(job, result, time.time()), series.intervals(steps))
+
+
+def _places(job: Job) -> dict[str, str]:
+    """Facts, versions one by one, and the command."""
+    found = machine.facts(job)
+    found.pop("versions")
+    start = job.first.start
+    found.update(start.versions)
+    found["command"] = machine.command(start) if start.command else NOTHING
+    return {name: value for name, value in found.items() if value != NOTHING}
+
+
+def _results(runs: Sequence[Run]) -> Table:
+    """One row for each number, one column for each run."""
+    lines: dict[str, Callable[[Run], str]] = {
+        "result": lambda run: run.summary.verdict,
+        "duration": lambda run: duration(run.summary.seconds),
+        "steps": lambda run: f"{run.summary.steps:,}",
+        "training loss": lambda run: number(run.summary.loss),
+        "samples/s": lambda run: number(run.summary.samples),
+        "useful tokens/s": lambda run: number(run.summary.tokens),
+    }
+    rows = [[name, *(line(run) for run in runs)] for name, line in lines.items()]
+    metrics = [{**summary.metrics(run.job), **_final(run.result)} for run in runs]
+    for name in dict.fromkeys(name for found in metrics for name in found):
+        rows.append([f"evaluation: {curves.title(name)}", *(number(found.get(name)) for found in metrics)])
+    shown = [row for row in rows if {*row[1:]} != {NOTHING}]
+    return Table("Results", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1))
+
+
+def _final(result: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of the final weights."""
+    found = result.get("metrics")
+    items = found.items() if isinstance(found, dict) else ()
+    return {name: value for name, value in items if summary.is_metric(name) and isinstance(value, (int, float))}
+
+
+def _charts(runs: Sequence[Run]) -> list[Block]:
+    names = dict.fromkeys(name for run in runs for name in summary.metrics(run.job))
+    found = [
+        _chart(runs, "Training loss", "loss", lambda run: _losses(run.job)),
+        *(
+            _chart(runs, f"Evaluation: {curves.title(name)}", curves.title(name), _logged(name), "points")
+            for name in names
+        ),
+        _chart(runs, "Learning rate", "learning rate", _logged("learning_rate"), zero=True),
+        _chart(runs, "Gradient norm", "norm", _logged("grad_norm")),
+        _chart(runs, "Step time", "seconds per step", lambda run: _seconds(run.intervals), zero=True),
+    ]
+    for title, unit, name in (
+        ("Samples per second", "samples/s", "rows"),
+        ("Useful tokens per second", "tokens/s", "useful"),
+    ):
+        lines = [
+            replace(curve, label=run.name)
+            for run in runs
+            for curve in curves.rate(run.job, run.intervals, unit, _amount(name), summary.began(run.job))
+        ]
+        found.append(Chart(title, unit, lines, from_zero=True))
+    return [chart for chart in found if chart.curves]
+
+
+def _chart(
+    runs: Sequence[Run],
+    title: str,
+    unit: str,
+    points: Callable[[Run], list[Point]],
+    look: str = "line",
+    zero: bool = False,
+) -> Chart:
+    lines: list[Curve] = []
+    for run in runs:
+        lines += curves.curves(run.name, points(run), summary.began(run.job), look)
+    return Chart(title, unit, lines, from_zero=zero)
+
+
+def _losses(job: Job) -> list[Point]:
+    """What Trainer logged; without that, the loss of each step."""
+    return curves.logged(job, "loss") or series.mean_losses({n: rank.steps for n, rank in job.ranks.items()})
+
+
+def _logged(name: str) -> Callable[[Run], list[Point]]:
+    return lambda run: curves.logged(run.job, name)
+
+
+def _amount(name: str) -> Callable[[series.Total], float]:
+    return lambda total: float(getattr(total, name))
+
+
+def _seconds(found: Sequence[Interval]) -> list[Point]:
+    """The median of the ranks."""
+    return [
+        Point(one.step, one.time, series.middle(total.seconds / total.steps for total in one.ranks.values()) or 0.0)
+        for one in found
+    ]

@@ -1,0 +1,67 @@
+"""The page of one job, from its records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from entrypoints.records import stragglers
+from entrypoints.records.job import Job
+from entrypoints.report import curves, events, machine, ranks, series, summary
+from entrypoints.report.blocks import Page, Section, Texts
+from entrypoints.report.summary import Summary
+from entrypoints.report.texts import moment
+
+
+def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
+    """`result`: result.json, empty without one. `now`: when the page is written, in seconds since the epoch."""
+    found = series.intervals({number: rank.steps for number, rank in job.ranks.items() if rank.steps})
+    facts = summary.of(job, result, now)
+    sections = [
+        Section("curves", "Curves", [*curves.learning(job), *curves.speed(job, found)], axis=True),
+        Section("steps", "Step time by rank", ranks.steps(job, found)),
+        Section("memory", "Memory by rank", ranks.memory(job)),
+        Section("time-line", "Time line", events.blocks(job)),
+        Section("plan", "Plan and checks", machine.plan(job)),
+        Section("configuration", "Configuration", machine.configuration(job)),
+    ]
+    return Page(
+        title=f"{name(job)}: training report",
+        state=facts.state,
+        verdict=facts.verdict,
+        about=f"{name(job)} · started {moment(summary.began(job))}",
+        tiles=facts.tiles,
+        notices=notices(job, facts),
+        sections=[
+            Section("what-ran", "What ran", machine.what_ran(job)),
+            *(section for section in sections if section.blocks),
+        ],
+    )
+
+
+def notices(job: Job, facts: Summary) -> list[Texts]:
+    """What a reader should know before the numbers."""
+    found = []
+    slow = stragglers.find(job)
+    if slow is not None:
+        found.append(Texts(f"Slow rank, cause: {slow.cause}", [slow.text], "warning"))
+    if facts.steps and (again := events.repeated(job)):
+        found.append(Texts("Restarted", [again], ""))
+    if absent := machine.missing(job):
+        found.append(Texts("Missing ranks", [absent], ""))
+    return found
+
+
+def name(job: Job) -> str:
+    """The model if the command names one, otherwise the output folder."""
+    model = job.first.start.config.get("model_name_or_path") or _option(job, "--model_name_or_path")
+    folder = job.folder.resolve().name
+    return f"{model} in {folder}" if model else folder
+
+
+def _option(job: Job, flag: str) -> str:
+    words = job.first.start.command
+    for word, following in zip(words, words[1:]):
+        if word == flag:
+            return following
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{flag}=")), "")

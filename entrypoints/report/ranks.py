@@ -1,0 +1,172 @@
+"""Step time and memory by rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.records import stragglers
+from entrypoints.records.job import Job
+from entrypoints.records.record import Sample
+from entrypoints.records.stragglers import Share
+from entrypoints.report import series, summary
+from entrypoints.report.blocks import Bar, Bars, Block, Chart, Curve, Table
+from entrypoints.report.series import Interval
+from entrypoints.report.texts import GIBIBYTE, gibibytes, number
+
+PARTS = ("forward", "backward", "optimizer", "reading", "waiting")
+# More bars than this are not readable: then the ranks that do most and least are shown.
+_MOST_BARS = 64
+_MOST_ROWS = 100
+# Shorter pauses, in seconds over the job, are normal.
+_LEAST_PAUSE = 1.0
+
+
+def steps(job: Job, found: Sequence[Interval]) -> list[Block]:
+    """The parts of a step as bars and as a table, and the step time over steps."""
+    means = stragglers.shares(job)
+    if not means:
+        return []
+    slow = stragglers.find(job)
+    order = sorted(means, key=lambda rank: -means[rank].busy)
+    shown = sorted(means) if len(means) <= _MOST_BARS else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
+    note = "" if len(means) <= _MOST_BARS else f"the {_MOST_BARS // 2} busiest and the {_MOST_BARS // 2} least busy ranks"
+    bars = [
+        Bar(f"rank {rank}", _parts(means[rank]), "slowest" if slow is not None and slow.rank == rank else "")
+        for rank in shown
+    ]
+    return [
+        Bars("Mean step by rank", "seconds per step", PARTS, bars, note),
+        _table(means, order),
+        *_over_steps(job, found, {rank: share.busy for rank, share in means.items()}),
+    ]
+
+
+def memory(job: Job) -> list[Block]:
+    """Memory, and the time for which the quota or other processes stopped a rank, over time."""
+    ranks = {number: rank.samples for number, rank in job.ranks.items() if rank.samples}
+    rows = series.moments(ranks)
+    charts = [
+        _over_time(job, rows, "Memory", "GiB", {rank: _by_time(found, _memory) for rank, found in ranks.items()})
+    ]
+    for title, unit, counter in (
+        ("Paused by the CPU quota", "seconds of all CPUs, in total", _throttled),
+        ("Ready to run while the core ran something else", "seconds, in total", _delayed),
+    ):
+        totals = {rank: _by_time(found, counter) for rank, found in ranks.items()}
+        if max((max(total.values()) for total in totals.values()), default=0.0) >= _LEAST_PAUSE:
+            charts.append(_over_time(job, rows, title, unit, totals))
+    return [chart for chart in charts if chart.curves]
+
+
+def _memory(samples: Sequence[Sample]) -> list[float]:
+    return [one.memory / GIBIBYTE for one in samples]
+
+
+def _throttled(samples: Sequence[Sample]) -> list[float]:
+    return series.grown(one.throttled for one in samples)
+
+
+def _delayed(samples: Sequence[Sample]) -> list[float]:
+    return series.grown(one.delayed for one in samples)
+
+
+def _by_time(samples: Sequence[Sample], values: Callable[[Sequence[Sample]], list[float]]) -> dict[float, float]:
+    return dict(zip((one.time for one in samples), values(samples)))
+
+
+def _over_time(
+    job: Job,
+    rows: Sequence[tuple[series.Point, Mapping[int, Sample]]],
+    title: str,
+    unit: str,
+    values: Mapping[int, Mapping[float, float]],
+) -> Chart:
+    """`values`: of each rank, by the time of its samples."""
+    last = {rank: next(reversed(list(found.values()))) for rank, found in values.items()}
+    named = series.chosen(last, ("highest", "lowest"))
+    begin = summary.began(job)
+    steps = [point.step for point, _ in rows]
+    seconds = [round(max(0.0, point.time - begin), 1) for point, _ in rows]
+
+    def value(rank: int, row: Mapping[int, Sample]) -> float | None:
+        return values[rank][row[rank].time] if rank in row else None
+
+    curves = [Curve(label, steps, seconds, [value(rank, row) for _, row in rows]) for rank, label in named.items()]
+    if len(named) < len(last):
+        medians = [series.middle(values[rank][one.time] for rank, one in row.items()) for _, row in rows]
+        curves.insert(1, Curve("median of the ranks", steps, seconds, medians))
+    return Chart(title, unit, curves, from_zero=True, axis="time")
+
+
+def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) -> list[Chart]:
+    """Of many ranks, the slowest, the median and the fastest."""
+    begin = summary.began(job)
+    steps = [one.step for one in found]
+    seconds = [round(max(0.0, one.time - begin), 1) for one in found]
+    named = series.chosen(busy, ("slowest", "fastest"))
+    curves = [
+        Curve(
+            label, steps, seconds, [one.ranks[rank].busy if rank in one.ranks else None for one in found]
+        )
+        for rank, label in named.items()
+    ]
+    if len(named) < len(busy):
+        medians = [series.middle(total.busy for total in one.ranks.values()) for one in found]
+        curves.insert(1, Curve("median of the ranks", steps, seconds, medians))
+    totals = [series.middle(total.seconds / total.steps for total in one.ranks.values()) for one in found]
+    if len(busy) > 1:
+        curves.append(Curve("the step, with waiting", steps, seconds, totals, "thin"))
+    note = "reading and computing, without waiting for other ranks" if len(busy) > 1 else ""
+    return [Chart("Step time over steps", "seconds per step", curves, from_zero=True, note=note)]
+
+
+def _parts(share: Share) -> list[float]:
+    return [share.forward, share.backward, share.optimizer, share.read, share.wait]
+
+
+def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
+    """One row for each rank; of many, the busiest."""
+    optional = {
+        "throttled, s": lambda one: number(one.throttled, 3) if one.throttled else "0",
+        "delayed, s": lambda one: number(one.delayed, 3) if one.delayed else "0",
+        "clock, MHz": lambda one: number(one.clock),
+        "remote memory": lambda one: "" if one.remote is None else f"{one.remote:.0%}",
+    }
+    present = {
+        name: text
+        for (name, text), field in zip(optional.items(), ("throttled", "delayed", "clock", "remote"))
+        if any(getattr(one, field) for one in means.values())
+    }
+    columns = ["rank", "steps", "step, s", *(f"{part}, s" for part in PARTS), *present, "memory, GiB"]
+    shown = sorted(order[:_MOST_ROWS])
+    rows = [
+        [
+            str(rank),
+            f"{one.steps:,}",
+            f"{one.seconds:.3f}",
+            *(f"{value:.3f}" for value in _parts(one)),
+            *(text(one) for text in present.values()),
+            gibibytes(one.memory),
+        ]
+        for rank, one in ((rank, means[rank]) for rank in shown)
+    ]
+    note = "" if len(order) <= _MOST_ROWS else f"the {_MOST_ROWS} busiest of {len(order)} ranks"
+    return Table("Mean step by rank", columns, rows, range(len(columns)), folded=True, note=note)
+
+
+def places(job: Job) -> Table:
+    """Where each rank ran."""
+    rows = [
+        [
+            str(rank),
+            str(found.start.node_rank),
+            found.start.host,
+            format_cpu_list(found.start.cores),
+            str(found.start.threads or ""),
+        ]
+        for rank, found in sorted(job.ranks.items())
+    ]
+    note = "" if len(rows) <= _MOST_ROWS else f"the first {_MOST_ROWS} of {len(rows)} ranks"
+    columns = ["rank", "node", "host", "CPUs", "threads"]
+    return Table("CPUs of each rank", columns, rows[:_MOST_ROWS], (0, 1, 4), folded=True, note=note)

@@ -1,0 +1,153 @@
+"""Long series as few points, and the steps of all ranks on common points. Pure.
+
+A chart is at most about 1200 pixels wide: more points than MOST are not visible and make the page larger.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from entrypoints.records.record import Sample, Steps
+
+MOST = 600  # points of a curve
+
+
+@dataclass(frozen=True)
+class Point:
+    """`time`: seconds since the epoch."""
+
+    step: int
+    time: float
+    value: float
+
+
+@dataclass
+class Total:
+    """What one rank did between two points: sums, in seconds, rows and tokens."""
+
+    time: float = 0.0
+    steps: int = 0
+    seconds: float = 0.0
+    wait: float = 0.0
+    rows: int = 0
+    useful: int = 0
+
+    def add(self, one: Steps) -> None:
+        self.time = one.time
+        self.steps += one.steps
+        self.seconds += one.seconds
+        self.wait += one.wait
+        self.rows += one.rows
+        self.useful += one.useful
+
+    @property
+    def busy(self) -> float:
+        """Seconds per step in which the rank did not wait for others."""
+        return (self.seconds - self.wait) / self.steps
+
+
+@dataclass
+class Interval:
+    """The steps up to `step`, by rank."""
+
+    step: int
+    ranks: dict[int, Total] = field(default_factory=dict)
+
+    @property
+    def time(self) -> float:
+        return max(total.time for total in self.ranks.values())
+
+
+def extremes(points: Sequence[Point], most: int = MOST) -> list[Point]:
+    """At most `most` points: of each part, the lowest and the highest one, so that peaks stay."""
+    if len(points) <= most:
+        return list(points)
+    kept: list[Point] = []
+    for part in _parts(len(points), most // 2):
+        low = min(part, key=lambda place: points[place].value)
+        high = max(part, key=lambda place: points[place].value)
+        kept.extend(points[place] for place in sorted({low, high}))
+    return kept
+
+
+def intervals(ranks: Mapping[int, Sequence[Steps]], most: int = MOST) -> list[Interval]:
+    """The steps of all ranks in at most `most` intervals of the same number of steps."""
+    ends = _ends(sorted({one.step for steps in ranks.values() for one in steps}), most)
+    found = [Interval(end) for end in ends]
+    for rank, steps in ranks.items():
+        place, end, total = -1, -1, Total()
+        for one in steps:
+            if one.step > end or place < 0:
+                place = bisect.bisect_left(ends, one.step)
+                end = ends[place]
+                total = found[place].ranks.setdefault(rank, Total())
+            total.add(one)
+    return [one for one in found if one.ranks]
+
+
+def mean_losses(ranks: Mapping[int, Sequence[Steps]]) -> list[Point]:
+    """The mean over the ranks of the loss of each record."""
+    sums: dict[int, tuple[float, int, float]] = {}
+    for steps in ranks.values():
+        for one in steps:
+            if one.loss is not None:
+                loss, number, _ = sums.get(one.step, (0.0, 0, 0.0))
+                sums[one.step] = (loss + one.loss, number + 1, one.time)
+    return [Point(step, time, loss / number) for step, (loss, number, time) in sorted(sums.items())]
+
+
+def moments(ranks: Mapping[int, Sequence[Sample]], most: int = MOST // 2) -> list[tuple[Point, dict[int, Sample]]]:
+    """The last sample of each rank in each of at most `most` intervals of time. The points have no value."""
+    times = [one.time for samples in ranks.values() for one in samples]
+    if not times:
+        return []
+    begin, longest = min(times), max(map(len, ranks.values()))
+    width = (max(times) - begin) / min(most, longest) or 1.0
+    found: dict[int, dict[int, Sample]] = {}
+    for rank, samples in ranks.items():
+        for one in samples:
+            found.setdefault(int((one.time - begin) / width), {})[rank] = one
+    rows = []
+    for _, row in sorted(found.items()):
+        last = max(row.values(), key=lambda one: one.time)
+        rows.append((Point(last.step, last.time, 0.0), row))
+    return rows
+
+
+def grown(counters: Iterable[float]) -> list[float]:
+    """A counter's growth since its first value. It begins again at 0 when the process restarts."""
+    total, before, found = 0.0, None, []
+    for now in counters:
+        if before is not None:
+            total += now - before if now >= before else now
+        before = now
+        found.append(total)
+    return found
+
+
+def chosen(values: Mapping[int, float], names: tuple[str, str], most: int = 8) -> dict[int, str]:
+    """The ranks that get a curve: all of up to `most`, otherwise the highest and the lowest, with their labels."""
+    if len(values) <= most:
+        return {rank: f"rank {rank}" for rank in sorted(values)}
+    high, low = max(values, key=lambda rank: values[rank]), min(values, key=lambda rank: values[rank])
+    return {rank: f"rank {rank} ({name})" for rank, name in ((high, names[0]), (low, names[1]))}
+
+
+def middle(values: Iterable[float]) -> float | None:
+    """The median, None without values."""
+    known = list(values)
+    return median(known) if known else None
+
+
+def _ends(steps: Sequence[int], most: int) -> list[int]:
+    if len(steps) <= most:
+        return list(steps)
+    width = -(-(steps[-1] - steps[0] + 1) // most)
+    return [*range(steps[0] + width - 1, steps[-1], width), steps[-1]]
+
+
+def _parts(length: int, number: int) -> Iterable[range]:
+    return (range(length * one // number, length * (one + 1) // number) for one in range(number))

@@ -1,0 +1,160 @@
+"""How a job went, in one sentence and a few numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from entrypoints.records import stragglers
+from entrypoints.records.job import Job
+from entrypoints.records.record import Event
+from entrypoints.report.blocks import Tile
+from entrypoints.report.texts import NOTHING, duration, moment, number
+
+# Trainer's measurements of the evaluation itself.
+_OF_EVALUATION = ("_runtime", "_per_second", "_samples")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`state`: "finished", "failed" or "open" (no end is recorded). `seconds`: from the first start to the end.
+
+    `samples`, `tokens`: of all ranks per second; `tokens` without padding. None: unknown.
+    """
+
+    state: str
+    verdict: str
+    seconds: float
+    steps: int
+    planned: int
+    loss: float | None
+    metric_name: str
+    metric: float | None
+    samples: float | None
+    tokens: float | None
+
+    @property
+    def tiles(self) -> list[Tile]:
+        shown = [
+            Tile("Duration", duration(self.seconds)),
+            Tile("Steps", f"{self.steps:,}", f"of {self.planned:,} planned" if self.planned else ""),
+            Tile("Loss", number(self.loss), "training, the last logged" if self.loss is not None else ""),
+            Tile(self.metric_name or "Metric", number(self.metric), "evaluation"),
+            Tile("Samples/s", number(self.samples), "all ranks"),
+            Tile("Useful tokens/s", number(self.tokens), "all ranks, without padding"),
+        ]
+        return [tile for tile in shown if tile.value != NOTHING]
+
+
+def began(job: Job) -> float:
+    """The job's first start, in seconds since the epoch."""
+    return min(rank.starts[0].time for rank in job.ranks.values())
+
+
+def of(job: Job, result: Mapping[str, Any], now: float) -> Summary:
+    """`result`: result.json, empty if the run has not written it. `now`: when the page is written."""
+    end, rank = ending(job)
+    state = "open" if end is None else "failed" if end.name == "failure" else "finished"
+    seconds = max(0.0, (end.time if end else job.time) - began(job))
+    planned = job.first.start.last_step
+    name, metric = _metric(job, result)
+    samples, tokens = _rates(job)
+    return Summary(
+        state,
+        _verdict(state, job, end, rank, now),
+        seconds,
+        job.step,
+        planned,
+        _loss(job, result),
+        name,
+        metric,
+        _number(result.get("train_samples_per_second")) or samples,
+        _number(result.get("train_tokens_per_second")) or tokens,
+    )
+
+
+def ending(job: Job) -> tuple[Event | None, int]:
+    """The event that ended the job, and its rank: of several failures the first one, which caused the others."""
+    begin = job.first.start.time
+    failures = [
+        (event.time, number, event)
+        for number, rank in job.ranks.items()
+        for event in rank.events
+        if event.name == "failure" and event.time >= begin
+    ]
+    if failures:
+        _, number, event = min(failures, key=lambda one: one[:2])
+        return event, number
+    return job.end, min(job.ranks)
+
+
+def last_logged(job: Job) -> dict[str, float]:
+    """The last value of everything that Trainer logged."""
+    found: dict[str, float] = {}
+    for log in job.first.logs:
+        found.update({name: value for name, value in log.values.items() if _number(value) is not None})
+    return found
+
+
+def metrics(job: Job) -> dict[str, float]:
+    """The last evaluation's metrics, by name: eval_loss, eval_accuracy, ..."""
+    return {name: value for name, value in last_logged(job).items() if is_metric(name)}
+
+
+def is_metric(name: str) -> bool:
+    """Whether this is a metric of the model, not the speed of the evaluation."""
+    return name.startswith("eval_") and not name.endswith(_OF_EVALUATION)
+
+
+def _verdict(state: str, job: Job, end: Event | None, rank: int, now: float) -> str:
+    planned = job.first.start.last_step
+    steps = f"{job.step:,} of {planned:,} steps" if planned else f"{job.step:,} steps"
+    if end is None:
+        ago = duration(max(0.0, now - job.time))
+        return (
+            f"No end is recorded after {steps}: the job is still running, or it was killed. The last line is from "
+            f"{moment(job.time)}, {ago} before this page was written."
+        )
+    if state == "failed":
+        reason = f": {end.text}" if end.text else "."
+        return f"Failed on rank {rank} after {steps}{reason}"
+    if planned and job.step < planned:
+        return f"Ended early, after {steps}."
+    return f"Finished {steps}."
+
+
+def _loss(job: Job, result: Mapping[str, Any]) -> float | None:
+    loss = last_logged(job).get("loss", _number(result.get("train_loss_last")))
+    if loss is not None:
+        return loss
+    last = [rank.steps[-1].loss for rank in job.ranks.values() if rank.steps]
+    known = [one for one in last if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _metric(job: Job, result: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The name and value of the metric after training."""
+    name, value = result.get("metric_name"), _number(result.get("metric_after"))
+    if isinstance(name, str) and value is not None:
+        return name, value
+    found = metrics(job)
+    for key, last in found.items():
+        if key != "eval_loss":
+            return key[len("eval_") :], last
+    return ("evaluation loss", found["eval_loss"]) if "eval_loss" in found else ("", None)
+
+
+def _rates(job: Job) -> tuple[float | None, float | None]:
+    """Samples and useful tokens per second, of all ranks: ranks without a file do as much as the others."""
+    means = [one for one in stragglers.shares(job).values() if one.seconds > 0]
+    if not means:
+        return None, None
+    ranks = job.world_size / len(means)
+    rows = sum(one.rows / one.seconds for one in means) * ranks
+    useful = sum(one.useful / one.seconds for one in means) * ranks
+    return rows or None, useful or None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
