@@ -126,7 +126,8 @@ class CpuTrainer(Trainer):
             sampler: Any = GroupedByLength(lengths(), rows, args.data_seed or args.seed)
         else:
             sampler = super()._get_train_sampler(*arguments)
-        return balanced_ranks.between_ranks(sampler, lengths, self.args)
+        pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
+        return balanced_ranks.between_ranks(sampler, lengths, self.args, pads)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""
