@@ -17,7 +17,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.adapt import balanced_ranks
+from entrypoints.adapt import balanced_ranks, no_padding
 from entrypoints.adapt.step_clock import StepClock, StepRecords
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
