@@ -20,10 +20,18 @@ LEAST_CONSISTENCY = 0.75
 LEAST_STEPS = 10
 # The first steps allocate memory and generate kernels.
 _WARM_UP = 3
-# A cause is named if it explains this share of the difference.
-_EXPLAINS = 0.4
-_SLOWER_CLOCK = 0.95
+# A cause is named if it explains this share of the difference. Not measurable in seconds: more remote memory.
+_EXPLAINS = 0.25
 _MORE_REMOTE = 0.2
+FIXES = {
+    "quota": "raise the quota, or give every node the same",
+    "shared cores": "stop the other processes on this node, or give the rank cores of its own",
+    "reading": "check its disk or network drive, or add --dataloader_num_workers 1",
+    "longer rows": "let the ranks be balanced, or add --group_by_length",
+    "clock rate": "check the node's cooling, its power limit and its CPU frequency governor",
+    "remote memory": "see `entrypoint plan` for its memory policy, and `entrypoint doctor` for what refuses it",
+    "unknown": "compare `entrypoint doctor` on its node and on another one",
+}
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,7 @@ _MEANS = ("seconds", "forward", "backward", "wait", "read", "optimizer", "rows",
 class Straggler:
     """The slowest rank. `excess`: seconds per step more than the others (their median); `share`: of a step.
 
-    `cause`: "quota", "shared cores", "reading", "longer rows", "remote memory", "clock rate" or "unknown".
-    `why`: what was measured. `fix`: what to do.
+    `cause`: a key of FIXES. `why`: what was measured. `fix`: what to do.
     """
 
     rank: int
@@ -155,41 +162,39 @@ def find(job: Job, last: int | None = None) -> Straggler | None:
 
 
 def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, str, str]:
-    """Cause, evidence and fix for a rank that is `excess` seconds per step slower than the `others`.
+    """Cause, evidence and fix for a rank that is `excess` seconds per step slower than the medians of the `others`.
 
-    The order matters: a paused thread also counts as delayed, and both make reading and computing slower.
+    Each cause's part of the difference is estimated in seconds per step. The largest part is named.
     """
 
     def usual(name: str) -> float:
         return float(median(getattr(one, name) for one in others))
 
-    def more(name: str) -> float:
-        return float(getattr(slow, name) - usual(name))
-
-    enough = _EXPLAINS * excess
-    if more("throttled") >= enough:
-        why = f"its container's CPU quota pauses it for {slow.throttled:.2f} s per step"
-        return "quota", why, "raise the quota, or give every node the same"
-    if more("delayed") >= enough:
-        why = f"its threads wait {slow.delayed:.2f} s per step for cores on which other processes run"
-        return "shared cores", why, "stop the other processes on this node, or give the rank cores of its own"
-    if more("read") >= enough:
-        why = f"it reads rows for {slow.read:.2f} s per step, the others for {usual('read'):.2f} s"
-        return "reading", why, "check its disk or network drive, or add --dataloader_num_workers 1"
-    tokens, computing = _ratio(slow.computed, usual("computed")), _ratio(slow.computing, usual("computing"))
-    if tokens - 1 >= _EXPLAINS * (computing - 1) > 0:
-        why = f"it computes {slow.computed:,.0f} tokens per step, the others {usual('computed'):,.0f}"
-        return "longer rows", why, "let the ranks be balanced, or add --group_by_length"
-    remote = [one.remote for one in others if one.remote is not None]
-    if slow.remote is not None and remote and slow.remote - median(remote) >= _MORE_REMOTE:
-        why = f"{slow.remote:.0%} of its memory is on other NUMA nodes, of the others' {median(remote):.0%}"
-        return "remote memory", why, "see entrypoint plan for its memory policy, and doctor for what refuses it"
-    clocks = [one.clock for one in others if one.clock is not None]
-    if slow.clock is not None and clocks and slow.clock < _SLOWER_CLOCK * median(clocks):
-        why = f"its cores run at {slow.clock:,.0f} MHz, the others at {median(clocks):,.0f} MHz"
-        return "clock rate", why, "check the node's cooling, power limit and CPU frequency governor"
-    why = f"forward and backward take {slow.computing:.2f} s, on the others {usual('computing'):.2f} s"
-    return "unknown", why, "compare `entrypoint doctor` on its node and on another one"
+    computing, tokens = usual("computing"), usual("computed")
+    # A rank that computes for longer is also delayed for longer by the same neighbours. Paused threads are delayed.
+    expected = usual("delayed") * _ratio(slow.computing, computing) + slow.throttled
+    clock, remote = _known(others, "clock"), _known(others, "remote")
+    parts = {
+        "quota": slow.throttled - usual("throttled"),
+        "shared cores": slow.delayed - expected,
+        "reading": slow.read - usual("read"),
+        "longer rows": computing * (_ratio(slow.computed, tokens) - 1),
+        "clock rate": slow.computing * (1 - slow.clock / clock) if slow.clock and clock else 0.0,
+    }
+    cause = max(parts, key=lambda name: parts[name])
+    if parts[cause] < _EXPLAINS * excess:
+        is_remote = slow.remote is not None and remote is not None and slow.remote - remote >= _MORE_REMOTE
+        cause = "remote memory" if is_remote else "unknown"
+    why = {
+        "quota": f"its container's CPU quota pauses it for {slow.throttled:.2f} s per step",
+        "shared cores": f"its threads wait {slow.delayed:.2f} s per step for cores on which other processes run",
+        "reading": f"it reads rows for {slow.read:.2f} s per step, the others for {usual('read'):.2f} s",
+        "longer rows": f"it computes {slow.computed:,.0f} tokens per step, the others {tokens:,.0f}",
+        "clock rate": f"its cores run at {slow.clock or 0:,.0f} MHz, the others at {clock or 0:,.0f} MHz",
+        "remote memory": f"{slow.remote or 0:.0%} of its memory is on other NUMA nodes, not {remote or 0:.0%}",
+        "unknown": f"forward and backward take {slow.computing:.2f} s, on the others {computing:.2f} s",
+    }
+    return cause, why[cause], FIXES[cause]
 
 
 def _aligned(job: Job, last: int | None) -> list[dict[int, Steps]]:
@@ -215,6 +220,10 @@ def _rate(values: Sequence[float], samples: Sequence[Sample]) -> float:
 def _middle(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+def _known(others: Sequence[Share], name: str) -> float | None:
+    return _middle([getattr(one, name) for one in others])
 
 
 def _ratio(one: float, other: float) -> float:

@@ -184,6 +184,8 @@ def _amount(name: str) -> Callable[[series.Total], float]:
 def _seconds(found: Sequence[Interval]) -> list[Point]:
     """The median of the ranks."""
     return [
-        Point(one.step, one.time, series.middle(total.seconds / total.steps for total in one.ranks.values()) or 0.0)
+        Point(
+            one.step, one.time, series.middle(total.seconds / total.steps for total in one.ranks.values()) or 0.0
+        )
         for one in found
     ]
