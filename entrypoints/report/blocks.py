@@ -46,7 +46,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class Table:
-    """`right`: the columns of numbers. `folded`: whether the reader has to unfold the table."""
+    """`right`: the columns of numbers. `folded`: whether the reader has to unfold the table. `even`: columns of the
+    same width."""
 
     title: str
     columns: Sequence[str]
@@ -54,6 +55,7 @@ class Table:
     right: Sequence[int] = ()
     folded: bool = False
     note: str = ""
+    even: bool = False
 
 
 @dataclass(frozen=True)

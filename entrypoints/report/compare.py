@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from entrypoints.report.texts import NOTHING, duration, number
 
 NAME = "compare.html"
 _FEWEST, _MOST = 2, 8
+_ENDS = {"finished": "finished", "failed": "failed", "open": "not recorded"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def differences(title: str, values: Mapping[str, Mapping[str, str]]) -> list[Blo
     same = [row[:2] for row in rows if len({*row[1:]}) == 1]
     found: list[Block] = []
     if different:
-        found.append(Table(f"{title}: {len(different)} different", ["", *values], different))
+        found.append(Table(f"{title}: {len(different)} different", ["", *values], different, even=True))
     if same:
         found.append(Table(f"{title}: {len(same)} the same", ["", "all runs"], same, folded=True))
     return found
@@ -91,7 +91,7 @@ def _read(folder: Path, name: str) -> Run:
     job = records.read(folder)
     result = page.read_result(job)
     steps = {number: rank.steps for number, rank in job.ranks.items() if rank.steps}
-    return Run(name, job, result, summary.of(job, result, time.time()), series.intervals(steps))
+    return Run(name, job, result, summary.of(job, result), series.intervals(steps))
 
 
 def _places(job: Job) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _places(job: Job) -> dict[str, str]:
 def _results(runs: Sequence[Run]) -> Table:
     """One row for each number, one column for each run."""
     lines: dict[str, Callable[[Run], str]] = {
-        "result": lambda run: run.summary.verdict,
+        "end": lambda run: _ENDS[run.summary.state],
         "duration": lambda run: duration(run.summary.seconds),
         "steps": lambda run: f"{run.summary.steps:,}",
         "training loss": lambda run: number(run.summary.loss),
@@ -119,7 +119,7 @@ def _results(runs: Sequence[Run]) -> Table:
     for name in dict.fromkeys(name for found in metrics for name in found):
         rows.append([f"evaluation: {curves.title(name)}", *(number(found.get(name)) for found in metrics)])
     shown = [row for row in rows if {*row[1:]} != {NOTHING}]
-    return Table("Results", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1))
+    return Table("Results", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1), even=True)
 
 
 def _final(result: Mapping[str, Any]) -> dict[str, float]:
@@ -184,6 +184,8 @@ def _amount(name: str) -> Callable[[series.Total], float]:
 def _seconds(found: Sequence[Interval]) -> list[Point]:
     """The median of the ranks."""
     return [
-        Point(one.step, one.time, series.middle(total.seconds / total.steps for total in one.ranks.values()) or 0.0)
+        Point(
+            one.step, one.time, series.middle(total.seconds / total.steps for total in one.ranks.values()) or 0.0
+        )
         for one in found
     ]

@@ -26,7 +26,9 @@ def learning(job: Job) -> list[Chart]:
         Chart("Training loss", "loss", loss),
         Chart("Evaluation loss", "loss", curves("evaluation", logged(job, "eval_loss"), begin, "points")),
         *(
-            Chart(f"Evaluation: {title(name)}", title(name), curves(title(name), logged(job, name), begin, "points"))
+            Chart(
+                f"Evaluation: {title(name)}", title(name), curves(title(name), logged(job, name), begin, "points")
+            )
             for name in names
         ),
         Chart(

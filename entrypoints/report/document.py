@@ -10,13 +10,13 @@ from entrypoints.records.job import Job
 from entrypoints.report import curves, events, machine, ranks, series, summary
 from entrypoints.report.blocks import Page, Section, Texts
 from entrypoints.report.summary import Summary
-from entrypoints.report.texts import moment
+from entrypoints.report.texts import duration, moment
 
 
 def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
     """`result`: result.json, empty without one. `now`: when the page is written, in seconds since the epoch."""
     found = series.intervals({number: rank.steps for number, rank in job.ranks.items() if rank.steps})
-    facts = summary.of(job, result, now)
+    facts = summary.of(job, result)
     sections = [
         Section("curves", "Curves", [*curves.learning(job), *curves.speed(job, found)], axis=True),
         Section("steps", "Step time by rank", ranks.steps(job, found)),
@@ -29,7 +29,7 @@ def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
         title=f"{name(job)}: training report",
         state=facts.state,
         verdict=facts.verdict,
-        about=f"{name(job)} · started {moment(summary.began(job))}",
+        about=" · ".join([name(job), f"started {moment(summary.began(job))}", *_last_line(job, facts, now)]),
         tiles=facts.tiles,
         notices=notices(job, facts),
         sections=[
@@ -44,12 +44,19 @@ def notices(job: Job, facts: Summary) -> list[Texts]:
     found = []
     slow = stragglers.find(job)
     if slow is not None:
-        found.append(Texts(f"Slow rank, cause: {slow.cause}", [slow.text], "warning"))
+        found.append(Texts(f"Rank {slow.rank} slows the job down; cause: {slow.cause}", [slow.text], "warning"))
     if facts.steps and (again := events.repeated(job)):
         found.append(Texts("Restarted", [again], ""))
     if absent := machine.missing(job):
         found.append(Texts("Missing ranks", [absent], ""))
     return found
+
+
+def _last_line(job: Job, facts: Summary, now: float) -> list[str]:
+    """Of a job without an end: how old the records are, from which a reader sees whether the job runs."""
+    if facts.state != "open":
+        return []
+    return [f"last record {moment(job.time)}, {duration(max(0.0, now - job.time))} before this page was written"]
 
 
 def name(job: Job) -> str:

@@ -60,7 +60,9 @@ def blocks(job: Job) -> list[Block]:
     last = max([job.time, *(one.time + one.seconds for one in found)])
     lanes = []
     for kind, label in KINDS.items():
-        marks = [Mark(max(0.0, one.time - begin), one.seconds, _words(one, begin)) for one in found if one.kind == kind]
+        marks = [
+            Mark(max(0.0, one.time - begin), one.seconds, _words(one, begin)) for one in found if one.kind == kind
+        ]
         if marks:
             # Of many, every n-th: the strip has no room for more.
             lanes.append(Lane(kind, label, marks[:: -(-len(marks) // _MOST_MARKS)]))
@@ -78,7 +80,9 @@ def repeated(job: Job) -> str:
 def _words(one: Happening, begin: float) -> str:
     took = f", took {duration(one.seconds)}" if one.seconds else ""
     text = f": {one.text}" if one.text else ""
-    return f"{KINDS.get(one.kind, one.kind)} at step {one.step:,}, {duration(max(0.0, one.time - begin))}{took}{text}"
+    return (
+        f"{KINDS.get(one.kind, one.kind)} at step {one.step:,}, {duration(max(0.0, one.time - begin))}{took}{text}"
+    )
 
 
 def _table(found: list[Happening], begin: float) -> Table:

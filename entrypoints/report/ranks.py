@@ -30,7 +30,11 @@ def steps(job: Job, found: Sequence[Interval]) -> list[Block]:
     slow = stragglers.find(job)
     order = sorted(means, key=lambda rank: -means[rank].busy)
     shown = sorted(means) if len(means) <= _MOST_BARS else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
-    note = "" if len(means) <= _MOST_BARS else f"the {_MOST_BARS // 2} busiest and the {_MOST_BARS // 2} least busy ranks"
+    note = (
+        ""
+        if len(means) <= _MOST_BARS
+        else f"the {_MOST_BARS // 2} busiest and the {_MOST_BARS // 2} least busy ranks"
+    )
     bars = [
         Bar(f"rank {rank}", _parts(means[rank]), "slowest" if slow is not None and slow.rank == rank else "")
         for rank in shown
@@ -106,9 +110,7 @@ def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) 
     seconds = [round(max(0.0, one.time - begin), 1) for one in found]
     named = series.chosen(busy, ("slowest", "fastest"))
     curves = [
-        Curve(
-            label, steps, seconds, [one.ranks[rank].busy if rank in one.ranks else None for one in found]
-        )
+        Curve(label, steps, seconds, [one.ranks[rank].busy if rank in one.ranks else None for one in found])
         for rank, label in named.items()
     ]
     if len(named) < len(busy):

@@ -27,7 +27,11 @@ def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds else "0 s"
     whole = round(seconds)
-    for unit, size, below, smaller in (("d", _DAY, "h", _HOUR), ("h", _HOUR, "min", _MINUTE), ("min", _MINUTE, "s", 1)):
+    for unit, size, below, smaller in (
+        ("d", _DAY, "h", _HOUR),
+        ("h", _HOUR, "min", _MINUTE),
+        ("min", _MINUTE, "s", 1),
+    ):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")

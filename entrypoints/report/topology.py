@@ -59,9 +59,7 @@ def _nodes(job: Job) -> list[_Node]:
         if topology is None:
             continue
         users = {cpu: start.local_rank for start in starts for cpu in start.cores}
-        workers = {
-            cpu: start.local_rank for start in starts for cpu in start.plan.get("ccl_worker_cores") or ()
-        }
+        workers = {cpu: start.local_rank for start in starts for cpu in start.plan.get("ccl_worker_cores") or ()}
         first = starts[0].rank - starts[0].local_rank
         found.append(_Node(node, starts[0].host, first, topology, users, workers))
     return found
@@ -127,7 +125,9 @@ def _core(node: _Node, core: Mapping[str, Any], x: float, y: float) -> list[Shap
     look = "core" if local is not None else "core worker"
     return [
         Shape(x, y, _CORE, _CORE, look, color=user, title=f"{where}: {use}"),
-        Shape(x + _CORE / 2, y + _CORE / 2 + 4, look=f"{look}-number".replace(" ", "-"), text=str(rank), color=user),
+        Shape(
+            x + _CORE / 2, y + _CORE / 2 + 4, look=f"{look}-number".replace(" ", "-"), text=str(rank), color=user
+        ),
     ]
 
 
@@ -143,7 +143,10 @@ def _words(node: _Node) -> str:
     unused = sum(not used & set(core.get("cpus", ())) for core in cores)
     parts = [
         f"{count(len(cores), 'core')} on {count(len(sockets), 'socket')} and {count(len(numa), 'NUMA node')}.",
-        *(f"Rank {node.first_rank + local}: CPUs {format_cpu_list(cpus)}." for local, cpus in sorted(by_rank.items())),
+        *(
+            f"Rank {node.first_rank + local}: CPUs {format_cpu_list(cpus)}."
+            for local, cpus in sorted(by_rank.items())
+        ),
     ]
     if node.workers:
         parts.append(f"oneCCL's workers: CPUs {format_cpu_list(node.workers)} (with a line below the number).")

@@ -5,12 +5,12 @@
 const PIXELS = Math.max(2, window.devicePixelRatio || 1);
 Object.defineProperty(window, "devicePixelRatio", { get: () => PIXELS });
 
-const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2], [12, 4], [4, 6]];
+const DASHES = [[], [7, 4], [3, 3], [10, 3, 2, 3], [5, 2], [1, 2], [12, 4], [4, 6]];
 const COLORS = 8;
 const TABLE_ROWS = 100;
 const HEIGHT = 230;
 const PRINT_WIDTH = 315;
-const STATES = { finished: "✓ Finished", failed: "✕ Failed", open: "… No end recorded", compare: "" };
+const ICONS = { finished: "✓", failed: "✕", open: "…", compare: "" };
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const live = document.getElementById("live");
@@ -39,11 +39,6 @@ function format(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-function duration(seconds) {
-  const [size, unit] = timeUnit(seconds);
-  return `${Number((seconds / size).toPrecision(3))} ${unit}`;
-}
-
 // The unit in which a duration has few digits: its seconds and its name.
 function timeUnit(seconds) {
   if (seconds >= 2 * 86400) return [86400, "d"];
@@ -56,12 +51,11 @@ function timeUnit(seconds) {
 function table(block) {
   const right = new Set(block.right);
   const cell = (tag, place, text, more = {}) =>
-    make(tag, { ...(right.has(place) ? { class: "right" } : {}), ...more }, text);
+    make(tag, { class: right.has(place) ? "right" : text.length <= 16 ? "short" : "", ...more }, text);
   const head = make("tr", {}, ...block.columns.map((text, place) => cell("th", place, text, { scope: "col" })));
   const rows = block.rows.map((row) => make("tr", {}, ...row.map((text, place) => cell("td", place, text))));
-  const whole = make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows));
-  const wrap = block.rows.some((row) => row.some((text, place) => right.has(place) && text.length > 24));
-  const settings = { class: wrap ? "scroll wrap" : "scroll", tabindex: "0", role: "region", "aria-label": block.title };
+  const whole = make("table", block.even ? { class: "even" } : {}, make("thead", {}, head), make("tbody", {}, ...rows));
+  const settings = { class: "scroll", tabindex: "0", role: "region", "aria-label": block.title };
   return make("div", settings, whole);
 }
 
@@ -83,7 +77,9 @@ function drawFacts(block) {
 }
 
 function drawCommand(block) {
-  const text = make("pre", { tabindex: "0", "aria-label": block.title }, block.text);
+  // A line does not end inside of a word, such as after the first dashes of a flag.
+  const words = block.text.split(" ").flatMap((word) => [make("span", {}, word), " "]);
+  const text = make("pre", { tabindex: "0", "aria-label": block.title }, ...words.slice(0, -1));
   const button = make("button", { type: "button" }, "Copy");
   button.addEventListener("click", async () => {
     getSelection().selectAllChildren(text);
@@ -171,7 +167,13 @@ class LineChart {
         { ...common, size: 28, values: ticks, label: this.byTime ? `elapsed time, ${this.unit}` : "step" },
         { ...common, size: width, values: ticks, label: this.block.unit },
       ],
-      series: [{ value: (_, value) => this.where(value) }, ...this.curves.map((curve) => this.series(curve))],
+      series: [
+        {
+          label: this.byTime ? "elapsed" : "step",
+          value: (plot, value) => this.position(value ?? plot.data[0][plot.data[0].length - 1]),
+        },
+        ...this.curves.map((curve) => this.series(curve)),
+      ],
       legend: { markers: { width: 2, dash: (_, place) => this.markerDash(place) } },
       cursor: {
         dataIdx: (plot, series, place) => (series ? nearest(plot.data[series], place) : place),
@@ -188,7 +190,7 @@ class LineChart {
     return {
       label: curve.label,
       stroke: thin ? color("thin") : color(`c${curve.place % COLORS}`),
-      width: thin ? 1 : 1.75,
+      width: thin ? 1 : 2,
       dash: thin ? [] : DASHES[curve.place % DASHES.length],
       points: { show: alone || curve.look === "points", size: 6, fill: color(`c${curve.place % COLORS}`) },
       value: (plot, value, place) => format(value ?? plot.data[place][nearest(plot.data[place], plot.data[0].length - 1)]),
@@ -206,9 +208,8 @@ class LineChart {
     return printing ? (this.block.half ? PRINT_WIDTH : 2 * PRINT_WIDTH + 30) : Math.max(200, this.holder.clientWidth);
   }
 
-  where(value) {
-    if (value === null || value === undefined) return "last";
-    return this.byTime ? `${format(value)} ${this.unit}` : `step ${format(value)}`;
+  position(value) {
+    return this.byTime ? `${format(value)} ${this.unit}` : format(value);
   }
 
   values(place) {
@@ -233,7 +234,7 @@ class LineChart {
     const x = this.plot.data[0][place];
     this.plot.setCursor({ left: this.plot.valToPos(x, "x"), top: this.plot.over.clientHeight / 2 });
     const texts = this.values(place).map((value, series) => `${this.curves[series].label} ${format(value)}`);
-    say(`${this.where(x)}: ${texts.join(", ")}`);
+    say(`${this.byTime ? "" : "step "}${this.position(x)}: ${texts.join(", ")}`);
   }
 
   fillTable() {
@@ -313,8 +314,9 @@ function drawStrip(block) {
     holder.append(make("span", {}, lane.label), track);
   }
   const ticks = make("div", { class: "ticks", "aria-hidden": "true" });
+  const [size, unit] = timeUnit(block.seconds);
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const tick = make("span", {}, part ? duration(part * block.seconds) : "0");
+    const tick = make("span", {}, part ? `${Number(((part * block.seconds) / size).toPrecision(3))} ${unit}` : "0");
     tick.style.left = `${100 * part}%`;
     ticks.append(tick);
   }
@@ -347,7 +349,8 @@ function drawDrawing(block) {
     svg.append(node);
   }
   const caption = make("figcaption", {}, make("h3", {}, block.title));
-  return make("figure", {}, caption, svg, make("p", { class: "alternative soft" }, block.alternative));
+  const words = make("p", { class: "alternative soft" }, block.alternative);
+  return make("figure", {}, caption, make("div", { class: "drawing" }, svg, words));
 }
 
 // The page
@@ -389,21 +392,21 @@ function header() {
   const notices = data.notices.map((notice) =>
     make("div", { class: `notice ${notice.level}` }, make("h3", {}, notice.title), ...notice.items.map((text) => make("p", {}, text))),
   );
-  const state = STATES[data.state] ? make("span", { class: `state ${data.state}` }, `${STATES[data.state]} · `) : null;
+  const icon = { class: `state ${data.state}`, "aria-hidden": "true" };
   return make(
     "header",
     {},
-    make("p", { class: "about" }, state, data.about),
-    make("h1", {}, data.verdict),
+    make("p", { class: "about" }, data.about),
+    make("h1", {}, ICONS[data.state] ? make("span", icon, `${ICONS[data.state]} `) : null, data.verdict),
     tiles.length ? make("dl", { class: "tiles" }, ...tiles) : null,
     ...notices,
   );
 }
 
 function section(part) {
-  // Charts next to each other; the last one of an odd number takes both columns.
+  // Charts next to each other; the first one of an odd number takes both columns.
   const half = part.blocks.filter((block) => block.is === "chart");
-  half.forEach((block, place) => (block.half = place + 1 < half.length || half.length % 2 === 0));
+  half.forEach((block, place) => (block.half = place > 0 || half.length % 2 === 0));
   const blocks = part.blocks.map((block) => {
     const node = DRAW[block.is](block);
     node.classList.add("block");
