@@ -46,8 +46,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Table:
-    """`right`: the columns of numbers. `folded`: whether the reader has to unfold the table. `even`: columns of the
-    same width."""
+    """`right`: the columns of numbers. `folded`: whether the reader has to unfold the table.
+
+    `even`: whether the columns have the same width.
+    """
 
     title: str
     columns: Sequence[str]
@@ -113,7 +115,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lane:
-    """Marks of one kind. `kind`: "start", "repeated", "evaluation", "checkpoint", "warning", "failure" or "end"."""
+    """Marks of one kind. `kind`: "start", "evaluation", "checkpoint", "warning", "failure" or "end"."""
 
     kind: str
     label: str
@@ -131,7 +133,10 @@ class Strip:
 
 @dataclass(frozen=True)
 class Shape:
-    """A rectangle, or a text at its lower left corner, in pixels. `look`: its CSS class. `color`: number of a rank."""
+    """A rectangle, or a text at its lower left corner, in pixels.
+
+    `look`: its CSS class. `color`: the number of a color, None without one. `title`: shown to a resting mouse.
+    """
 
     x: float
     y: float
@@ -140,7 +145,7 @@ class Shape:
     look: str = ""
     text: str = ""
     color: int | None = None
-    title: str = ""  # shown when the mouse rests on it
+    title: str = ""
 
 
 @dataclass(frozen=True)

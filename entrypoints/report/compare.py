@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import count
 from entrypoints.records import job as records
 from entrypoints.records.job import Job
 from entrypoints.report import curves, machine, page, series, summary
@@ -36,9 +37,9 @@ class Run:
 def write(folders: Sequence[Path], file: Path) -> Path:
     """Compare the jobs in these folders on one page, and write it to `file`. Raises UsageError."""
     if not _FEWEST <= len(folders) <= _MOST:
+        found = count(len(folders), "folder")
         raise UsageError(
-            f"found {len(folders)} folder{'' if len(folders) == 1 else 's'} to compare, expected {_FEWEST} to {_MOST}: "
-            "name the output folders of the runs"
+            f"found {found} to compare, expected {_FEWEST} to {_MOST}: name the output folders of the jobs"
         )
     return page.save(document([_read(folder, name) for folder, name in zip(folders, names(folders))]), file)
 
@@ -50,7 +51,7 @@ def names(folders: Sequence[Path]) -> list[str]:
         found = ["/".join(path[-length:]) for path in paths]
         if len({*found}) == len(found):
             return found
-    raise UsageError(f"'{folders[0]}' is named twice: expected different folders; name each run once")
+    raise UsageError(f"'{folders[0]}' is named twice: expected different folders; name each job once")
 
 
 def document(runs: Sequence[Run]) -> Page:

@@ -12,7 +12,8 @@ from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Start
 from entrypoints.report import ranks, topology
 from entrypoints.report.blocks import Block, Command, Facts, Table, Texts
-from entrypoints.report.texts import NOTHING, ranks as named
+from entrypoints.report.texts import NOTHING
+from entrypoints.report.texts import ranks as named
 
 
 def what_ran(job: Job) -> list[Block]:

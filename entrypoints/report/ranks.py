@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.records import stragglers
@@ -12,7 +13,7 @@ from entrypoints.records.stragglers import Share
 from entrypoints.report import series, summary
 from entrypoints.report.blocks import Bar, Bars, Block, Chart, Curve, Table
 from entrypoints.report.series import Interval
-from entrypoints.report.texts import GIBIBYTE, gibibytes, number
+from entrypoints.report.texts import GIBIBYTE, gibibytes
 
 PARTS = ("forward", "backward", "optimizer", "reading", "waiting")
 # More bars than this are not readable: then the ranks that do most and least are shown.
@@ -20,6 +21,22 @@ _MOST_BARS = 64
 _MOST_ROWS = 100
 # Shorter pauses, in seconds over the job, are normal.
 _LEAST_PAUSE = 1.0
+
+
+class _Optional(NamedTuple):
+    """A column of the table that is shown if a rank has a value. `field`: of Share. `style`: of the number."""
+
+    name: str
+    field: str
+    style: str
+
+
+_OPTIONAL = (
+    _Optional("throttled, s", "throttled", ".3f"),
+    _Optional("delayed, s", "delayed", ".3f"),
+    _Optional("clock, MHz", "clock", ",.0f"),
+    _Optional("remote memory", "remote", ".0%"),
+)
 
 
 def steps(job: Job, found: Sequence[Interval]) -> list[Block]:
@@ -129,18 +146,9 @@ def _parts(share: Share) -> list[float]:
 
 def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
     """One row for each rank; of many, the busiest."""
-    optional = {
-        "throttled, s": lambda one: number(one.throttled, 3) if one.throttled else "0",
-        "delayed, s": lambda one: number(one.delayed, 3) if one.delayed else "0",
-        "clock, MHz": lambda one: number(one.clock),
-        "remote memory": lambda one: "" if one.remote is None else f"{one.remote:.0%}",
-    }
-    present = {
-        name: text
-        for (name, text), field in zip(optional.items(), ("throttled", "delayed", "clock", "remote"))
-        if any(getattr(one, field) for one in means.values())
-    }
-    columns = ["rank", "steps", "step, s", *(f"{part}, s" for part in PARTS), *present, "memory, GiB"]
+    present = [one for one in _OPTIONAL if any(getattr(share, one.field) for share in means.values())]
+    more = [one.name for one in present]
+    columns = ["rank", "steps", "step, s", *(f"{part}, s" for part in PARTS), *more, "memory, GiB"]
     shown = sorted(order[:_MOST_ROWS])
     rows = [
         [
@@ -148,13 +156,17 @@ def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
             f"{one.steps:,}",
             f"{one.seconds:.3f}",
             *(f"{value:.3f}" for value in _parts(one)),
-            *(text(one) for text in present.values()),
+            *(_optional(extra, getattr(one, extra.field)) for extra in present),
             gibibytes(one.memory),
         ]
         for rank, one in ((rank, means[rank]) for rank in shown)
     ]
     note = "" if len(order) <= _MOST_ROWS else f"the {_MOST_ROWS} busiest of {len(order)} ranks"
     return Table("Mean step by rank", columns, rows, range(len(columns)), folded=True, note=note)
+
+
+def _optional(column: _Optional, value: float | None) -> str:
+    return "" if value is None else format(value, column.style)
 
 
 def places(job: Job) -> Table:

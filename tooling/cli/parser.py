@@ -54,7 +54,7 @@ def canonical_argv(argv: Sequence[str], groups: Mapping[str, Iterable[str]]) -> 
 
 
 def with_flags(argv: Sequence[str], task: Task) -> list[str]:
-    """`compare A B` becomes `compare --folders A --folders B`: invoke's positional arguments have one value each."""
+    """`compare A B` becomes `compare --folders A --folders B`: a positional argument of invoke has one value."""
     options = {f"--{option.names[0]}": option.takes_value for option in task.get_arguments()}
     found, rest = list(argv[:2]), iter(argv[2:])
     for word in rest:
@@ -152,12 +152,13 @@ class TaskProgram(Program):
         namespace = Collection(*itertools.chain(*sections.values()))
         super().__init__(namespace=namespace, name="cpu-train-stack", binary="./inv", binary_names=["inv"])
         self._sections = sections
+        self._tasks = namespace.tasks
         self._groups = {name: group.task_names for name, group in namespace.collections.items()}
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         super().normalize_argv(argv)
         self.argv = canonical_argv(self.argv, self._groups)
-        task = self.namespace.tasks.get(self.argv[1]) if len(self.argv) > 1 else None
+        task = self._tasks.get(self.argv[1]) if len(self.argv) > 1 else None
         if isinstance(task, Task) and task.words:
             self.argv = with_flags(self.argv, task)
 
