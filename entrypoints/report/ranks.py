@@ -9,7 +9,7 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.record import Sample
-from entrypoints.records.stragglers import Share
+from entrypoints.records.stragglers import Share, Straggler
 from entrypoints.report import series, summary
 from entrypoints.report.blocks import Bar, Bars, Block, Chart, Curve, Table
 from entrypoints.report.series import Interval
@@ -39,12 +39,11 @@ _OPTIONAL = (
 )
 
 
-def steps(job: Job, found: Sequence[Interval]) -> list[Block]:
+def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[Block]:
     """The parts of a step as bars and as a table, and the step time over steps."""
     means = stragglers.shares(job)
     if not means:
         return []
-    slow = stragglers.find(job)
     order = sorted(means, key=lambda rank: -means[rank].busy)
     shown = sorted(means) if len(means) <= _MOST_BARS else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
     note = (
@@ -162,7 +161,7 @@ def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
         for rank, one in ((rank, means[rank]) for rank in shown)
     ]
     note = "" if len(order) <= _MOST_ROWS else f"the {_MOST_ROWS} busiest of {len(order)} ranks"
-    return Table("Mean step by rank", columns, rows, range(len(columns)), folded=True, note=note)
+    return Table("Step time and memory of each rank", columns, rows, range(len(columns)), folded=True, note=note)
 
 
 def _optional(column: _Optional, value: float | None) -> str:

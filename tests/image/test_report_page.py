@@ -165,7 +165,7 @@ def test_a_narrow_window_does_not_scroll_sideways(name: str, browser: webdriver.
 def test_dark_mode_is_dark_and_a_print_of_it_is_light(browser: webdriver.Chrome, tmp_path: Path) -> None:
     def lightness() -> int:
         script = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
-        return sum(browser.execute_script(script)) // 3
+        return int(sum(browser.execute_script(script))) // 3
 
     file = job(tmp_path, "four ranks")
     show(browser, file)

@@ -74,7 +74,7 @@ class LineChart {
     return {
       width: this.width(),
       height: HEIGHT,
-      padding: [8, 14, 0, 0],
+      padding: [8, 20, 0, 0],
       scales: { x: { time: false }, y: this.block.from_zero ? { range: zero } : {} },
       axes: [
         { ...common, size: 28, values: ticks, label: this.byTime ? `elapsed time, ${this.unit}` : "step" },
