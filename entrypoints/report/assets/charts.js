@@ -35,7 +35,10 @@ class LineChart {
     this.holder = make("div", { class: "plot", tabindex: "0", role: "application", "aria-label": label });
     this.holder.setAttribute("aria-roledescription", "chart");
     this.holder.addEventListener("keydown", (event) => this.key(event));
-    this.holder.addEventListener("focus", () => this.place === null && this.move(this.plot.data[0].length - 1));
+    // With the keyboard only: a click has a place of its own.
+    this.holder.addEventListener("focus", () => {
+      if (this.place === null && this.holder.matches(":focus-visible")) this.move(this.plot.data[0].length - 1);
+    });
     this.details = make("details", {}, make("summary", {}, "Data"));
     this.details.addEventListener("toggle", () => this.fillTable());
     const note = block.note ? make("span", { class: "soft" }, block.note) : null;

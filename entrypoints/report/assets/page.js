@@ -113,7 +113,8 @@ function drawBars(block) {
   const many = block.bars.length > 16;
   const label = `${block.title}, ${block.unit}. Up and down arrow keys read the values.`;
   const readout = make("p", { class: "readout" }, many ? "Point at a bar, or use the arrow keys, to read its values." : "");
-  const holder = make("div", { class: many ? "bars many" : "bars", tabindex: "0", role: "application", "aria-label": label });
+  const marked = many && block.bars.some((bar) => bar.mark) ? "marked" : "";
+  const holder = make("div", { class: `bars ${many ? "many" : ""} ${marked}`, tabindex: "0", role: "application", "aria-label": label });
   const items = block.bars.map((bar) => {
     const track = make("span", { class: "track" });
     bar.values.forEach((value, part) => {

@@ -143,7 +143,7 @@ def test_warnings_of_plan_and_doctor(tmp_path: Path) -> None:
 
     of = page(synthetic_records.write(tmp_path, change=change))
     assert found(of, Texts)["Warnings of the plan"].items == ["a warning (all ranks)"]
-    assert found(of, Table)["Warnings of doctor"].rows == [["memory", "warning", "little", "more", "0, 1"]]
+    assert found(of, Table)["Warnings of doctor"].rows == [["memory", "warning", "little", "more", "0-1"]]
 
 
 def test_a_document_is_json_with_short_numbers(tmp_path: Path) -> None:
