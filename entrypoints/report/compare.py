@@ -10,7 +10,6 @@ from typing import Any
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count
-from entrypoints.records import job as records
 from entrypoints.records.job import Job
 from entrypoints.report import curves, machine, page, series, summary
 from entrypoints.report.blocks import Block, Chart, Curve, Page, Section, Table
@@ -89,7 +88,7 @@ def differences(title: str, values: Mapping[str, Mapping[str, str]]) -> list[Blo
 
 
 def _read(folder: Path, name: str) -> Run:
-    job = records.read(folder)
+    job = page.read(folder)
     result = page.read_result(job)
     steps = {number: rank.steps for number, rank in job.ranks.items() if rank.steps}
     return Run(name, job, result, summary.of(job, result), series.intervals(steps))

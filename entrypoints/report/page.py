@@ -36,8 +36,18 @@ def write(output: Path) -> Path:
 
 def of(output: Path) -> Page:
     """The page of the job in this folder. Raises UsageError without records."""
-    job = records.read(output)
+    job = read(output)
     return document.document(job, read_result(job), time.time())
+
+
+def read(output: Path) -> Job:
+    """The job's records. Raises UsageError if there are none, and if they cannot be read."""
+    try:
+        return records.read(output)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read '{error.filename}': {error.strerror}; read it as the user who ran the job"
+        ) from error
 
 
 def read_result(job: Job) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from entrypoints.report.texts import NOTHING, duration, number
 
 # Trainer's measurements of the evaluation itself.
 _OF_EVALUATION = ("_runtime", "_per_second", "_samples")
+_LONGEST_REASON = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,11 @@ class Summary:
     def tiles(self) -> list[Tile]:
         shown = [
             Tile("Duration", duration(self.seconds)),
-            Tile("Steps", f"{self.steps:,}", f"of {self.planned:,} planned" if self.planned else ""),
+            Tile(
+                "Steps",
+                f"{self.steps:,}" if self.steps or self.planned else NOTHING,
+                f"of {self.planned:,} planned" if self.planned else "",
+            ),
             Tile("Loss", number(self.loss), "training, the last logged" if self.loss is not None else ""),
             Tile(self.metric_name[:1].upper() + self.metric_name[1:], number(self.metric), "evaluation"),
             Tile("Samples/s", number(self.samples), "all ranks"),
@@ -109,18 +114,23 @@ def is_metric(name: str) -> bool:
 
 def _verdict(state: str, job: Job, end: Event | None, rank: int, seconds: float) -> str:
     planned = job.first.start.last_step
-    steps = f"{job.step:,} of {planned:,} steps" if planned else f"{job.step:,} steps"
-    took = duration(seconds)
+    # Without steps, a job only evaluates.
+    steps = f" {job.step:,} of {planned:,} steps in" if planned else f" {job.step:,} steps in" if job.step else ""
+    took = f"{steps} {duration(seconds)}"
     if end is None:
-        return f"Still running, or killed: no end is recorded after {steps} in {took}."
+        return f"Still running, or killed: no end is recorded after{took}."
     if state == "failed":
         who = f" on rank {rank}" if job.world_size > 1 else ""
-        return f"Failed{who} after {steps} in {took}" + (f": {end.text}" if end.text else ".")
-    return (
-        f"Ended early, after {steps} in {took}."
-        if planned and job.step < planned
-        else f"Finished {steps} in {took}."
-    )
+        return f"Failed{who} after{took}" + (f": {_shortened(end.text)}" if end.text else ".")
+    if planned and job.step < planned:
+        return f"Ended early, after{took}."
+    return f"Finished{took}." if steps else f"Finished in{took}."
+
+
+def _shortened(text: str) -> str:
+    """In one line; the table of events has all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON].rstrip()}…"
 
 
 def _loss(job: Job, result: Mapping[str, Any]) -> float | None:

@@ -16,6 +16,7 @@ from selenium.webdriver.chrome.service import Service
 from tooling.basis.files import locked
 
 _PACKAGES = {"chromium": "chromium", "chromedriver": "chromium-driver"}
+_FONTS = "fonts-dejavu-core"  # only recommended by Debian's chromium, but charts have texts
 _FLAGS = (
     "--headless",
     "--no-sandbox",  # the tests run as root
@@ -56,7 +57,7 @@ def install(lock: Path) -> None:
             return
         if os.geteuid() != 0 or not shutil.which("apt-get"):
             pytest.skip(f"needs {' and '.join(missing)}: not installed, and only root on Debian can install them")
-        commands = (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *missing])
+        commands = (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", _FONTS, *missing])
         for arguments in commands:
             done = subprocess.run(
                 ["apt-get", *arguments],

@@ -31,6 +31,7 @@ class LineChart {
     this.curves = block.curves
       .map((curve, place) => ({ ...curve, place }))
       .sort((one, other) => (other.look === "thin") - (one.look === "thin"));
+    this.labels = block.curves.map((curve) => curve.label);
     const label = `${block.title}, ${block.unit}. Left and right arrow keys read the values.`;
     this.holder = make("div", { class: "plot", tabindex: "0", role: "application", "aria-label": label });
     this.holder.setAttribute("aria-roledescription", "chart");
@@ -63,6 +64,8 @@ class LineChart {
     const xs = (curve) => (this.byTime ? curve.seconds.map((one) => one / size) : curve.steps);
     const joined = uPlot.join(this.curves.map((curve) => [xs(curve), curve.values]));
     this.plot = new uPlot(this.options(), joined, this.holder);
+    const rows = [...this.holder.querySelectorAll(".u-series")];
+    this.curves.forEach((curve, series) => curve.look === "thin" && rows[0].parentNode.append(rows[series + 1]));
     if (this.details.open) this.fillTable();
   }
 
@@ -128,11 +131,14 @@ class LineChart {
     return this.byTime ? `${format(value)} ${this.unit}` : format(value);
   }
 
+  // In the order of the labels.
   values(place) {
-    return this.curves.map((_, series) => {
+    const found = [];
+    this.curves.forEach((curve, series) => {
       const values = this.plot.data[series + 1];
-      return values[nearest(values, place)];
+      found[curve.place] = values[nearest(values, place)];
     });
+    return found;
   }
 
   key(event) {
@@ -149,7 +155,7 @@ class LineChart {
     this.place = place;
     const x = this.plot.data[0][place];
     this.plot.setCursor({ left: this.plot.valToPos(x, "x"), top: this.plot.over.clientHeight / 2 });
-    const texts = this.values(place).map((value, series) => `${this.curves[series].label} ${format(value)}`);
+    const texts = this.values(place).map((value, series) => `${this.labels[series]} ${format(value)}`);
     say(`${this.byTime ? "" : "step "}${this.position(x)}: ${texts.join(", ")}`);
   }
 
@@ -158,7 +164,7 @@ class LineChart {
     const every = Math.ceil(x.length / TABLE_ROWS);
     const places = x.map((_, place) => place).filter((place) => place % every === 0 || place === x.length - 1);
     const note = every > 1 ? `${places.length} of ${x.length} rows` : "";
-    const columns = [this.byTime ? `elapsed, ${this.unit}` : "step", ...this.curves.map((curve) => curve.label)];
+    const columns = [this.byTime ? `elapsed, ${this.unit}` : "step", ...this.labels];
     const rows = places.map((place) => [format(x[place]), ...this.values(place).map(format)]);
     const right = columns.map((_, place) => place);
     this.details.querySelectorAll("div, p").forEach((node) => node.remove());

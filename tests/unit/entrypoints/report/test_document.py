@@ -10,7 +10,7 @@ import pytest
 
 from entrypoints.records import job as records
 from entrypoints.records import record
-from entrypoints.records.record import Event, Start
+from entrypoints.records.record import Event, Log, Start, Steps
 from entrypoints.report import blocks, document
 from entrypoints.report.blocks import Bars, Chart, Page, Strip, Table, Texts
 from tests import synthetic_records
@@ -107,6 +107,46 @@ def test_a_job_that_has_not_done_a_step(tmp_path: Path) -> None:
     assert of.verdict == "Still running, or killed: no end is recorded after 0 of 100 steps in 0 s."
     assert [section.name for section in of.sections] == ["what-ran", "time-line", "plan", "configuration"]
     assert list(tiles(of)) == ["Duration", "Steps"]
+
+
+def test_without_the_rank_that_logs_there_is_the_loss_of_each_step(tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path)
+    record.path(tmp_path, 0).unlink()
+    of = page(tmp_path)
+    assert [curve.label for curve in found(of, Chart)["Training loss"].curves] == ["each step"]
+    assert tiles(of)["Loss"].startswith("0.2")
+    assert "(rank 0): its node does not share the output folder" in of.notices[0].items[0]
+
+
+def test_a_loss_that_is_not_a_number_leaves_a_gap(tmp_path: Path) -> None:
+    own = synthetic_records.start(0, 1, 1, 100)
+    lines = [
+        replace(line, loss=None) if isinstance(line, Steps) and line.step > 5 else line
+        for line in synthetic_records.lines(own, 0, 20)
+        if not isinstance(line, Log)
+    ]
+    synthetic_records.append(tmp_path, [own, *lines])
+    (curve,) = found(page(tmp_path), Chart)["Training loss"].curves
+    assert list(curve.steps) == [1, 2, 3, 4, 5]
+
+
+def test_a_job_that_only_evaluates(tmp_path: Path) -> None:
+    own = synthetic_records.start(0, 1, 1, 0)
+    evaluation = Log(own.time + 5, 0, {"eval_loss": 0.25, "eval_runtime": 4.0})
+    synthetic_records.append(tmp_path, [own, evaluation, Event(own.time + 6, 0, "end")])
+    of = page(tmp_path)
+    assert of.verdict == "Finished in 6 s."
+    assert tiles(of) == {"Duration": "6 s", "Evaluation loss": "0.25"}
+    assert list(found(of, Chart)) == ["Evaluation loss"]
+
+
+def test_a_long_reason_is_shortened_in_the_first_line_only(tmp_path: Path) -> None:
+    reason = "line\n" * 200
+    end = Event(synthetic_records.BEGIN + 200, 100, "failure", text=reason)
+    of = page(synthetic_records.write(tmp_path, end=end))
+    assert of.verdict.endswith("line line…")
+    assert "\n" not in of.verdict
+    assert found(of, Table)["Events"].rows[-1][5].endswith(reason)
 
 
 def test_a_model_without_tokens_has_no_chart_of_tokens(tmp_path: Path) -> None:

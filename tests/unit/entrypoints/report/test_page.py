@@ -79,6 +79,12 @@ def test_a_folder_without_records_is_one_line(tmp_path: Path) -> None:
         main.main([str(tmp_path)])
 
 
+def test_records_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "records" / "rank-00000.jsonl").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"cannot read '.*rank-00000.jsonl': Is a directory; read it as the user"):
+        main.main([str(tmp_path)])
+
+
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     folder = synthetic_records.write(tmp_path / "job", steps=12)
     with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory; name a file in a folder"):
