@@ -86,10 +86,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Bar:
-    """`values`: one for each part, in seconds."""
+    """`values`: one for each part, in seconds. `total`: with the time that belongs to no part."""
 
     label: str
     values: Sequence[float]
+    total: float
     mark: str = ""  # a short text behind the bar
 
 

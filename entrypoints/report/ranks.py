@@ -45,16 +45,11 @@ def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[B
     if not means:
         return []
     order = sorted(means, key=lambda rank: -means[rank].busy)
-    shown = sorted(means) if len(means) <= _MOST_BARS else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
-    note = (
-        ""
-        if len(means) <= _MOST_BARS
-        else f"the {_MOST_BARS // 2} busiest and the {_MOST_BARS // 2} least busy ranks"
-    )
-    bars = [
-        Bar(f"rank {rank}", _parts(means[rank]), "slowest" if slow is not None and slow.rank == rank else "")
-        for rank in shown
-    ]
+    shown, note, half = sorted(means), "", _MOST_BARS // 2
+    if len(means) > _MOST_BARS:
+        shown, note = [*order[:half], *order[-half:]], f"the {half} busiest and the {half} least busy ranks"
+    marks = {slow.rank: "slowest"} if slow is not None else {}
+    bars = [Bar(f"rank {rank}", _parts(means[rank]), means[rank].seconds, marks.get(rank, "")) for rank in shown]
     return [
         Bars("Mean step by rank", "seconds per step", PARTS, bars, note),
         _table(means, order),

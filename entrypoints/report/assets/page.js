@@ -108,8 +108,7 @@ function walkable(holder, items, readout, keys) {
 }
 
 function drawBars(block) {
-  const sum = (bar) => bar.values.reduce((one, other) => one + other, 0);
-  const longest = Math.max(...block.bars.map(sum)) || 1;
+  const longest = Math.max(...block.bars.map((bar) => bar.total)) || 1;
   const many = block.bars.length > 16;
   const label = `${block.title}, ${block.unit}. Up and down arrow keys read the values.`;
   const readout = make("p", { class: "readout" }, many ? "Point at a bar, or use the arrow keys, to read its values." : "");
@@ -124,10 +123,10 @@ function drawBars(block) {
       track.append(piece);
     });
     const mark = bar.mark ? make("b", {}, ` ◀ ${bar.mark}`) : null;
-    const node = make("div", { class: "bar" }, make("span", {}, bar.label), track, make("span", {}, `${format(sum(bar))} s`, mark));
+    const node = make("div", { class: "bar" }, make("span", {}, bar.label), track, make("span", {}, `${format(bar.total)} s`, mark));
     holder.append(node);
     const texts = bar.values.map((value, part) => `${block.parts[part]} ${format(value)} s`);
-    return { node, text: `${bar.label}${bar.mark ? ` (${bar.mark})` : ""}: ${texts.join(", ")}` };
+    return { node, text: `${bar.label}${bar.mark ? ` (${bar.mark})` : ""}: ${format(bar.total)} s: ${texts.join(", ")}` };
   });
   walkable(holder, items, readout, ["ArrowUp", "ArrowDown"]);
   const keys = block.parts.map((part, place) => make("li", {}, make("i", { class: `part${place}` }), part));
