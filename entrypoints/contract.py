@@ -12,6 +12,9 @@ JOB = "CPU_TRAIN_STACK_JOB"  # the name of the job or cluster, the same on every
 LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"  # the launcher's name; a rank's first process sets it for its worker
 PRELOADED = "CPU_TRAIN_STACK_PRELOADED"  # the preloaded libraries; a rank's first process sets it for its worker
 ORIGIN = "CPU_TRAIN_STACK_ORIGIN"  # a rank's plan and topology, as JSON; its first process sets it for its worker
+RECORDS = (
+    "CPU_TRAIN_STACK_RECORDS"  # a file in which a rank names its output folder, for the process that started it
+)
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
 # Variables that a user may set.
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank

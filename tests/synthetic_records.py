@@ -106,7 +106,7 @@ def lines(
             found.append(
                 Sample(
                     round(now, 3), step, int(2 * GIBIBYTE + 1e6 * done), done * compute * 2, done * throttled * 2,
-                    done * delayed, 3, 2800.0,
+                    delayed=delayed, migrations=3, clock=2800.0,
                 )
             )  # fmt: skip
         if own.rank == 0 and (step % 10 == 0 or steps_per_line > 10):

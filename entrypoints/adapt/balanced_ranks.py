@@ -1,4 +1,4 @@
-"""Give the ranks of a step as many tokens each, so that they wait less for each other. Torch-free until used."""
+"""Give the ranks of a step as much work each, so that they wait less for each other. Torch-free until used."""
 
 from __future__ import annotations
 
@@ -33,17 +33,43 @@ def balance(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int) ->
     return [row for batch in batches for row in batch]
 
 
-class Balanced:
-    """The order of another sampler, with the rows of each step balanced between its batches.
+def balance_padded(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int, ranks: int) -> list[int]:
+    """The rows of a step for a model that computes padding: a batch takes as long as its longest row.
 
-    Consecutive batches go to consecutive ranks. A step has the same rows as before, and each batch as many rows,
-    so the gradient is the same.
+    Rows of similar lengths form a batch. The batch with the longest row goes to the rank with the least work that
+    has not all of its batches. A step whose last batch is incomplete is not changed.
+    """
+    number, rest = divmod(len(rows), rows_per_batch)
+    if rest or number % ranks:
+        return list(rows)
+    ordered = sorted(rows, key=lambda row: -lengths[row])
+    given: list[list[list[int]]] = [[] for _ in range(ranks)]
+    open_ranks = [(0, rank) for rank in range(ranks)]
+    for begin in range(0, len(rows), rows_per_batch):
+        batch = ordered[begin : begin + rows_per_batch]
+        work, rank = heapq.heappop(open_ranks)
+        given[rank].append(batch)
+        if len(given[rank]) < number // ranks:
+            heapq.heappush(open_ranks, (work + lengths[batch[0]], rank))
+    return [row for batches in zip(*given) for batch in batches for row in batch]
+
+
+class Balanced:
+    """The order of another sampler, with the rows of each step balanced between its ranks.
+
+    Consecutive batches go to consecutive ranks. A step has the same rows as before, and each batch as many rows.
     """
 
-    def __init__(self, sampler: Any, lengths: Sequence[int], rows_per_batch: int, batches_per_step: int) -> None:
-        """`sampler`: row numbers, the same order on every rank. `lengths`: the tokens in each row."""
+    def __init__(
+        self, sampler: Any, lengths: Sequence[int], rows_per_batch: int, batches_per_step: int, padded: int = 0
+    ) -> None:
+        """`sampler`: row numbers, the same order on every rank. `lengths`: the tokens in each row.
+
+        `padded`: the number of ranks if the model computes padding, otherwise 0.
+        """
         self._sampler = sampler
         self._lengths = lengths
+        self._padded = padded
         self._rows_per_batch = rows_per_batch
         self._rows_per_step = rows_per_batch * batches_per_step
 
@@ -60,31 +86,38 @@ class Balanced:
         first = size if len(rows) % size else 0
         yield from rows[:first]
         for begin in range(first, len(rows), size):
-            yield from balance(rows[begin : begin + size], self._lengths, self._rows_per_batch)
+            step = rows[begin : begin + size]
+            if self._padded:
+                yield from balance_padded(step, self._lengths, self._rows_per_batch, self._padded)
+            else:
+                yield from balance(step, self._lengths, self._rows_per_batch)
 
 
-def between_ranks(sampler: Any, lengths: Callable[[], Sequence[int] | None], arguments: Any) -> Any:
+def between_ranks(sampler: Any, lengths: Callable[[], Sequence[int] | None], arguments: Any, pads: bool) -> Any:
     """A sampler of Trainer, balanced if there are several ranks and all of them draw the same order.
 
-    `lengths`: called if needed; None if they are not known. `arguments`: TrainingArguments.
+    An order that the user chose (sequential, a sampler of the script) is kept. `lengths`: called if needed; None
+    if they are not known. `arguments`: TrainingArguments. `pads`: the model computes padding. Then, without
+    gradient accumulation, no order is faster: a step takes as long as its longest row.
     """
     from accelerate.data_loader import SeedableRandomSampler
-    from torch.utils.data import RandomSampler, Sampler, SequentialSampler
+    from torch.utils.data import RandomSampler, Sampler
 
     config = arguments.accelerator_config
-    if arguments.world_size == 1 or config.split_batches:
+    if arguments.world_size == 1 or config.split_batches or (pads and arguments.gradient_accumulation_steps == 1):
         return sampler
     agreed = sampler
     if type(sampler) is RandomSampler and config.use_seedable_sampler:
         # As accelerate does. It would not find the sampler inside of another.
         agreed = SeedableRandomSampler(sampler.data_source, data_seed=arguments.data_seed)
-    elif isinstance(sampler, Sampler) and type(sampler) is not SequentialSampler:
-        return sampler  # another sampler of torch may draw another order on each rank
+    elif isinstance(sampler, Sampler):
+        return sampler  # also because another sampler of torch may draw another order on each rank
     tokens = lengths() if sampler is not None else None
     if tokens is None:
         return sampler
     batches = arguments.gradient_accumulation_steps * arguments.world_size
-    return Balanced(agreed, tokens, arguments.train_batch_size, batches)
+    ranks = arguments.world_size if pads else 0
+    return Balanced(agreed, tokens, arguments.train_batch_size, batches, padded=ranks)
 
 
 def tokens_of(dataset: Any) -> Sequence[int] | None:
@@ -94,6 +127,7 @@ def tokens_of(dataset: Any) -> Sequence[int] | None:
     """
     import numpy
     from datasets import Dataset
+    from pyarrow import types
 
     names = [name for name in _COLUMNS if isinstance(dataset, Dataset) and name in dataset.column_names]
     if not names or dataset.format["type"] == "custom":  # a transform of the script makes its rows
@@ -101,12 +135,18 @@ def tokens_of(dataset: Any) -> Sequence[int] | None:
     counts = []
     for table in dataset.select_columns(names[:1]).with_format("arrow").iter(10_000):
         column = table[names[0]].combine_chunks()
-        if not str(column.type).startswith(("list<", "large_list<", "fixed_size_list<")):
+        if not _is_list(types, column.type) or column.null_count or column.flatten().null_count:
             return None
         values, ends = column.flatten().to_numpy(zero_copy_only=False), column.value_lengths().to_numpy().cumsum()
         real = numpy.concatenate(([0], (values != 0 if names[0] == _COLUMNS[0] else values >= 0).cumsum()))
         counts.append(numpy.diff(real[ends], prepend=0))
     return [int(count) for part in counts for count in part]
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    """Whether an Arrow type is a list of numbers. Multiple choice has lists of lists. `types`: pyarrow.types."""
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_list and (types.is_integer(kind.value_type) or types.is_boolean(kind.value_type)))
 
 
 def _balance_trainer(situation: Situation, module: Any) -> None:
@@ -116,9 +156,10 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
     def changed(self: Any, train_dataset: Any = None) -> Any:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         sampler = original(self, train_dataset)
-        balanced = between_ranks(sampler, functools.partial(tokens_of, dataset), self.args)
+        pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
+        balanced = between_ranks(sampler, functools.partial(tokens_of, dataset), self.args, pads)
         if balanced is not sampler:
-            situation.report(NAME, "the rows of each step are distributed so that the ranks have as many tokens")
+            situation.report(NAME, "the rows of each step are distributed so that the ranks have as much work")
         return balanced
 
     module.Trainer._get_train_sampler = changed
@@ -126,7 +167,7 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
 
 ADAPTATIONS = (
     Adaptation(
-        NAME, "the ranks of Trainer get as many tokens each; a step has the same rows",
+        NAME, "the ranks of Trainer get as much work each; a step has the same rows",
         no_padding.check, on_import("transformers.trainer", _balance_trainer),
     ),
 )  # fmt: skip

@@ -78,6 +78,19 @@ def skipped() -> int:
     return _USE[0].skipped if _USE else 0
 
 
+def skips_padding(model: Any, arguments: Any) -> bool:
+    """Whether the layers of a Trainer's model compute no padding, if its input allows it.
+
+    `arguments`: TrainingArguments.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+    if not _USE or arguments.torch_compile:
+        return False
+    suffixes = (*_FIRST_TOKEN, *_LABELS, *((_ANSWERS,) if _USE[0].answers else ()))
+    names = {f"{prefix}{suffix}" for prefix, _ in _FAMILIES.values() for suffix in suffixes}
+    return any(one.__name__ in names for one in type(base).__mro__)
+
+
 def check(situation: Situation) -> Verdict:
     """Whether the attention of the installed transformers can be replaced from outside of the models."""
     if "transformers" not in situation.versions:

@@ -29,7 +29,11 @@ def _hook_trainer(situation: Situation, module: Any) -> None:
         if found is None or "labels" not in inputs:
             return original(self, model, inputs, return_outputs, *args, **options)
         base, output = found
-        with output.labelled(inputs["labels"]), _loss_of_sums(base, output):
+        try:
+            with output.labelled(inputs["labels"]), _loss_of_sums(base, output):
+                return original(self, model, inputs, return_outputs, *args, **options)
+        except _OtherLossError:
+            setattr(self, _ATTRIBUTE, (model, None))
             return original(self, model, inputs, return_outputs, *args, **options)
 
     def _found(trainer: Any, model: Any) -> Any:
@@ -48,7 +52,7 @@ def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
     """The causal language model of a trainer and its output layer. None if the layer cannot compute the loss."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    from entrypoints.operators.output_layer import is_last, output_layer_of
+    from entrypoints.operators.output_layer import output_layer_of
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
     other_loss = trainer.label_smoother is not None or trainer.compute_loss_func is not None
@@ -60,23 +64,50 @@ def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
     output = output_layer_of(base, shift=True)
     if output is None or any(one._forward_hooks for one in (model, base, base.get_output_embeddings())):
         return None  # a hook may read the scores
-    with _loss_of_sums(base, output) as used:
-        try:
-            unchanged = is_last(output, base, gets_labels=True)
-        except (RuntimeError, ValueError, IndexError):  # the model computes its loss in another way
-            unchanged = False
-    return (base, output) if unchanged and used else None
+    return (base, output) if _is_same_loss(output, base, trainer.model_accepts_loss_kwargs) else None
+
+
+class _OtherLossError(Exception):
+    """The model computes its loss from other labels than it got, or in another way."""
+
+
+def _is_same_loss(output: OutputLayer, model: Any, accepts_count: bool) -> bool:
+    """Whether the loss of the output layer's sums is the model's own, for a row of which some tokens have labels.
+
+    `accepts_count`: the model's forward accepts `num_items_in_batch`.
+    """
+    from entrypoints.operators.output_layer import IGNORED, probing
+
+    tolerance = 1e-3 if model.get_output_embeddings().weight.dtype.itemsize == 4 else 2e-2
+    with probing(model) as row:
+        labels = row["input_ids"].clone()
+        labels[:, ::3] = IGNORED
+        for options in ({}, {"num_items_in_batch": 11}) if accepts_count else ({},):
+            try:
+                expected = model(**row, labels=labels, **options)["loss"]
+                with output.labelled(labels), _loss_of_sums(model, output) as used:
+                    found = model(**row, labels=labels, **options)["loss"]
+            except Exception:  # noqa: BLE001 - a model that needs another input, or another loss
+                return False
+            if not used or abs(float(found) - float(expected)) > tolerance * abs(float(expected)):
+                return False
+    return True
 
 
 @contextlib.contextmanager
 def _loss_of_sums(model: Any, output: OutputLayer) -> Iterator[list[Any]]:
-    """Let a model's loss function accept the output layer's sums. Yields the sums that it has accepted."""
+    """Let a model's loss function accept the output layer's sums. Yields the sums that it has accepted.
+
+    It raises _OtherLossError for sums of other labels than those that the model has passed on.
+    """
     original = model.loss_function
     used: list[Any] = []
 
     def loss(logits: Any, labels: Any, *args: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
         if logits is not output.returned:
             return original(logits, labels, *args, num_items_in_batch=num_items_in_batch, **options)
+        if labels is not output.labels or options.get("shift_labels") is not None:
+            raise _OtherLossError
         used.append(logits)
         tokens = logits[:, 1].sum() if num_items_in_batch is None else num_items_in_batch
         return logits[:, 0].sum() / tokens

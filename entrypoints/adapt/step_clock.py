@@ -3,10 +3,11 @@
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.autograd import Variable
@@ -14,16 +15,30 @@ from transformers import TrainerCallback
 
 from entrypoints.adapt import no_padding
 from entrypoints.records import origin, writer
-from entrypoints.records.counters import Counters
+from entrypoints.records.counters import Counters, most_delayed
 from entrypoints.records.record import Event, Log, Steps
 from entrypoints.records.tokens import Count, count
 from entrypoints.records.writer import Writer
+
+# The seconds that this process has waited in collectives that a backward pass calls itself.
+_WAITED = [0.0]
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Count the time inside the block as waiting for other ranks, not as computing."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        _WAITED[0] += time.perf_counter() - began
 
 
 class StepClock:
     """Measures the parts of each step of one Trainer. A step begins with reading its rows.
 
     `forward`, `backward` and the other fields: seconds of the current step. `tokens`: since the process began.
+    `delays`: Counters.delays in a step that measures `delayed`, otherwise None.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -35,6 +50,8 @@ class StepClock:
         trainer.training_step = self.training_step
         trainer.compute_loss = self.compute_loss
         self._in_step = False
+        self.delays: Callable[[], dict[str, float]] | None = None
+        self._delays: dict[str, float] = {}
         self._began = self._read_rows = self._computed = self._differentiated = 0.0
         self._done: Count = self.tokens
         self.reset()
@@ -42,6 +59,7 @@ class StepClock:
     def reset(self) -> None:
         """Forget the current step."""
         self.forward = self.backward = self.wait = self.read = self.loss = 0.0
+        self.delayed: float | None = None
         self._began = self._mark = time.perf_counter()
         self._done = self.tokens
 
@@ -90,6 +108,9 @@ class StepClock:
         """Trainer's method: forward and backward of one batch. DDP's reductions end in the backward."""
         skipped = no_padding.skipped()
         counted = count(inputs)
+        waited = _WAITED[0]
+        if self.delays is not None:
+            self._delays = self.delays()
         began = self._computed = self._differentiated = time.perf_counter()
         self._in_step = True
         try:
@@ -98,8 +119,9 @@ class StepClock:
             self._in_step = False
         self._mark = time.perf_counter()
         self.forward += self._computed - began
-        self.backward += self._differentiated - self._computed
-        self.wait += self._mark - self._differentiated
+        waited = _WAITED[0] - waited
+        self.backward += self._differentiated - self._computed - waited
+        self.wait += self._mark - self._differentiated + waited
         self.tokens += counted.without(no_padding.skipped() - skipped)
         self.loss += float(loss)
         return loss
@@ -121,6 +143,8 @@ class StepClock:
 
     def _backward_ended(self) -> None:
         self._differentiated = time.perf_counter()
+        if self.delays is not None:
+            self.delayed = (self.delayed or 0.0) + most_delayed(self._delays, self.delays())
 
 
 class StepRecords(TrainerCallback):
@@ -150,8 +174,9 @@ class StepRecords(TrainerCallback):
         if self._writer is None:
             return
         self._writer.add(self._clock.end(state.global_step, time.time()))
-        if self._writer.wants_sample():
+        if self._clock.delays is not None:
             self._sample(state.global_step)
+        self._clock.delays = self._counters.delays if self._writer.wants_sample() else None
         self._between = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -180,4 +205,4 @@ class StepRecords(TrainerCallback):
 
     def _sample(self, step: int) -> None:
         if self._writer is not None:
-            self._writer.add(self._counters.sample(step))
+            self._writer.add(self._counters.sample(step, self._clock.delayed))

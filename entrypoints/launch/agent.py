@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, Any
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.interpreter import python_command
 from entrypoints.launch import restarts
-from entrypoints.launch.failures import Failure, failed_rank, first_failure, report
+from entrypoints.launch.failures import Failure, as_record, failed_rank, first_failure, report
 from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
 from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from entrypoints.plan.planner import QUIET, ranks_for
 from entrypoints.plan.threads import LAUNCH_ROLE
+from entrypoints.report import at_end
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -87,13 +88,15 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     kills = OutOfMemoryKills()
 
     def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
-        text = first_failure(rank_failures(failures, _node_name(options), kills)).text
+        found = rank_failures(failures, _node_name(options), kills)
+        recorded.record(map(as_record, found))
         kills.forget()
-        return text
+        return first_failure(found).text
 
     # elastic_launch has no option for the agent's class.
     api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, describe_restart)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+        recorded = at_end.Failures(Path(folder))
         config = _config(
             folder,
             min_nodes=options.nnodes,
@@ -112,7 +115,9 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         try:
             api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
-            return report(rank_failures(error.failures, _node_name(options), kills))
+            found = rank_failures(error.failures, _node_name(options), kills)
+            recorded.record(map(as_record, found))
+            return report(found)
         except SignalException as error:
             return 128 + int(error.sigval)
         except (RuntimeError, RendezvousError) as error:

@@ -7,18 +7,22 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from entrypoints.records.writer import Failed
+
 
 @dataclass(frozen=True)
 class Failure:
     """`text`: the launcher's line. `exit_code`: the launcher's own, if this failure is the cause.
 
-    `at`: when it was noticed, in seconds since the epoch. `head_start`: how many seconds earlier it may have
-    happened: the peers of a killed rank fail because of it, and may be noticed first. `terminated`: SIGTERM
-    ended the rank, as launchers do after a failure. `printed`: the rank has printed its error.
+    `rank`: -1 if it is not one rank's. `at`: when it was noticed, in seconds since the epoch. `head_start`: how
+    many seconds earlier it may have happened: the peers of a killed rank fail because of it, and may be noticed
+    first. `terminated`: SIGTERM ended the rank, as launchers do after a failure. `printed`: the rank has printed
+    its error.
     """
 
     text: str
     exit_code: int
+    rank: int = -1
     at: float = 0.0
     head_start: float = 0.0
     terminated: bool = False
@@ -39,7 +43,12 @@ def failed_rank(
     """`node`: its name or index. `returncode`: -N for signal N, as in subprocess."""
     exit_code, how = how_it_ended(returncode, out_of_memory)
     text = f"rank {rank} (local {local_rank}, node {node}) {how}"
-    return Failure(text, exit_code, at, head_start, returncode == -signal.SIGTERM, printed)
+    return Failure(text, exit_code, rank, at, head_start, returncode == -signal.SIGTERM, printed)
+
+
+def as_record(failure: Failure) -> Failed:
+    """The failure for the rank's records. Without the head start, its consequences would seem to come first."""
+    return Failed(failure.rank, failure.text, failure.at - failure.head_start)
 
 
 def how_it_ended(returncode: int, out_of_memory: bool = False) -> tuple[int, str]:

@@ -37,11 +37,15 @@ class OutputLayer:
         """`shift`: a label belongs to the position before its token."""
         self._layer = layer
         self._shift = shift
+        self.labels: Any = None
         self.returned: Any = None
 
     @contextlib.contextmanager
     def labelled(self, labels: torch.Tensor) -> Iterator[None]:
-        """Compute sums for these labels, int64 [batch, tokens], inside the block. `returned`: the last ones."""
+        """Compute sums for these labels, int64 [batch, tokens], inside the block.
+
+        There, `labels` are these, and `returned` are the last sums.
+        """
         scores_of = self._layer.forward
 
         def forward(states: torch.Tensor) -> torch.Tensor:
@@ -52,11 +56,12 @@ class OutputLayer:
             return self.returned
 
         self._layer.forward = forward
+        self.labels = labels
         try:
             yield
         finally:
             del self._layer.forward
-            self.returned = None
+            self.labels = self.returned = None
 
     def _sums(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self._shift:
@@ -78,22 +83,35 @@ class OutputLayer:
 def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
     """The output layer of a language model, None if it has none that is a plain linear layer."""
     layer = model.get_output_embeddings()
-    return OutputLayer(layer, shift) if type(layer) is torch.nn.Linear and "forward" not in vars(layer) else None
+    # BigBird changes its attention for good when it computes a short row, as `is_last` does.
+    is_known = getattr(model, "main_input_name", "") == "input_ids" and not model.config.is_encoder_decoder
+    is_changed = any(hasattr(module, "set_attention_type") for module in model.modules())
+    is_plain = type(layer) is torch.nn.Linear and "forward" not in vars(layer)
+    return OutputLayer(layer, shift) if is_known and is_plain and not is_changed else None
 
 
-def is_last(output: OutputLayer, model: Any, gets_labels: bool = False) -> bool:
-    """Whether the model returns its output layer's result unchanged. Computes two tokens in evaluation mode.
+def is_last(output: OutputLayer, model: Any) -> bool:
+    """Whether the model returns its output layer's result unchanged, for a short row without labels."""
+    with probing(model) as row, output.labelled(row["input_ids"]):
+        try:
+            returned = model(**row)["logits"]
+        except Exception:  # noqa: BLE001 - a model that needs another input
+            return False
+        return returned is output.returned and getattr(returned, "_version", 1) == 0
 
-    `gets_labels`: the model computes the loss from labels.
-    """
-    tokens, training = torch.zeros(1, 2, dtype=torch.int64), model.training
-    labels = {"labels": tokens} if gets_labels else {}
+
+@contextlib.contextmanager
+def probing(model: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Evaluation mode without gradients, and a row of a few different tokens, int64 [1, 8]."""
+    modes = {module: module.training for module in model.modules()}
+    tokens = torch.arange(1, 9)[None] % model.get_input_embeddings().weight.shape[0]
     model.eval()
-    with torch.no_grad(), output.labelled(tokens):
-        returned = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), **labels)["logits"]
-        unchanged = returned is output.returned and getattr(returned, "_version", 1) == 0
-    model.train(training)
-    return unchanged
+    try:
+        with torch.no_grad():
+            yield {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _group_size(words: int) -> int:

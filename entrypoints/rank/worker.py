@@ -12,7 +12,7 @@ from functools import partial
 from typing import NoReturn, Protocol
 
 from entrypoints import contract
-from entrypoints.cli.errors import UsageError
+from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.options import default_backend
 from entrypoints.group import banner
 from entrypoints.group.backends import check_backend
@@ -25,6 +25,7 @@ from entrypoints.plan import preload
 from entrypoints.rank import script, start, tracebacks
 from entrypoints.rank.exit import exit_failed, exit_finished, record, report_usage_error
 from entrypoints.records import writer
+from entrypoints.report import at_end
 
 # The timeout of a group that only sends the ranks' usage errors to rank 0.
 _USAGE_SECONDS = 30.0
@@ -106,21 +107,30 @@ def main() -> NoReturn:
     for warning in preload.verify(preloaded):
         print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
     command, *argv = sys.argv[1:]
+    why = ""
     try:
         code = work(command, argv, environment, preloaded)
     except UsageError as error:
-        code = report_usage_error(error)
+        code, why = report_usage_error(error), str(error)
     except SystemExit as error:
         code = _exit_code(error)
+        why = f"exit code {code}"
         if code:
             record(error)
     except BaseException as error:  # noqa: BLE001 - every exception of the job ends the rank here
         tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
         code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
-    writer.finish("failure" if code else "end", f"exit code {code}" if code else "")
+        why = f"{type(error).__name__}: {one_line(error)}"
+    _finish_records(code, why)
     if code:
         exit_failed(code)
     exit_finished()
+
+
+def _finish_records(code: int, why: str) -> None:
+    """Write the last event of this rank's records, and rank 0's report. `why`: the rank failed."""
+    for output in writer.finish("failure" if code else "end", why if code else ""):
+        at_end.write(output)
 
 
 def _buffer_lines() -> None:

@@ -10,6 +10,8 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.records import record
 from entrypoints.records.record import Event, Line, Log, Sample, Start, Steps
 
+ENDS = ("end", "failure")
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -28,6 +30,12 @@ class Rank:
     @property
     def start(self) -> Start:
         return self.starts[-1]
+
+    @property
+    def end(self) -> Event | None:
+        """The event that ended the rank: "end" or "failure". None while it runs, and if it was killed."""
+        ends = [one for one in self.events if one.name in ENDS and one.time >= self.start.time]
+        return ends[-1] if ends else None
 
     @property
     def last_lines(self) -> list[Line]:
@@ -66,10 +74,9 @@ class Job:
 
     @property
     def end(self) -> Event | None:
-        """The event that ended the job: "end" or "failure". None while it runs, and if it was killed."""
-        start = self.first.start.time
-        ends = [one for one in self.first.events if one.name in ("end", "failure") and one.time >= start]
-        return ends[-1] if ends else None
+        """The event that ended the job: rank 0's, or the first failure. None while it runs."""
+        failures = [end for rank in self.ranks.values() if (end := rank.end) is not None and end.name == "failure"]
+        return min(failures, key=lambda end: end.time, default=self.first.end)
 
     @property
     def time(self) -> float:

@@ -106,12 +106,13 @@ _SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer")
 
 @dataclass(frozen=True)
 class Sample:
-    """The rank's process at one moment. Those without a default value grow from the start of the process.
+    """The rank's process at the end of a step.
 
-    `memory`: resident bytes. `processor`: its CPU time. `throttled`: how long the container's quota paused its
-    processes, summed over CPUs. `delayed`: how long its most delayed thread was ready to run while its core ran
-    something else. `migrations`: of its main thread to another CPU. `clock`: of its first core in MHz, None if it
-    cannot be read. `remote`: the share of its memory that is on NUMA nodes other than its cores', None if unknown.
+    `memory`: resident bytes. `processor`: its CPU time since it began. `throttled`: how long the container's quota
+    has paused its processes, summed over CPUs, since the container began. `migrations`: of its main thread to
+    another CPU, since it began. `clock`: of its first core in MHz. `remote`: the share of its memory that is on
+    NUMA nodes other than its cores'. `delayed`: how long its most delayed thread was ready to run in this step's
+    forward and backward while its core ran something else. None: not measured.
     """
 
     time: float
@@ -119,8 +120,8 @@ class Sample:
     memory: int
     processor: float
     throttled: float
-    delayed: float
     migrations: int
+    delayed: float | None = None
     clock: float | None = None
     remote: float | None = None
 

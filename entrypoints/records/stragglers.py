@@ -30,8 +30,8 @@ _MORE_REMOTE = 0.2
 class Share:
     """What a step of one rank takes: means over some steps, in seconds, rows and tokens.
 
-    `throttled`: how long the CPU quota paused each of its CPUs. `delayed`: how long its most delayed thread waited
-    for its core. `memory`: resident bytes, the last value. `clock`, `remote`: as in Sample.
+    `throttled`: how long the CPU quota paused each of its CPUs. `memory`: resident bytes, the last value.
+    `delayed`, `clock`, `remote`: the medians of Sample's.
     """
 
     rank: int
@@ -112,7 +112,7 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
         number,
         **{name: mean(name) for name in _MEANS},
         throttled=_rate([one.throttled for one in samples], samples) * seconds / cpus,
-        delayed=_rate([one.delayed for one in samples], samples) * seconds,
+        delayed=_middle([one.delayed for one in samples]) or 0.0,
         memory=samples[-1].memory if samples else 0,
         clock=_middle([one.clock for one in samples]),
         remote=_middle([one.remote for one in samples]),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints.records import record
+from entrypoints import contract
+from entrypoints.records import job, record
 from entrypoints.records.record import Event, Line, Log, Start, Steps
 
 # At most this many lines of a kind; after them, each line covers twice as many steps (or seconds) as before. A
@@ -37,6 +42,10 @@ def begin(output: Path, start: Start) -> Writer:
     """A Writer that `finish` ends with the process."""
     opened = Writer(output, start)
     _OPEN.append(opened)
+    pointer = os.environ.get(contract.RECORDS)
+    if pointer:
+        with contextlib.suppress(OSError):
+            Path(pointer).write_text(str(output.resolve()), encoding="utf-8")
     return opened
 
 
@@ -48,6 +57,36 @@ def finish(name: str, text: str = "") -> list[Path]:
     folders = [opened.output for opened in _OPEN if opened.rank == 0]
     _OPEN.clear()
     return list(dict.fromkeys(folders))
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank that has failed. `text`: how. `time`: when, in seconds since the epoch."""
+
+    rank: int
+    text: str
+    time: float
+
+
+def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
+    """Record the failures of ranks that have ended without doing so themselves.
+
+    `pointer`: the file that contract.RECORDS named for them. Returns the output folder; None if the job has no
+    records.
+    """
+    try:
+        output = Path(pointer.read_text(encoding="utf-8"))
+        for failure in failures:
+            path = record.path(output, failure.rank)
+            found = job.parse(path.read_text(encoding="utf-8", errors="replace"))
+            if found is not None and found.end is None:
+                step = found.steps[-1].step if found.steps else found.start.first_step
+                event = Event(round(failure.time, 3), step, "failure", text=failure.text)
+                with path.open("a", encoding="utf-8") as file:  # its last line may be incomplete
+                    file.write("\n" + record.encode(event))
+    except OSError:
+        return None
+    return output
 
 
 class Writer:
@@ -64,7 +103,7 @@ class Writer:
         self._steps, self._samples = Coarsening(), Coarsening()
         self._failed = False
         before = last_start(self._path)
-        continues = before is not None and (start.first_step > 0 or (bool(start.job) and before.job == start.job))
+        continues = before is not None and (start.first_step > 0 or is_same_job(before, start))
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if not continues:
@@ -124,6 +163,11 @@ class Writer:
             file=sys.stderr,
             flush=True,
         )
+
+
+def is_same_job(one: Start, other: Start) -> bool:
+    """Whether a launcher restarted the rank. Several jobs of one name may have different commands."""
+    return bool(one.job) and (one.job, one.command) == (other.job, other.command)
 
 
 def last_start(path: Path) -> Start | None:

@@ -26,7 +26,8 @@ assert tokens_of(data.with_transform(lambda rows: rows)) is None
 assert tokens_of(data.select_columns("label")) is None
 assert tokens_of(data.select([])) == []
 assert tokens_of(list(data)) is None
-assert tokens_of(Dataset.from_dict({"input_ids": [1, 2]})) is None
+for other in ([1, 2], [[[1, 2], [3]]] * 2, [[[1]]] * 2, [[1], None], [[1, None]], [["a"], ["b", "c"]]):
+    assert tokens_of(Dataset.from_dict({"input_ids": other})) is None, other
 long = Dataset.from_dict({"input_ids": [[7] * (row % 5) for row in range(25_000)]})
 assert tokens_of(long) == [row % 5 for row in range(25_000)]
 print("all right")

@@ -58,14 +58,15 @@ tokenizer.save_pretrained("/data/softcap")
 """
 
 
-def test_losses_and_gradients_are_those_of_all_scores(run_in_image: RunInImage) -> None:
+@pytest.mark.parametrize("script", ["output_layer.py", "other_losses.py"])
+def test_losses_and_gradients_are_those_of_all_scores(run_in_image: RunInImage, script: str) -> None:
     done = run_in_image(
-        *("run", "--quiet", "--no-adapt", "all", "/s/output_layer.py"),
+        *("run", "--quiet", "--no-adapt", "all", f"/s/{script}"),
         env=ONE_THREAD,
         docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
     )
     assert done.returncode == 0, done.stderr
-    checks = re.findall(r"^def (\w+)\(\) -> None:$", (SCRIPTS / "output_layer.py").read_text(), re.MULTILINE)
+    checks = re.findall(r"^def (\w+)\(\) -> None:$", (SCRIPTS / script).read_text(), re.MULTILINE)
     assert sorted([*done.stdout.split(), "main"]) == sorted(checks)
 
 

@@ -21,6 +21,7 @@ ENTRYPOINTS = (
     "records",
     "report",
     "doctor",
+    "report",
     "group",
     "operators",
     "train.scores",

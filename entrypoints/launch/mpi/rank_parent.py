@@ -11,13 +11,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.interpreter import python_command
+from entrypoints.launch.failures import as_record, failed_rank
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
+from entrypoints.report import at_end
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,11 +32,17 @@ def main(argv: list[str]) -> int:
     # The rank handles the signals that stop the job. This process waits for the rank.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    own = tempfile.TemporaryDirectory(prefix="rank-")
+    recorded = at_end.Failures(Path(own.name))
     child = subprocess.Popen(python_command("entrypoints", argv), preexec_fn=_set_up_rank)
     state = {"pid": child.pid, "local_rank": place.local_rank}
     write_state(folder, place.rank, state)
     code = child.wait()
     write_state(folder, place.rank, {**state, "code": code, "at": time.time()})
+    if code:
+        found = failed_rank(place.rank, place.local_rank, place.node_rank, code, at=time.time())
+        recorded.record([as_record(found)], and_report=place.local_rank == 0)
+    own.cleanup()
     return code if code >= 0 else 128 - code
 
 

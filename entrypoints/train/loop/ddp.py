@@ -8,6 +8,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from transformers import PreTrainedModel, TrainingArguments
 
+from entrypoints.adapt.step_clock import waiting
 from entrypoints.train.loop import word_rows
 
 
@@ -66,7 +67,9 @@ def exchange(model: Any, wanted: str | None) -> None:
     plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook
 
     def hook(state: Any, bucket: Any) -> Any:
-        if rows is None or not rows.reduce(bucket, wire):
+        with waiting():
+            is_reduced = rows is not None and rows.reduce(bucket, wire)
+        if not is_reduced:
             return plain(state, bucket)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())

@@ -17,7 +17,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.adapt import balanced_ranks
+from entrypoints.adapt import balanced_ranks, no_padding
 from entrypoints.adapt.step_clock import StepClock, StepRecords
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
@@ -126,7 +126,8 @@ class CpuTrainer(Trainer):
             sampler: Any = GroupedByLength(lengths(), rows, args.data_seed or args.seed)
         else:
             sampler = super()._get_train_sampler(*arguments)
-        return balanced_ranks.between_ranks(sampler, lengths, self.args)
+        pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
+        return balanced_ranks.between_ranks(sampler, lengths, self.args, pads)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""

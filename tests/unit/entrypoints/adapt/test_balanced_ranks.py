@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.adapt.balanced_ranks import Balanced, balance
+from entrypoints.adapt.balanced_ranks import Balanced, balance, balance_padded
 
 CHANCE = random.Random(5)
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]
@@ -57,10 +57,35 @@ def test_balanced_ranks_have_nearly_the_same_number_of_tokens(ranks: int, before
     assert sum(longest(balance(step, LENGTHS, 16)) for step in steps) / 50 < after
 
 
+def padded_tokens(rows: list[int], rows_per_batch: int, ranks: int) -> tuple[int, int]:
+    """The tokens that the slowest rank and all ranks compute, padding included."""
+    batches = [rows[begin : begin + rows_per_batch] for begin in range(0, len(rows), rows_per_batch)]
+    work = [rows_per_batch * max(LENGTHS[row] for row in batch) for batch in batches]
+    return max(sum(work[rank::ranks]) for rank in range(ranks)), sum(work)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "accumulation", "slowest"), [(2, 4, 0.75), (2, 8, 0.72), (4, 4, 0.75), (3, 2, 0.85)]
+)
+def test_a_model_that_computes_padding_computes_less_of_it(ranks: int, accumulation: int, slowest: float) -> None:
+    steps = [CHANCE.sample(range(1000), 4 * ranks * accumulation) for _ in range(50)]
+    balanced = [balance_padded(step, LENGTHS, 4, ranks) for step in steps]
+    assert all(sorted(now) == sorted(before) for now, before in zip(balanced, steps, strict=True))
+    now, before = (
+        [sum(found) for found in zip(*(padded_tokens(step, 4, ranks) for step in rows), strict=True)]
+        for rows in (balanced, steps)
+    )
+    assert now[0] < slowest * before[0]
+    assert now[1] < slowest * before[1]
+
+
 def test_an_incomplete_step_is_not_balanced() -> None:
     rows = [3, 1, 2, 9, 7]
     assert balance(rows, LENGTHS, 2) == rows
     assert balance([], LENGTHS, 2) == []
+    assert balance_padded(rows, LENGTHS, 2, 2) == rows
+    assert balance_padded([3, 1, 2], LENGTHS, 1, 2) == [3, 1, 2]
+    assert balance_padded([], LENGTHS, 2, 2) == []
 
 
 def test_the_balanced_sampler_keeps_the_steps_of_the_other() -> None:

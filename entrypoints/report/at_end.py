@@ -1,0 +1,37 @@
+"""Writes the report when a job ends, without ever ending it in another way."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from entrypoints import contract
+from entrypoints.cli.errors import one_line
+from entrypoints.records import writer
+from entrypoints.records.writer import Failed
+from entrypoints.report import page
+
+
+def write(output: Path) -> None:
+    """Write OUTPUT/report.html. A warning if that fails."""
+    try:
+        page.write(output)
+    except Exception as error:  # noqa: BLE001 - the job's own end counts
+        print(f"warning: no report of the job in '{output}': {one_line(error)}", file=sys.stderr, flush=True)
+
+
+class Failures:
+    """Records the failures of ranks that this process starts, because a killed rank cannot."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: for a file in which the ranks name their output folder. Sets contract.RECORDS for them."""
+        self._pointer = folder / "output-folder"
+        os.environ[contract.RECORDS] = str(self._pointer)
+
+    def record(self, failures: Iterable[Failed], and_report: bool = True) -> None:
+        """Record the failures of ranks that have ended, and write the report."""
+        output = writer.failed(self._pointer, failures)
+        if output is not None and and_report:
+            write(output)

@@ -1,0 +1,125 @@
+"""The record file: bounded, appended to by the same job only, and never a reason for a job to fail."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from entrypoints import contract
+from entrypoints.records import job, record, writer
+from entrypoints.records.record import Event, Line, Log, Start, Steps
+from entrypoints.records.writer import Failed, Writer
+
+START = Start(time=1.0, world_size=2, command=["train"], job="a job", last_step=100)
+
+
+def step(number: int, steps: int = 1) -> Steps:
+    return Steps(number + 1.0, number, steps, 1.0, 0.3, 0.5, 0.1, 0.05, 0.05, 1.0, 8, 100, 90, float(number))
+
+
+def lines(output: Path, rank: int = 0) -> list[dict[str, object]]:
+    return [json.loads(line) for line in record.path(output, rank).read_text().splitlines() if line]
+
+
+def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
+    opened = Writer(tmp_path, START)
+    written: list[Line] = [step(1), step(2), Log(3.5, 2, {"loss": 0.5}), Event(4.0, 2, "end")]
+    for line in written:
+        opened.add(line)
+    rank = job.read(tmp_path).ranks[0]
+    assert [*rank.starts, *rank.steps, *rank.logs, *rank.events] == [START, *written]
+
+
+def test_a_long_job_has_few_lines_and_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_LINES_BEFORE_COARSER", 50)
+    opened = Writer(tmp_path, START)
+    for number in range(1, 20_001):
+        opened.add(step(number))
+    opened.flush()
+    found = job.read(tmp_path).ranks[0].steps
+    assert len(found) < 500
+    assert {one.steps for one in found[:50]} == {1}
+    assert sum(one.steps for one in found) == 20_000
+    assert sum(one.seconds for one in found) == pytest.approx(20_000)
+    assert sum(one.computed for one in found) == 2_000_000
+    last = found[-2]
+    assert last.loss == pytest.approx(last.step - (last.steps - 1) / 2)
+
+
+def test_null_stands_for_numbers_that_json_lacks(tmp_path: Path) -> None:
+    opened = Writer(tmp_path, START)
+    opened.add(replace(step(1), loss=float("nan")))
+    opened.add(Log(1.0, 1, {"grad_norm": float("inf")}))
+    assert "NaN" not in record.path(tmp_path, 0).read_text()
+    assert job.read(tmp_path).ranks[0].steps[0].loss is None
+
+
+@pytest.mark.parametrize(
+    ("second", "starts"),
+    [
+        (START, 2),  # a restart before the first checkpoint
+        (replace(START, first_step=5, job=""), 2),  # --resume_from_checkpoint
+        (replace(START, job="another job"), 1),
+        (replace(START, command=["train", "--max_steps", "7"]), 1),
+        (replace(START, job=""), 1),
+    ],
+)
+def test_the_same_job_appends_and_another_one_begins_again(second: Start, starts: int, tmp_path: Path) -> None:
+    first = Writer(tmp_path, START)
+    for number in range(1, 9):
+        first.add(step(number))
+    first.flush()
+    Writer(tmp_path, second)
+    rank = job.read(tmp_path).ranks[0]
+    assert len(rank.starts) == starts
+    assert len(rank.steps) == (second.first_step if starts == 2 else 0)
+    assert rank.repeated == (8 - second.first_step if starts == 2 else 0)
+
+
+def test_another_job_with_fewer_ranks_removes_the_files_of_the_others(tmp_path: Path) -> None:
+    for rank in range(3):
+        Writer(tmp_path, replace(START, rank=rank, world_size=3))
+    for rank in range(2):
+        Writer(tmp_path, replace(START, rank=rank, job="another job"))
+    assert sorted(path.name for path in (tmp_path / record.FOLDER).iterdir()) == [
+        "rank-00000.jsonl",
+        "rank-00001.jsonl",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_gives_one_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / record.FOLDER).write_text("a file")
+    opened = Writer(tmp_path, START)
+    for number in range(1, 100):
+        opened.add(step(number))
+    opened.flush()
+    assert not opened.wants_sample()
+    assert re.fullmatch(r"warning: no records of the steps: .*\n", capsys.readouterr().err)
+
+
+def test_the_process_that_started_a_killed_rank_records_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointer, output = tmp_path / "pointer", tmp_path / "output"
+    monkeypatch.setenv(contract.RECORDS, str(pointer))
+    for rank in (0, 1):
+        writer.begin(output, replace(START, rank=rank)).add(step(1))
+    assert writer.finish("failure", "ConnectionError: lost rank 1") == [output]
+    path = record.path(output, 1)
+    path.write_text(path.read_text().rpartition("\n{")[0] + '\n{"kind":"st')  # killed while it wrote
+    failed = [Failed(0, "rank 0 exited with code 1", 12.0), Failed(1, "rank 1 was killed by SIGKILL", 11.0)]
+    assert writer.failed(pointer, failed) == output
+    read = job.read(output)
+    assert [one.text for one in read.ranks[0].events] == ["ConnectionError: lost rank 1"]
+    assert [one.text for one in read.ranks[1].events] == ["rank 1 was killed by SIGKILL"]
+    assert read.end == Event(11.0, 1, "failure", text="rank 1 was killed by SIGKILL")
+
+
+def test_a_job_without_records_has_no_failures_to_record(tmp_path: Path) -> None:
+    assert writer.failed(tmp_path / "pointer", [Failed(0, "killed", 1.0)]) is None
