@@ -10,6 +10,7 @@ from tooling.cli import (
     tasks_machine,
     tasks_manifests,
     tasks_real_clusters,
+    tasks_reports,
 )
 from tooling.cli.parser import Member
 
@@ -28,6 +29,6 @@ SECTIONS: dict[str, list[Member]] = {
         tasks_clusters.down,
     ],
     "Real clusters": [tasks_real_clusters.plan_cluster, tasks_real_clusters.launch, MANIFEST],
-    "Measure": [BENCH],
+    "Measure": [BENCH, tasks_reports.compare],
     "Develop": [tasks_machine.run_suite, DEV],
 }

@@ -105,7 +105,8 @@ def lines(
         if done % (5 * steps_per_line) == 0 or step + steps_per_line > last:
             found.append(
                 Sample(
-                    round(now, 3), step, int(2 * GIBIBYTE + 1e6 * done), done * compute * 2, done * throttled * own.threads * own.local_world_size,
+                    round(now, 3), step, int(2 * GIBIBYTE + 1e6 * done), done * compute * 2,
+                    done * throttled * own.threads * own.local_world_size,
                     delayed=delayed, migrations=3, clock=2800.0,
                 )
             )  # fmt: skip

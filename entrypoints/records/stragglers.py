@@ -162,7 +162,7 @@ def find(job: Job, last: int | None = None) -> Straggler | None:
 
 
 def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, str, str]:
-    """Cause, evidence and fix for a rank that is `excess` seconds per step slower than the medians of the `others`.
+    """Cause, evidence and fix for a rank that is `excess` seconds per step slower than the others (medians).
 
     Each cause's part of the difference is estimated in seconds per step. The largest part is named.
     """
@@ -171,7 +171,7 @@ def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, s
         return float(median(getattr(one, name) for one in others))
 
     computing, tokens = usual("computing"), usual("computed")
-    # A rank that computes for longer is also delayed for longer by the same neighbours. Paused threads are delayed.
+    # Paused threads count as delayed, and a rank that computes for longer is also delayed for longer.
     expected = usual("delayed") * _ratio(slow.computing, computing) + slow.throttled
     clock, remote = _known(others, "clock"), _known(others, "remote")
     parts = {

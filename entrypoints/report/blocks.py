@@ -46,7 +46,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Table:
-    """`right`: the columns of numbers. `folded`: whether the reader has to unfold the table."""
+    """`right`: the columns of numbers. `folded`: whether the reader has to unfold the table.
+
+    `even`: whether the columns have the same width.
+    """
 
     title: str
     columns: Sequence[str]
@@ -54,6 +57,7 @@ class Table:
     right: Sequence[int] = ()
     folded: bool = False
     note: str = ""
+    even: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Bar:
-    """`values`: one for each part, in seconds."""
+    """`values`: one for each part, in seconds. `total`: with the time that belongs to no part."""
 
     label: str
     values: Sequence[float]
+    total: float
     mark: str = ""  # a short text behind the bar
 
 
@@ -111,7 +116,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lane:
-    """Marks of one kind. `kind`: "start", "repeated", "evaluation", "checkpoint", "warning", "failure" or "end"."""
+    """Marks of one kind. `kind`: "start", "evaluation", "checkpoint", "warning", "failure" or "end"."""
 
     kind: str
     label: str
@@ -129,7 +134,10 @@ class Strip:
 
 @dataclass(frozen=True)
 class Shape:
-    """A rectangle, or a text at its lower left corner, in pixels. `look`: its CSS class. `color`: number of a rank."""
+    """A rectangle, or a text at its lower left corner, in pixels.
+
+    `look`: its CSS class. `color`: the number of a color, None without one. `title`: shown to a resting mouse.
+    """
 
     x: float
     y: float
@@ -138,7 +146,7 @@ class Shape:
     look: str = ""
     text: str = ""
     color: int | None = None
-    title: str = ""  # shown when the mouse rests on it
+    title: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.records import job as records
+from entrypoints.cli.numbers import count
 from entrypoints.records.job import Job
 from entrypoints.report import curves, machine, page, series, summary
 from entrypoints.report.blocks import Block, Chart, Curve, Page, Section, Table
@@ -20,6 +19,7 @@ from entrypoints.report.texts import NOTHING, duration, number
 
 NAME = "compare.html"
 _FEWEST, _MOST = 2, 8
+_ENDS = {"finished": "finished", "failed": "failed", "open": "not recorded"}
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Run:
 def write(folders: Sequence[Path], file: Path) -> Path:
     """Compare the jobs in these folders on one page, and write it to `file`. Raises UsageError."""
     if not _FEWEST <= len(folders) <= _MOST:
+        found = count(len(folders), "folder")
         raise UsageError(
-            f"found {len(folders)} folder{'' if len(folders) == 1 else 's'} to compare, expected {_FEWEST} to {_MOST}: "
-            "name the output folders of the runs"
+            f"found {found} to compare, expected {_FEWEST} to {_MOST}: name the output folders of the jobs"
         )
     return page.save(document([_read(folder, name) for folder, name in zip(folders, names(folders))]), file)
 
@@ -50,7 +50,7 @@ def names(folders: Sequence[Path]) -> list[str]:
         found = ["/".join(path[-length:]) for path in paths]
         if len({*found}) == len(found):
             return found
-    raise UsageError(f"'{folders[0]}' is named twice: expected different folders; name each run once")
+    raise UsageError(f"'{folders[0]}' is named twice: expected different folders; name each job once")
 
 
 def document(runs: Sequence[Run]) -> Page:
@@ -81,17 +81,17 @@ def differences(title: str, values: Mapping[str, Mapping[str, str]]) -> list[Blo
     same = [row[:2] for row in rows if len({*row[1:]}) == 1]
     found: list[Block] = []
     if different:
-        found.append(Table(f"{title}: {len(different)} different", ["", *values], different))
+        found.append(Table(f"{title}: {len(different)} different", ["", *values], different, even=True))
     if same:
         found.append(Table(f"{title}: {len(same)} the same", ["", "all runs"], same, folded=True))
     return found
 
 
 def _read(folder: Path, name: str) -> Run:
-    job = records.read(folder)
+    job = page.read(folder)
     result = page.read_result(job)
     steps = {number: rank.steps for number, rank in job.ranks.items() if rank.steps}
-    return Run(name, job, result, summary.of(job, result, time.time()), series.intervals(steps))
+    return Run(name, job, result, summary.of(job, result), series.intervals(steps))
 
 
 def _places(job: Job) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _places(job: Job) -> dict[str, str]:
 def _results(runs: Sequence[Run]) -> Table:
     """One row for each number, one column for each run."""
     lines: dict[str, Callable[[Run], str]] = {
-        "result": lambda run: run.summary.verdict,
+        "end": lambda run: _ENDS[run.summary.state],
         "duration": lambda run: duration(run.summary.seconds),
         "steps": lambda run: f"{run.summary.steps:,}",
         "training loss": lambda run: number(run.summary.loss),
@@ -119,7 +119,7 @@ def _results(runs: Sequence[Run]) -> Table:
     for name in dict.fromkeys(name for found in metrics for name in found):
         rows.append([f"evaluation: {curves.title(name)}", *(number(found.get(name)) for found in metrics)])
     shown = [row for row in rows if {*row[1:]} != {NOTHING}]
-    return Table("Results", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1))
+    return Table("Results", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1), even=True)
 
 
 def _final(result: Mapping[str, Any]) -> dict[str, float]:

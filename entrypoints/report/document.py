@@ -7,19 +7,20 @@ from typing import Any
 
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
+from entrypoints.records.stragglers import Straggler
 from entrypoints.report import curves, events, machine, ranks, series, summary
 from entrypoints.report.blocks import Page, Section, Texts
 from entrypoints.report.summary import Summary
-from entrypoints.report.texts import moment
+from entrypoints.report.texts import duration, moment
 
 
 def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
     """`result`: result.json, empty without one. `now`: when the page is written, in seconds since the epoch."""
     found = series.intervals({number: rank.steps for number, rank in job.ranks.items() if rank.steps})
-    facts = summary.of(job, result, now)
+    facts, slow = summary.of(job, result), stragglers.find(job)
     sections = [
         Section("curves", "Curves", [*curves.learning(job), *curves.speed(job, found)], axis=True),
-        Section("steps", "Step time by rank", ranks.steps(job, found)),
+        Section("steps", "Step time by rank", ranks.steps(job, found, slow)),
         Section("memory", "Memory by rank", ranks.memory(job)),
         Section("time-line", "Time line", events.blocks(job)),
         Section("plan", "Plan and checks", machine.plan(job)),
@@ -29,9 +30,9 @@ def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
         title=f"{name(job)}: training report",
         state=facts.state,
         verdict=facts.verdict,
-        about=f"{name(job)} · started {moment(summary.began(job))}",
+        about=" · ".join([name(job), f"started {moment(summary.began(job))}", *_last_line(job, facts, now)]),
         tiles=facts.tiles,
-        notices=notices(job, facts),
+        notices=notices(job, slow),
         sections=[
             Section("what-ran", "What ran", machine.what_ran(job)),
             *(section for section in sections if section.blocks),
@@ -39,17 +40,25 @@ def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
     )
 
 
-def notices(job: Job, facts: Summary) -> list[Texts]:
+def notices(job: Job, slow: Straggler | None) -> list[Texts]:
     """What a reader should know before the numbers."""
     found = []
-    slow = stragglers.find(job)
     if slow is not None:
-        found.append(Texts(f"Slow rank, cause: {slow.cause}", [slow.text], "warning"))
-    if facts.steps and (again := events.repeated(job)):
+        cause = "" if slow.cause == "unknown" else f"; cause: {slow.cause}"
+        title = f"Rank {slow.rank} slows the job down{cause}"
+        found.append(Texts(title, [slow.text[:1].upper() + slow.text[1:]], "warning"))
+    if again := events.repeated(job):
         found.append(Texts("Restarted", [again], ""))
     if absent := machine.missing(job):
         found.append(Texts("Missing ranks", [absent], ""))
     return found
+
+
+def _last_line(job: Job, facts: Summary, now: float) -> list[str]:
+    """Of a job without an end: how old the records are, from which a reader sees whether the job runs."""
+    if facts.state != "open":
+        return []
+    return [f"last record {moment(job.time)}, {duration(max(0.0, now - job.time))} before this page was written"]
 
 
 def name(job: Job) -> str:

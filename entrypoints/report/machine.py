@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from entrypoints.cli.numbers import count
+from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Start
 from entrypoints.report import ranks, topology
 from entrypoints.report.blocks import Block, Command, Facts, Table, Texts
-from entrypoints.report.texts import NOTHING, ranks as named
+from entrypoints.report.texts import NOTHING
+from entrypoints.report.texts import ranks as named
 
 
 def what_ran(job: Job) -> list[Block]:
@@ -110,7 +112,7 @@ def _checks(job: Job) -> list[list[str]]:
         for check in rank.start.checks:
             row = tuple(str(check.get(name, "")) for name in ("name", "status", "detail", "fix"))
             found.setdefault(row, []).append(rank)
-    return [[*row, ", ".join(str(one.start.node_rank) for one in who)] for row, who in found.items()]
+    return [[*row, format_cpu_list({one.start.node_rank for one in who})] for row, who in found.items()]
 
 
 def settings(job: Job) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
-"""The HTML file: the blocks as JSON, with the script and style that draw them, in one file without network access.
+"""The HTML file: the blocks as JSON, with the script and style that draw them. The file needs no network.
 
-The data cannot become HTML: JSON in the page has no "<", and the script inserts texts as texts. A policy in the page
-(Content-Security-Policy) lets the browser run only the scripts whose hashes it lists, and load nothing.
+The data cannot become HTML: JSON in the page has no "<", and the script inserts texts as texts. A policy in the
+page (Content-Security-Policy) lets the browser run only the scripts whose hashes it lists, and load nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,18 @@ def write(output: Path) -> Path:
 
 def of(output: Path) -> Page:
     """The page of the job in this folder. Raises UsageError without records."""
-    job = records.read(output)
+    job = read(output)
     return document.document(job, read_result(job), time.time())
+
+
+def read(output: Path) -> Job:
+    """The job's records. Raises UsageError if there are none, and if they cannot be read."""
+    try:
+        return records.read(output)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read '{error.filename}': {error.strerror}; read it as the user who ran the job"
+        ) from error
 
 
 def read_result(job: Job) -> dict[str, Any]:
@@ -73,7 +83,7 @@ def save(page: Page, file: Path) -> Path:
 
 def render(page: Page) -> str:
     """The page's HTML."""
-    scripts = {"script": _asset("page.js"), "uplot": _asset("uPlot.iife.min.js")}
+    scripts = {"script": _asset("charts.js") + _asset("page.js"), "uplot": _asset("uPlot.iife.min.js")}
     values = {
         **scripts,
         "policy": html.escape(_policy(*scripts.values())),

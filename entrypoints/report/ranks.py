@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.record import Sample
-from entrypoints.records.stragglers import Share
+from entrypoints.records.stragglers import Share, Straggler
 from entrypoints.report import series, summary
 from entrypoints.report.blocks import Bar, Bars, Block, Chart, Curve, Table
 from entrypoints.report.series import Interval
-from entrypoints.report.texts import GIBIBYTE, gibibytes, number
+from entrypoints.report.texts import GIBIBYTE, gibibytes
 
 PARTS = ("forward", "backward", "optimizer", "reading", "waiting")
 # More bars than this are not readable: then the ranks that do most and least are shown.
@@ -22,23 +23,33 @@ _MOST_ROWS = 100
 _LEAST_PAUSE = 1.0
 
 
-def steps(job: Job, found: Sequence[Interval]) -> list[Block]:
+class _Optional(NamedTuple):
+    """A column of the table that is shown if a rank has a value. `field`: of Share. `style`: of the number."""
+
+    name: str
+    field: str
+    style: str
+
+
+_OPTIONAL = (
+    _Optional("throttled, s", "throttled", ".3f"),
+    _Optional("delayed, s", "delayed", ".3f"),
+    _Optional("clock, MHz", "clock", ",.0f"),
+    _Optional("remote memory", "remote", ".0%"),
+)
+
+
+def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[Block]:
     """The parts of a step as bars and as a table, and the step time over steps."""
     means = stragglers.shares(job)
     if not means:
         return []
-    slow = stragglers.find(job)
     order = sorted(means, key=lambda rank: -means[rank].busy)
-    shown = sorted(means) if len(means) <= _MOST_BARS else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
-    note = (
-        ""
-        if len(means) <= _MOST_BARS
-        else f"the {_MOST_BARS // 2} busiest and the {_MOST_BARS // 2} least busy ranks"
-    )
-    bars = [
-        Bar(f"rank {rank}", _parts(means[rank]), "slowest" if slow is not None and slow.rank == rank else "")
-        for rank in shown
-    ]
+    shown, note, half = sorted(means), "", _MOST_BARS // 2
+    if len(means) > _MOST_BARS:
+        shown, note = [*order[:half], *order[-half:]], f"the {half} busiest and the {half} least busy ranks"
+    marks = {slow.rank: "slowest"} if slow is not None else {}
+    bars = [Bar(f"rank {rank}", _parts(means[rank]), means[rank].seconds, marks.get(rank, "")) for rank in shown]
     return [
         Bars("Mean step by rank", "seconds per step", PARTS, bars, note),
         _table(means, order),
@@ -55,7 +66,7 @@ def memory(job: Job) -> list[Block]:
     ]
     for title, unit, counter in (
         ("Paused by the CPU quota", "seconds of all CPUs, in total", _throttled),
-        ("Ready to run while the core ran something else", "seconds, in total", _delayed),
+        ("Ready to run while the core ran something else", "seconds of a step", _delayed),
     ):
         totals = {rank: _by_time(found, counter) for rank, found in ranks.items()}
         if max((max(total.values()) for total in totals.values()), default=0.0) >= _LEAST_PAUSE:
@@ -72,7 +83,7 @@ def _throttled(samples: Sequence[Sample]) -> list[float]:
 
 
 def _delayed(samples: Sequence[Sample]) -> list[float]:
-    return series.grown(one.delayed for one in samples)
+    return [one.delayed or 0.0 for one in samples]
 
 
 def _by_time(samples: Sequence[Sample], values: Callable[[Sequence[Sample]], list[float]]) -> dict[float, float]:
@@ -129,18 +140,9 @@ def _parts(share: Share) -> list[float]:
 
 def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
     """One row for each rank; of many, the busiest."""
-    optional = {
-        "throttled, s": lambda one: number(one.throttled, 3) if one.throttled else "0",
-        "delayed, s": lambda one: number(one.delayed, 3) if one.delayed else "0",
-        "clock, MHz": lambda one: number(one.clock),
-        "remote memory": lambda one: "" if one.remote is None else f"{one.remote:.0%}",
-    }
-    present = {
-        name: text
-        for (name, text), field in zip(optional.items(), ("throttled", "delayed", "clock", "remote"))
-        if any(getattr(one, field) for one in means.values())
-    }
-    columns = ["rank", "steps", "step, s", *(f"{part}, s" for part in PARTS), *present, "memory, GiB"]
+    present = [one for one in _OPTIONAL if any(getattr(share, one.field) for share in means.values())]
+    more = [one.name for one in present]
+    columns = ["rank", "steps", "step, s", *(f"{part}, s" for part in PARTS), *more, "memory, GiB"]
     shown = sorted(order[:_MOST_ROWS])
     rows = [
         [
@@ -148,13 +150,17 @@ def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
             f"{one.steps:,}",
             f"{one.seconds:.3f}",
             *(f"{value:.3f}" for value in _parts(one)),
-            *(text(one) for text in present.values()),
+            *(_optional(extra, getattr(one, extra.field)) for extra in present),
             gibibytes(one.memory),
         ]
         for rank, one in ((rank, means[rank]) for rank in shown)
     ]
     note = "" if len(order) <= _MOST_ROWS else f"the {_MOST_ROWS} busiest of {len(order)} ranks"
-    return Table("Mean step by rank", columns, rows, range(len(columns)), folded=True, note=note)
+    return Table("Step time and memory of each rank", columns, rows, range(len(columns)), folded=True, note=note)
+
+
+def _optional(column: _Optional, value: float | None) -> str:
+    return "" if value is None else format(value, column.style)
 
 
 def places(job: Job) -> Table:

@@ -132,8 +132,8 @@ def chosen(values: Mapping[int, float], names: tuple[str, str], most: int = 8) -
     """The ranks that get a curve: all of up to `most`, otherwise the highest and the lowest, with their labels."""
     if len(values) <= most:
         return {rank: f"rank {rank}" for rank in sorted(values)}
-    high, low = max(values, key=lambda rank: values[rank]), min(values, key=lambda rank: values[rank])
-    return {rank: f"rank {rank} ({name})" for rank, name in ((high, names[0]), (low, names[1]))}
+    order = sorted(values, key=lambda rank: values[rank])
+    return {rank: f"rank {rank} ({name})" for rank, name in ((order[-1], names[0]), (order[0], names[1]))}
 
 
 def middle(values: Iterable[float]) -> float | None:

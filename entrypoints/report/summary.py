@@ -10,10 +10,11 @@ from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.record import Event
 from entrypoints.report.blocks import Tile
-from entrypoints.report.texts import NOTHING, duration, moment, number
+from entrypoints.report.texts import NOTHING, duration, number
 
 # Trainer's measurements of the evaluation itself.
 _OF_EVALUATION = ("_runtime", "_per_second", "_samples")
+_LONGEST_REASON = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,13 @@ class Summary:
     def tiles(self) -> list[Tile]:
         shown = [
             Tile("Duration", duration(self.seconds)),
-            Tile("Steps", f"{self.steps:,}", f"of {self.planned:,} planned" if self.planned else ""),
+            Tile(
+                "Steps",
+                f"{self.steps:,}" if self.steps or self.planned else NOTHING,
+                f"of {self.planned:,} planned" if self.planned else "",
+            ),
             Tile("Loss", number(self.loss), "training, the last logged" if self.loss is not None else ""),
-            Tile(self.metric_name or "Metric", number(self.metric), "evaluation"),
+            Tile(self.metric_name[:1].upper() + self.metric_name[1:], number(self.metric), "evaluation"),
             Tile("Samples/s", number(self.samples), "all ranks"),
             Tile("Useful tokens/s", number(self.tokens), "all ranks, without padding"),
         ]
@@ -52,8 +57,8 @@ def began(job: Job) -> float:
     return min(rank.starts[0].time for rank in job.ranks.values())
 
 
-def of(job: Job, result: Mapping[str, Any], now: float) -> Summary:
-    """`result`: result.json, empty if the run has not written it. `now`: when the page is written."""
+def of(job: Job, result: Mapping[str, Any]) -> Summary:
+    """`result`: result.json, empty if the run has not written it."""
     end, rank = ending(job)
     state = "open" if end is None else "failed" if end.name == "failure" else "finished"
     seconds = max(0.0, (end.time if end else job.time) - began(job))
@@ -62,7 +67,7 @@ def of(job: Job, result: Mapping[str, Any], now: float) -> Summary:
     samples, tokens = _rates(job)
     return Summary(
         state,
-        _verdict(state, job, end, rank, now),
+        _verdict(state, job, end, rank, seconds),
         seconds,
         job.step,
         planned,
@@ -107,21 +112,25 @@ def is_metric(name: str) -> bool:
     return name.startswith("eval_") and not name.endswith(_OF_EVALUATION)
 
 
-def _verdict(state: str, job: Job, end: Event | None, rank: int, now: float) -> str:
+def _verdict(state: str, job: Job, end: Event | None, rank: int, seconds: float) -> str:
     planned = job.first.start.last_step
-    steps = f"{job.step:,} of {planned:,} steps" if planned else f"{job.step:,} steps"
+    # Without steps, a job only evaluates.
+    steps = f" {job.step:,} of {planned:,} steps in" if planned else f" {job.step:,} steps in" if job.step else ""
+    took = f"{steps} {duration(seconds)}"
     if end is None:
-        ago = duration(max(0.0, now - job.time))
-        return (
-            f"No end is recorded after {steps}: the job is still running, or it was killed. The last line is from "
-            f"{moment(job.time)}, {ago} before this page was written."
-        )
+        return f"Still running, or killed: no end is recorded after{took}."
     if state == "failed":
-        reason = f": {end.text}" if end.text else "."
-        return f"Failed on rank {rank} after {steps}{reason}"
+        who = f" on rank {rank}" if job.world_size > 1 else ""
+        return f"Failed{who} after{took}" + (f": {_shortened(end.text)}" if end.text else ".")
     if planned and job.step < planned:
-        return f"Ended early, after {steps}."
-    return f"Finished {steps}."
+        return f"Ended early, after{took}."
+    return f"Finished{took}." if steps else f"Finished in{took}."
+
+
+def _shortened(text: str) -> str:
+    """In one line; the table of events has all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON].rstrip()}…"
 
 
 def _loss(job: Job, result: Mapping[str, Any]) -> float | None:

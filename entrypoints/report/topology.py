@@ -23,7 +23,7 @@ _SOCKETS_PER_ROW = 2
 
 @dataclass(frozen=True)
 class _Node:
-    """One node of the job. `users`: the local rank of each CPU. `workers`: the CPUs of oneCCL's workers, likewise."""
+    """One node of the job. `users`: the local rank of each CPU. `workers`: the same of oneCCL's workers."""
 
     number: int
     host: str
@@ -116,10 +116,9 @@ def _core(node: _Node, core: Mapping[str, Any], x: float, y: float) -> list[Shap
     local = next((node.users[cpu] for cpu in cpus if cpu in node.users), None)
     worker = next((node.workers[cpu] for cpu in cpus if cpu in node.workers), None)
     where = f"CPU {format_cpu_list(cpus)}"
-    if local is None and worker is None:
-        return [Shape(x, y, _CORE, _CORE, "core unused", title=f"{where}: unused")]
     user = local if local is not None else worker
-    assert user is not None
+    if user is None:
+        return [Shape(x, y, _CORE, _CORE, "core unused", title=f"{where}: unused")]
     rank = node.first_rank + user
     use = f"rank {rank}" if local is not None else f"oneCCL's worker of rank {rank}"
     look = "core" if local is not None else "core worker"

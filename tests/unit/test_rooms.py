@@ -59,6 +59,7 @@ TOOLING = (
 LISTS = {"entrypoints": ENTRYPOINTS, "tooling": TOOLING}
 # What tooling/ may import of entrypoints/ besides contract.
 SHARED = {
+    "entrypoints.cli.errors",
     "entrypoints.doctor.checks",
     "entrypoints.launch.mpi.hostfile",
     "entrypoints.launch.mpi.ssh",
@@ -68,6 +69,7 @@ SHARED = {
     "entrypoints.machine.topology",
     "entrypoints.plan.ccl",
     "entrypoints.plan.cores",
+    "entrypoints.report.compare",
 }
 TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records", "report")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}

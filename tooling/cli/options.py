@@ -36,9 +36,13 @@ def command_argv(argv: Sequence[str] | None = None) -> list[str]:
 
 
 class Task(InvokeTask[Callable[..., None]]):
-    """A decorator: makes a task of a function whose parameters declare the options."""
+    """A decorator: makes a task of a function whose parameters declare the options.
 
-    def __init__(self, body: Callable[..., None], **settings: Any) -> None:
+    `words`: the parameter that receives the arguments that are not options; its type is tuple[str, ...].
+    """
+
+    def __init__(self, body: Callable[..., None], *, words: str = "", **settings: Any) -> None:
+        self.words = words
         declared = list(_declared(body))
         self.takes_command = any(parameter.name == _COMMAND for parameter in declared)
         self._options = [parameter for parameter in declared if parameter.name != _COMMAND]

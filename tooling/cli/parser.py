@@ -53,6 +53,17 @@ def canonical_argv(argv: Sequence[str], groups: Mapping[str, Iterable[str]]) -> 
     return [*argv[:1], *own, *rest]
 
 
+def with_flags(argv: Sequence[str], task: Task) -> list[str]:
+    """`compare A B` becomes `compare --folders A --folders B`: a positional argument of invoke has one value."""
+    options = {f"--{option.names[0]}": option.takes_value for option in task.get_arguments()}
+    found, rest = list(argv[:2]), iter(argv[2:])
+    for word in rest:
+        found += [word] if word.startswith("-") else [f"--{task.words}", word]
+        if options.get(word):
+            found += itertools.islice(rest, 1)
+    return found
+
+
 def _typed(name: str) -> str:
     """The name as a user types it: `bench train` for bench.train."""
     return name.replace(".", " ")
@@ -141,11 +152,15 @@ class TaskProgram(Program):
         namespace = Collection(*itertools.chain(*sections.values()))
         super().__init__(namespace=namespace, name="cpu-train-stack", binary="./inv", binary_names=["inv"])
         self._sections = sections
+        self._tasks = namespace.tasks
         self._groups = {name: group.task_names for name, group in namespace.collections.items()}
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         super().normalize_argv(argv)
         self.argv = canonical_argv(self.argv, self._groups)
+        task = self._tasks.get(self.argv[1]) if len(self.argv) > 1 else None
+        if isinstance(task, Task) and task.words:
+            self.argv = with_flags(self.argv, task)
 
     def parse_core(self, argv: list[str] | None) -> None:
         self.normalize_argv(argv)
@@ -222,7 +237,7 @@ class TaskProgram(Program):
     def print_task_help(self, name: str) -> None:
         """Print the usage, docstring and options of a task."""
         task = self.collection[name]
-        command = " -- COMMAND" if task.takes_command else ""
+        command = " -- COMMAND" if task.takes_command else f" {task.words.upper()}" if task.words else ""
         print(f"Usage: ./inv {_typed(name)} [options]{command}\n\n{task.__doc__}\n")
         if options := sorted(task.get_arguments(), key=lambda option: option.names):
             print("Options:")

@@ -1,22 +1,9 @@
-"use strict";
 // Draws the blocks of entrypoints/report/blocks.py. Texts of the data are only ever inserted as text nodes.
 
-// Canvases with twice the pixels, so that prints are sharp. uPlot, the next script, reads this once.
-const PIXELS = Math.max(2, window.devicePixelRatio || 1);
-Object.defineProperty(window, "devicePixelRatio", { get: () => PIXELS });
-
-const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2], [12, 4], [4, 6]];
-const COLORS = 8;
-const TABLE_ROWS = 100;
-const HEIGHT = 230;
-const PRINT_WIDTH = 315;
-const STATES = { finished: "✓ Finished", failed: "✕ Failed", open: "… No end recorded", compare: "" };
+const ICONS = { finished: "✓", failed: "✕", open: "…", compare: "" };
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const live = document.getElementById("live");
-const charts = [];
-let axis = "steps"; // of the charts that offer the choice
-let printing = false;
 
 function make(tag, settings = {}, ...children) {
   const node = document.createElement(tag);
@@ -39,11 +26,6 @@ function format(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-function duration(seconds) {
-  const [size, unit] = timeUnit(seconds);
-  return `${Number((seconds / size).toPrecision(3))} ${unit}`;
-}
-
 // The unit in which a duration has few digits: its seconds and its name.
 function timeUnit(seconds) {
   if (seconds >= 2 * 86400) return [86400, "d"];
@@ -56,12 +38,11 @@ function timeUnit(seconds) {
 function table(block) {
   const right = new Set(block.right);
   const cell = (tag, place, text, more = {}) =>
-    make(tag, { ...(right.has(place) ? { class: "right" } : {}), ...more }, text);
+    make(tag, { class: right.has(place) ? "right" : text.length <= 16 ? "short" : "", ...more }, text);
   const head = make("tr", {}, ...block.columns.map((text, place) => cell("th", place, text, { scope: "col" })));
   const rows = block.rows.map((row) => make("tr", {}, ...row.map((text, place) => cell("td", place, text))));
-  const whole = make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows));
-  const wrap = block.rows.some((row) => row.some((text, place) => right.has(place) && text.length > 24));
-  const settings = { class: wrap ? "scroll wrap" : "scroll", tabindex: "0", role: "region", "aria-label": block.title };
+  const whole = make("table", block.even ? { class: "even" } : {}, make("thead", {}, head), make("tbody", {}, ...rows));
+  const settings = { class: "scroll", tabindex: "0", role: "region", "aria-label": block.title };
   return make("div", settings, whole);
 }
 
@@ -83,7 +64,9 @@ function drawFacts(block) {
 }
 
 function drawCommand(block) {
-  const text = make("pre", { tabindex: "0", "aria-label": block.title }, block.text);
+  // A line does not end inside of a word, such as after the first dashes of a flag.
+  const words = block.text.split(" ").flatMap((word) => [make("span", {}, word), " "]);
+  const text = make("pre", { tabindex: "0", "aria-label": block.title }, ...words.slice(0, -1));
   const button = make("button", { type: "button" }, "Copy");
   button.addEventListener("click", async () => {
     getSelection().selectAllChildren(text);
@@ -102,151 +85,6 @@ function drawCommand(block) {
 function drawTexts(block) {
   const items = block.items.map((text) => make("li", {}, text));
   return make("div", { class: `panel texts ${block.level}` }, make("h3", {}, block.title), make("ul", {}, ...items));
-}
-
-// Charts
-
-function nearest(values, place) {
-  for (let distance = 0; distance < values.length; distance += 1) {
-    for (const other of [place - distance, place + distance]) {
-      if (values[other] !== null && values[other] !== undefined) return other;
-    }
-  }
-  return place;
-}
-
-class LineChart {
-  constructor(block) {
-    this.block = block;
-    // Thin curves first: the others are drawn over them. Colors and dashes keep their places.
-    this.curves = block.curves
-      .map((curve, place) => ({ ...curve, place }))
-      .sort((one, other) => (other.look === "thin") - (one.look === "thin"));
-    const label = `${block.title}, ${block.unit}. Left and right arrow keys read the values.`;
-    this.holder = make("div", { class: "plot", tabindex: "0", role: "application", "aria-label": label });
-    this.holder.setAttribute("aria-roledescription", "chart");
-    this.holder.addEventListener("keydown", (event) => this.key(event));
-    this.holder.addEventListener("focus", () => this.place === null && this.move(this.plot.data[0].length - 1));
-    this.details = make("details", {}, make("summary", {}, "Data"));
-    this.details.addEventListener("toggle", () => this.fillTable());
-    const note = block.note ? make("span", { class: "soft" }, block.note) : null;
-    const half = block.half ? " half" : "";
-    this.node = make(
-      "figure",
-      { class: `chart${half}` },
-      make("figcaption", {}, make("h3", {}, block.title), note),
-      this.holder,
-      this.details,
-    );
-    charts.push(this);
-  }
-
-  draw() {
-    if (this.plot) this.plot.destroy();
-    this.place = null;
-    this.byTime = this.block.axis === "time" || axis === "seconds";
-    const longest = Math.max(...this.curves.map((curve) => curve.seconds[curve.seconds.length - 1]));
-    const [size, unit] = this.byTime ? timeUnit(longest) : [1, ""];
-    this.unit = unit;
-    const xs = (curve) => (this.byTime ? curve.seconds.map((one) => one / size) : curve.steps);
-    const joined = uPlot.join(this.curves.map((curve) => [xs(curve), curve.values]));
-    this.plot = new uPlot(this.options(), joined, this.holder);
-    if (this.details.open) this.fillTable();
-  }
-
-  options() {
-    const ink = color("soft");
-    const grid = { stroke: color("grid"), width: 1 };
-    const font = "11px system-ui, sans-serif";
-    const common = { stroke: ink, grid, ticks: { ...grid, size: 5 }, font, labelFont: font, labelSize: 18, labelGap: 0 };
-    const zero = (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1];
-    const ticks = (_, values) => values.map(format);
-    const width = (_, values) => 14 + 6.3 * Math.max(2, ...(values || []).map((text) => text.length));
-    return {
-      width: this.width(),
-      height: HEIGHT,
-      padding: [8, 14, 0, 0],
-      scales: { x: { time: false }, y: this.block.from_zero ? { range: zero } : {} },
-      axes: [
-        { ...common, size: 28, values: ticks, label: this.byTime ? `elapsed time, ${this.unit}` : "step" },
-        { ...common, size: width, values: ticks, label: this.block.unit },
-      ],
-      series: [{ value: (_, value) => this.where(value) }, ...this.curves.map((curve) => this.series(curve))],
-      legend: { markers: { width: 2, dash: (_, place) => this.markerDash(place) } },
-      cursor: {
-        dataIdx: (plot, series, place) => (series ? nearest(plot.data[series], place) : place),
-        sync: { key: this.byTime ? `time ${this.unit}` : "steps", scales: ["x", null] },
-        points: { size: 6 },
-        y: false,
-      },
-    };
-  }
-
-  series(curve) {
-    const thin = curve.look === "thin";
-    const alone = curve.values.length < 3;
-    return {
-      label: curve.label,
-      stroke: thin ? color("thin") : color(`c${curve.place % COLORS}`),
-      width: thin ? 1 : 1.75,
-      dash: thin ? [] : DASHES[curve.place % DASHES.length],
-      points: { show: alone || curve.look === "points", size: 6, fill: color(`c${curve.place % COLORS}`) },
-      value: (plot, value, place) => format(value ?? plot.data[place][nearest(plot.data[place], plot.data[0].length - 1)]),
-    };
-  }
-
-  markerDash(place) {
-    const curve = this.curves[place - 1];
-    if (!curve || curve.look === "thin") return "solid";
-    const dash = DASHES[curve.place % DASHES.length];
-    return dash.length === 0 ? "solid" : dash[0] > 2 ? "dashed" : "dotted";
-  }
-
-  width() {
-    return printing ? (this.block.half ? PRINT_WIDTH : 2 * PRINT_WIDTH + 30) : Math.max(200, this.holder.clientWidth);
-  }
-
-  where(value) {
-    if (value === null || value === undefined) return "last";
-    return this.byTime ? `${format(value)} ${this.unit}` : `step ${format(value)}`;
-  }
-
-  values(place) {
-    return this.curves.map((_, series) => {
-      const values = this.plot.data[series + 1];
-      return values[nearest(values, place)];
-    });
-  }
-
-  key(event) {
-    const last = this.plot.data[0].length - 1;
-    const stride = event.shiftKey ? 10 : 1;
-    const now = this.place ?? last;
-    const places = { ArrowLeft: now - stride, ArrowRight: now + stride, Home: 0, End: last };
-    if (!(event.key in places)) return;
-    event.preventDefault();
-    this.move(Math.min(last, Math.max(0, places[event.key])));
-  }
-
-  move(place) {
-    this.place = place;
-    const x = this.plot.data[0][place];
-    this.plot.setCursor({ left: this.plot.valToPos(x, "x"), top: this.plot.over.clientHeight / 2 });
-    const texts = this.values(place).map((value, series) => `${this.curves[series].label} ${format(value)}`);
-    say(`${this.where(x)}: ${texts.join(", ")}`);
-  }
-
-  fillTable() {
-    const [x] = this.plot.data;
-    const every = Math.ceil(x.length / TABLE_ROWS);
-    const places = x.map((_, place) => place).filter((place) => place % every === 0 || place === x.length - 1);
-    const note = every > 1 ? `${places.length} of ${x.length} rows` : "";
-    const columns = [this.byTime ? `elapsed, ${this.unit}` : "step", ...this.curves.map((curve) => curve.label)];
-    const rows = places.map((place) => [format(x[place]), ...this.values(place).map(format)]);
-    const right = columns.map((_, place) => place);
-    this.details.querySelectorAll("div, p").forEach((node) => node.remove());
-    this.details.append(make("p", { class: "readout" }, note), table({ title: this.block.title, columns, rows, right }));
-  }
 }
 
 // Bars and the time line: a focused picture with one active item
@@ -270,12 +108,12 @@ function walkable(holder, items, readout, keys) {
 }
 
 function drawBars(block) {
-  const sum = (bar) => bar.values.reduce((one, other) => one + other, 0);
-  const longest = Math.max(...block.bars.map(sum)) || 1;
+  const longest = Math.max(...block.bars.map((bar) => bar.total)) || 1;
   const many = block.bars.length > 16;
   const label = `${block.title}, ${block.unit}. Up and down arrow keys read the values.`;
   const readout = make("p", { class: "readout" }, many ? "Point at a bar, or use the arrow keys, to read its values." : "");
-  const holder = make("div", { class: many ? "bars many" : "bars", tabindex: "0", role: "application", "aria-label": label });
+  const marked = many && block.bars.some((bar) => bar.mark) ? "marked" : "";
+  const holder = make("div", { class: `bars ${many ? "many" : ""} ${marked}`, tabindex: "0", role: "application", "aria-label": label });
   const items = block.bars.map((bar) => {
     const track = make("span", { class: "track" });
     bar.values.forEach((value, part) => {
@@ -285,10 +123,10 @@ function drawBars(block) {
       track.append(piece);
     });
     const mark = bar.mark ? make("b", {}, ` ◀ ${bar.mark}`) : null;
-    const node = make("div", { class: "bar" }, make("span", {}, bar.label), track, make("span", {}, `${format(sum(bar))} s`, mark));
+    const node = make("div", { class: "bar" }, make("span", {}, bar.label), track, make("span", {}, `${format(bar.total)} s`, mark));
     holder.append(node);
     const texts = bar.values.map((value, part) => `${block.parts[part]} ${format(value)} s`);
-    return { node, text: `${bar.label}${bar.mark ? ` (${bar.mark})` : ""}: ${texts.join(", ")}` };
+    return { node, text: `${bar.label}${bar.mark ? ` (${bar.mark})` : ""}: ${format(bar.total)} s: ${texts.join(", ")}` };
   });
   walkable(holder, items, readout, ["ArrowUp", "ArrowDown"]);
   const keys = block.parts.map((part, place) => make("li", {}, make("i", { class: `part${place}` }), part));
@@ -313,8 +151,9 @@ function drawStrip(block) {
     holder.append(make("span", {}, lane.label), track);
   }
   const ticks = make("div", { class: "ticks", "aria-hidden": "true" });
+  const [size, unit] = timeUnit(block.seconds);
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const tick = make("span", {}, part ? duration(part * block.seconds) : "0");
+    const tick = make("span", {}, part ? `${Number(((part * block.seconds) / size).toPrecision(3))} ${unit}` : "0");
     tick.style.left = `${100 * part}%`;
     ticks.append(tick);
   }
@@ -347,7 +186,8 @@ function drawDrawing(block) {
     svg.append(node);
   }
   const caption = make("figcaption", {}, make("h3", {}, block.title));
-  return make("figure", {}, caption, svg, make("p", { class: "alternative soft" }, block.alternative));
+  const words = make("p", { class: "alternative soft" }, block.alternative);
+  return make("figure", {}, caption, make("div", { class: "drawing" }, svg, words));
 }
 
 // The page
@@ -389,21 +229,21 @@ function header() {
   const notices = data.notices.map((notice) =>
     make("div", { class: `notice ${notice.level}` }, make("h3", {}, notice.title), ...notice.items.map((text) => make("p", {}, text))),
   );
-  const state = STATES[data.state] ? make("span", { class: `state ${data.state}` }, `${STATES[data.state]} · `) : null;
+  const icon = { class: `state ${data.state}`, "aria-hidden": "true" };
   return make(
     "header",
     {},
-    make("p", { class: "about" }, state, data.about),
-    make("h1", {}, data.verdict),
+    make("p", { class: "about" }, data.about),
+    make("h1", {}, ICONS[data.state] ? make("span", icon, `${ICONS[data.state]} `) : null, data.verdict),
     tiles.length ? make("dl", { class: "tiles" }, ...tiles) : null,
     ...notices,
   );
 }
 
 function section(part) {
-  // Charts next to each other; the last one of an odd number takes both columns.
+  // Charts next to each other; the first one of an odd number takes both columns.
   const half = part.blocks.filter((block) => block.is === "chart");
-  half.forEach((block, place) => (block.half = place + 1 < half.length || half.length % 2 === 0));
+  half.forEach((block, place) => (block.half = place > 0 || half.length % 2 === 0));
   const blocks = part.blocks.map((block) => {
     const node = DRAW[block.is](block);
     node.classList.add("block");

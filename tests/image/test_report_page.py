@@ -1,0 +1,187 @@
+"""The pages of `report` in a browser: drawn completely, readable by keyboard, quick, and without network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from entrypoints.records.record import Event
+from entrypoints.report import compare, page
+from tests import synthetic_records
+from tests.image import browser as chromium
+
+EVIL = "<img src=x onerror=alert(1)>"  # a dialog makes each later call fail
+_MOST_BYTES = 5_000_000
+_MOST_MILLISECONDS = 2000
+_DRAW_SECONDS = 20
+# Charts whose canvas has one color only.
+_BLANK = """
+return [...document.querySelectorAll("figure.chart")].filter((figure) => {
+  const canvas = figure.querySelector("canvas");
+  const pixels = new Uint32Array(
+    canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+  return new Set(pixels).size < 5;
+}).map((figure) => figure.querySelector("h3").textContent);
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    with chromium.opened(tmp_path_factory.mktemp("browser") / "profile") as opened:
+        yield opened
+
+
+def show(browser: webdriver.Chrome, file: Path, width: int = 1280, colors: str = "light") -> float:
+    """Open the page. Returns the milliseconds until all charts are drawn."""
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    features = [{"name": "prefers-color-scheme", "value": colors}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get(file.as_uri())
+    WebDriverWait(browser, _DRAW_SECONDS).until(lambda _: drawn(browser))
+    return float(drawn(browser))
+
+
+def drawn(browser: webdriver.Chrome) -> Any:
+    return browser.execute_script("return document.documentElement.dataset.drawn")
+
+
+def live(browser: webdriver.Chrome) -> str:
+    return str(browser.find_element(By.ID, "live").get_attribute("textContent"))
+
+
+def errors(browser: webdriver.Chrome) -> list[str]:
+    """What the console has shown since the last call."""
+    return [entry["message"] for entry in browser.get_log("browser")]
+
+
+def job(folder: Path, name: str) -> Path:
+    """The page of a job, or of two."""
+    if name == "failed":
+        synthetic_records.write(folder, end=Event(synthetic_records.BEGIN + 200, 100, "failure", text=EVIL))
+    elif name == "one rank":
+        synthetic_records.write(folder, world_size=1, ranks_per_node=1)
+    elif name == "straggler":
+        synthetic_records.write(folder, world_size=12, slow={5: {"compute": 1.4, "throttled": 0.6}})
+    elif name == "no step":
+        synthetic_records.append(folder, [synthetic_records.start(0, 1, 1, 100)])
+    elif name == "two jobs":
+        jobs = [synthetic_records.write(folder / "a"), synthetic_records.write(folder / "b", world_size=2)]
+        return compare.write(jobs, folder / "compare.html")
+    else:
+        synthetic_records.write(
+            folder, change=lambda start: replace(start, config={"model_name_or_path": EVIL}, command=[EVIL])
+        )
+    return page.write(folder)
+
+
+@pytest.mark.parametrize("name", ["html in texts", "failed", "one rank", "straggler", "no step", "two jobs"])
+def test_everything_is_drawn_without_an_error_and_without_network(
+    name: str, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    show(browser, job(tmp_path, name))
+    assert errors(browser) == []
+    assert browser.execute_script(_BLANK) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, "figure.chart")) >= (0 if name == "no step" else 8)
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_html_in_texts_is_shown_literally(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    show(browser, job(tmp_path, "html in texts"))
+    assert EVIL in browser.find_element(By.CSS_SELECTOR, ".about").text
+    assert EVIL in browser.find_element(By.CSS_SELECTOR, "pre").text
+    assert EVIL in browser.title
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+
+
+def test_arrow_keys_read_the_values_of_a_chart(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    show(browser, job(tmp_path, "four ranks"))
+    chart = browser.find_element(By.CSS_SELECTOR, ".plot")
+    cursor = chart.find_element(By.CSS_SELECTOR, ".u-cursor-x")
+    chart.send_keys(Keys.HOME)
+    first, at_first = live(browser), cursor.get_attribute("style")
+    chart.send_keys(Keys.ARROW_RIGHT)
+    second, at_second = live(browser), cursor.get_attribute("style")
+    assert first.startswith("step 1: logged 0.")
+    assert ", each step 0." in first
+    assert second.startswith("step 2: ")
+    assert at_first != at_second
+    chart.send_keys(Keys.ARROW_LEFT)
+    assert live(browser) == first
+
+
+@pytest.mark.parametrize(
+    ("picture", "key", "text"),
+    [
+        (".bars", Keys.ARROW_DOWN, "rank 0: 0.88"),
+        (".strip", Keys.ARROW_RIGHT, "start at step 0"),
+    ],
+    ids=["bars", "time line"],
+)
+def test_arrow_keys_read_the_other_pictures(
+    picture: str, key: str, text: str, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    show(browser, job(tmp_path, "four ranks"))
+    browser.find_element(By.CSS_SELECTOR, picture).send_keys(key)
+    assert live(browser).startswith(text)
+
+
+def test_the_data_of_a_chart_unfold_as_a_table(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    show(browser, job(tmp_path, "four ranks"))
+    figure = browser.find_element(By.CSS_SELECTOR, "figure.chart")
+    figure.find_element(By.TAG_NAME, "summary").click()
+    WebDriverWait(browser, _DRAW_SECONDS).until(lambda _: figure.find_elements(By.TAG_NAME, "tbody"))
+    rows = figure.find_elements(By.CSS_SELECTOR, "details tbody tr")
+    assert len(rows) == 100
+    assert rows[-1].text.startswith("100 0.")
+
+
+def test_the_charts_change_to_elapsed_time(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    show(browser, job(tmp_path, "two jobs"))
+    browser.find_element(By.CSS_SELECTOR, "input[value=seconds]").click()
+    chart = browser.find_element(By.CSS_SELECTOR, ".plot")
+    chart.send_keys(Keys.END)
+    assert live(browser).startswith("102.2 s: a 0.")
+    assert errors(browser) == []
+    assert browser.execute_script(_BLANK) == []
+
+
+@pytest.mark.parametrize("name", ["straggler", "two jobs"])
+def test_a_narrow_window_does_not_scroll_sideways(name: str, browser: webdriver.Chrome, tmp_path: Path) -> None:
+    show(browser, job(tmp_path, name), width=700)
+    widths = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    scrolled, visible = browser.execute_script(widths)
+    assert scrolled <= visible <= 700
+
+
+def test_dark_mode_is_dark_and_a_print_of_it_is_light(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    def lightness() -> int:
+        script = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
+        return int(sum(browser.execute_script(script))) // 3
+
+    file = job(tmp_path, "four ranks")
+    show(browser, file)
+    assert lightness() == 255
+    show(browser, file, colors="dark")
+    assert lightness() < 60
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert lightness() == 255
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert lightness() < 60
+
+
+def test_a_job_of_64_ranks_and_20_000_steps_is_small_and_quick(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, world_size=64, steps=20_000, ranks_per_node=4, steps_per_line=20)
+    file = page.write(tmp_path)
+    assert file.stat().st_size < _MOST_BYTES
+    # The quickest of three: other tests use the same cores.
+    assert min(show(browser, file) for _ in range(3)) < _MOST_MILLISECONDS
+    assert browser.execute_script(_BLANK) == []

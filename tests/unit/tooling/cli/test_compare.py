@@ -1,0 +1,48 @@
+"""`./inv compare`: folders without a flag, and errors of one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tasks
+from tests import synthetic_records
+from tests.unit.tooling.cli.program import run
+from tooling.cli import tasks_reports
+from tooling.cli.parser import with_flags
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["a", "b"], ["--folders", "a", "--folders", "b"]),
+        (["a", "--output", "x.html", "b"], ["--folders", "a", "--output", "x.html", "--folders", "b"]),
+        (["--output=x.html", "--folders", "a", "b"], ["--output=x.html", "--folders", "a", "--folders", "b"]),
+        (["--help"], ["--help"]),
+        (["a", "--output"], ["--folders", "a", "--output"]),
+    ],
+    ids=["folders", "an option between", "with the flag", "help", "without a value"],
+)
+def test_arguments_that_are_not_options_are_the_folders(typed: list[str], meant: list[str]) -> None:
+    assert with_flags(["inv", "compare", *typed], tasks_reports.compare) == ["inv", "compare", *meant]
+
+
+def test_two_folders_make_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [str(synthetic_records.write(tmp_path / name, steps=12)) for name in ("a", "b")]
+    file = tmp_path / "ab.html"
+    assert run(tasks.SECTIONS, ["compare", *folders, "--output", str(file)], capsys) == (0, f"{file}\n", "")
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_help_shows_how_folders_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(tasks.SECTIONS, ["compare", "--help"], capsys)
+    assert code == 0
+    assert out.startswith("Usage: ./inv compare [options] FOLDERS\n")
+
+
+def test_a_folder_without_records_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = run(tasks.SECTIONS, ["compare", str(tmp_path), str(tmp_path / "b")], capsys)
+    assert (code, out) == (2, "")
+    assert error.startswith(f"'{tmp_path}' holds no records of a job: expected records/rank-*.jsonl")
+    assert len(error.splitlines()) == 1
