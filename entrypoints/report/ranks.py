@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from entrypoints.machine.cpus import format_cpu_list
@@ -19,8 +19,9 @@ PARTS = ("forward", "backward", "optimizer", "reading", "waiting")
 # More bars than this are not readable: then the ranks that do most and least are shown.
 _MOST_BARS = 64
 _MOST_ROWS = 100
-# Shorter pauses, in seconds over the job, are normal.
+# Shorter pauses are normal: by the quota in seconds over the job, by other processes as a share of a step.
 _LEAST_PAUSE = 1.0
+_LEAST_DELAY = 0.01
 
 
 class _Optional(NamedTuple):
@@ -61,33 +62,28 @@ def memory(job: Job) -> list[Block]:
     """Memory, and the time for which the quota or other processes stopped a rank, over time."""
     ranks = {number: rank.samples for number, rank in job.ranks.items() if rank.samples}
     rows = series.moments(ranks)
-    charts = [
-        _over_time(job, rows, "Memory", "GiB", {rank: _by_time(found, _memory) for rank, found in ranks.items()})
-    ]
-    for title, unit, counter in (
-        ("Paused by the CPU quota", "seconds of all CPUs, in total", _throttled),
-        ("Ready to run while the core ran something else", "seconds of a step", _delayed),
-    ):
-        totals = {rank: _by_time(found, counter) for rank, found in ranks.items()}
-        if max((max(total.values()) for total in totals.values()), default=0.0) >= _LEAST_PAUSE:
-            charts.append(_over_time(job, rows, title, unit, totals))
+    sizes = {rank: _by_time(found, [one.memory / GIBIBYTE for one in found]) for rank, found in ranks.items()}
+    charts = [_over_time(job, rows, "Memory", "GiB", sizes, _last(sizes))]
+    pauses = {rank: _by_time(found, series.grown(one.throttled for one in found)) for rank, found in ranks.items()}
+    if max(_last(pauses).values(), default=0.0) >= _LEAST_PAUSE:
+        title = "Paused by the CPU quota"
+        charts.append(_over_time(job, rows, title, "seconds of all CPUs, in total", pauses, _last(pauses)))
+    delays = {rank: _by_time(found, [one.delayed for one in found]) for rank, found in ranks.items()}
+    means = stragglers.shares(job)
+    if any(one.delayed >= _LEAST_DELAY * one.seconds > 0 for one in means.values()):
+        title = "Ready to run while the core ran something else"
+        order = {rank: means[rank].delayed for rank in delays if rank in means}
+        charts.append(_over_time(job, rows, title, "seconds per step", delays, order))
     return [chart for chart in charts if chart.curves]
 
 
-def _memory(samples: Sequence[Sample]) -> list[float]:
-    return [one.memory / GIBIBYTE for one in samples]
+def _by_time(samples: Sequence[Sample], values: Sequence[float | None]) -> dict[float, float | None]:
+    return dict(zip((one.time for one in samples), values))
 
 
-def _throttled(samples: Sequence[Sample]) -> list[float]:
-    return series.grown(one.throttled for one in samples)
-
-
-def _delayed(samples: Sequence[Sample]) -> list[float]:
-    return [one.delayed or 0.0 for one in samples]
-
-
-def _by_time(samples: Sequence[Sample], values: Callable[[Sequence[Sample]], list[float]]) -> dict[float, float]:
-    return dict(zip((one.time for one in samples), values(samples)))
+def _last(values: Mapping[int, Mapping[float, float | None]]) -> dict[int, float]:
+    """The last value of each rank."""
+    return {rank: [*found.values()][-1] or 0.0 for rank, found in values.items()}
 
 
 def _over_time(
@@ -95,11 +91,11 @@ def _over_time(
     rows: Sequence[tuple[series.Point, Mapping[int, Sample]]],
     title: str,
     unit: str,
-    values: Mapping[int, Mapping[float, float]],
+    values: Mapping[int, Mapping[float, float | None]],
+    order: Mapping[int, float],
 ) -> Chart:
-    """`values`: of each rank, by the time of its samples."""
-    last = {rank: next(reversed(list(found.values()))) for rank, found in values.items()}
-    named = series.chosen(last, ("highest", "lowest"))
+    """`values`: of each rank, by the time of its samples. `order`: the highest and lowest rank have a curve."""
+    named = series.chosen(order, ("highest", "lowest"))
     begin = summary.began(job)
     steps = [point.step for point, _ in rows]
     seconds = [round(max(0.0, point.time - begin), 1) for point, _ in rows]
@@ -108,7 +104,7 @@ def _over_time(
         return values[rank][row[rank].time] if rank in row else None
 
     curves = [Curve(label, steps, seconds, [value(rank, row) for _, row in rows]) for rank, label in named.items()]
-    if len(named) < len(last):
+    if len(named) < len(order):
         medians = [series.middle(values[rank][one.time] for rank, one in row.items()) for _, row in rows]
         curves.insert(1, Curve("median of the ranks", steps, seconds, medians))
     return Chart(title, unit, curves, from_zero=True, axis="time")

@@ -10,7 +10,7 @@ import pytest
 
 from entrypoints.records import job as records
 from entrypoints.records import record
-from entrypoints.records.record import Event, Log, Start, Steps
+from entrypoints.records.record import Event, Log, Sample, Start, Steps
 from entrypoints.report import blocks, document
 from entrypoints.report.blocks import Bars, Chart, Page, Strip, Table, Texts
 from tests import synthetic_records
@@ -167,6 +167,24 @@ def test_the_quota_is_shown_only_if_it_paused_a_rank(tmp_path: Path) -> None:
     assert title not in found(page(synthetic_records.write(tmp_path / "good")), Chart)
     slow = {1: {"compute": 1.2, "throttled": 0.4}}
     assert title in found(page(synthetic_records.write(tmp_path / "slow", slow=slow)), Chart)
+
+
+def test_delays_are_shown_only_if_they_take_more_than_one_percent_of_a_step(tmp_path: Path) -> None:
+    title = "Ready to run while the core ran something else"
+    few = {1: {"delayed": 0.005}}
+    assert title not in found(page(synthetic_records.write(tmp_path / "few", slow=few)), Chart)
+    many = {1: {"compute": 1.2, "delayed": 0.4}}
+    shown = found(page(synthetic_records.write(tmp_path / "many", slow=many)), Chart)[title]
+    assert {value for curve in shown.curves if curve.label == "rank 1" for value in curve.values} == {0.4, None}
+
+
+def test_samples_without_delays_make_no_error(tmp_path: Path) -> None:
+    for rank in range(12):
+        own = synthetic_records.start(rank, 12, 2, 20)
+        lines = synthetic_records.lines(own, 0, 20)
+        first = [replace(one, delayed=None) if isinstance(one, Sample) and one.step < 9 else one for one in lines]
+        synthetic_records.append(tmp_path, [own, *first])
+    assert "Memory" in found(page(tmp_path), Chart)
 
 
 def test_the_numbers_of_result_json_are_preferred(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_counter_goes_on_after_a_restart_of_the_process() -> None:
 
 def test_samples_of_ranks_are_joined_by_time() -> None:
     def sample(time: float) -> Sample:
-        return Sample(time, int(time), memory=1, processor=0.0, throttled=0.0, migrations=0)
+        return Sample(time, int(time), 1, 0.0, 0.0, 0)
 
     rows = series.moments({0: [sample(0.0), sample(5.0), sample(10.0)], 1: [sample(0.4), sample(5.2)]})
     assert [sorted(row) for _, row in rows] == [[0, 1], [0, 1], [0]]
