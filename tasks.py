@@ -24,6 +24,7 @@ SECTIONS: dict[str, list[Member]] = {
     "Local clusters": [
         tasks_clusters.up,
         tasks_clusters.logs,
+        tasks_clusters.watch,
         tasks_clusters.status,
         tasks_clusters.stop,
         tasks_clusters.down,

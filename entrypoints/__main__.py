@@ -26,6 +26,7 @@ Several ranks:
 
 Inspection:
   plan [--json]                         show a rank's cores, threads, variables and preloads, with reasons
+  watch [FOLDER]                        follow a job: progress, speed, and what each rank waits for
   report FOLDER ...                     write a job's report.html, or compare several jobs on one page
   doctor [--json]                       check this container for training, and print how to fix each problem
 
@@ -38,6 +39,7 @@ OTHER_COMMANDS = {
     "mpi-launch": "entrypoints.launch.mpi.command",
     "sshd": "entrypoints.launch.mpi.ssh",
     "plan": "entrypoints.plan.command",
+    "watch": "entrypoints.watch.main",
     "report": "entrypoints.report.main",
     "doctor": "entrypoints.doctor.main",
 }

@@ -103,26 +103,44 @@ def read(output: Path) -> Job:
 
 def parse(text: str) -> Rank | None:
     """The lines of one file. None without a Start."""
-    starts: list[Start] = []
-    steps: list[Steps] = []
-    samples: list[Sample] = []
-    logs: list[Log] = []
-    events: list[Event] = []
-    repeated = 0
+    lines = RankLines()
     for row in text.splitlines():
         line = record.decode(row)
+        if line is not None:
+            lines.add(line)
+    return lines.rank()
+
+
+class RankLines:
+    """Collects the lines of one file."""
+
+    def __init__(self) -> None:
+        self._starts: list[Start] = []
+        self._steps: list[Steps] = []
+        self._samples: list[Sample] = []
+        self._logs: list[Log] = []
+        self._events: list[Event] = []
+        self._repeated = 0
+
+    def add(self, line: Line) -> None:
+        """Add the next line of the file."""
         if isinstance(line, Start):
-            starts.append(line)
-            while steps and steps[-1].step > line.first_step:
-                repeated += steps.pop().steps
-            while logs and logs[-1].step > line.first_step:
-                logs.pop()
+            self._starts.append(line)
+            while self._steps and self._steps[-1].step > line.first_step:
+                self._repeated += self._steps.pop().steps
+            while self._logs and self._logs[-1].step > line.first_step:
+                self._logs.pop()
         elif isinstance(line, Steps):
-            steps.append(line)
+            self._steps.append(line)
         elif isinstance(line, Sample):
-            samples.append(line)
+            self._samples.append(line)
         elif isinstance(line, Log):
-            logs.append(line)
-        elif isinstance(line, Event):
-            events.append(line)
-    return Rank(starts, steps, samples, logs, events, repeated) if starts else None
+            self._logs.append(line)
+        else:
+            self._events.append(line)
+
+    def rank(self) -> Rank | None:
+        """The rank so far; it grows with the next lines. None without a Start."""
+        if not self._starts:
+            return None
+        return Rank(self._starts, self._steps, self._samples, self._logs, self._events, self._repeated)

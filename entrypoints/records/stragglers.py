@@ -88,11 +88,15 @@ class Straggler:
     fix: str
 
     @property
-    def text(self) -> str:
+    def headline(self) -> str:
         return (
             f"rank {self.rank} (node {self.node_rank}, {self.host}) is slower than the others by "
-            f"{self.excess:.2f} s per step ({self.share:.0%}): {self.why}; {self.fix}"
+            f"{self.excess:.2f} s per step ({self.share:.0%}): {self.cause}"
         )
+
+    @property
+    def text(self) -> str:
+        return f"{self.headline}: {self.why}; {self.fix}"
 
 
 def shares(job: Job, last: int | None = None) -> dict[int, Share]:

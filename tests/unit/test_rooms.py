@@ -20,8 +20,8 @@ ENTRYPOINTS = (
     "plan",
     "records",
     "report",
+    "watch",
     "doctor",
-    "report",
     "group",
     "operators",
     "train.scores",
@@ -70,8 +70,9 @@ SHARED = {
     "entrypoints.plan.ccl",
     "entrypoints.plan.cores",
     "entrypoints.report.compare",
+    "entrypoints.watch.main",
 }
-TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records", "report")
+TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records", "report", "watch")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
 
 

@@ -1,4 +1,4 @@
-"""Writes YAML for Docker Compose and Kubernetes, which read version 1.2.
+"""Writes and reads YAML for Docker Compose and Kubernetes, which read version 1.2.
 
 PyYAML writes version 1.1, in which `1e-3` and `0o17` are strings without quotes. In version 1.2 they are numbers,
 which a command must not contain.
@@ -6,6 +6,8 @@ which a command must not contain.
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -22,6 +24,11 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, ["0"])
+
+
+def read(path: Path) -> Any:
+    """The document that `render` wrote to a file."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def render(documents: Iterable[object], width: int = 1000) -> str:

@@ -56,6 +56,17 @@ def logs(
 
 
 @Task
+def watch(
+    name: Annotated[str | None, "name of the cluster or job; default: the only one"] = None,
+) -> None:
+    """Follow a job: progress, speed, losses, and what each rank waits for."""
+    if job := find(name):
+        control.watch(job)
+    else:
+        cluster_up.watch(name)
+
+
+@Task
 def status(
     name: Annotated[str | None, "name of the cluster or job; default: the running job, or every cluster"] = None,
 ) -> None:

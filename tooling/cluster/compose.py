@@ -227,3 +227,8 @@ def _volume(mount: Mount) -> dict[str, Any]:
 def _escape(text: str) -> str:
     """Compose substitutes variables after a dollar sign unless the sign is doubled."""
     return text.replace("$", "$$")
+
+
+def unescape(text: str) -> str:
+    """The text before `_escape`."""
+    return text.replace("$$", "$")

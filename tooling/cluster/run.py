@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from entrypoints import contract
 from entrypoints.machine import topology
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
@@ -125,6 +126,17 @@ def _write_files(spec: ClusterSpec) -> Path:
     document = compose.document(spec, topology.read().cores, folder / "ssh")
     file.write_text(yaml.render([document]), encoding="utf-8")
     return file
+
+
+def output_of(name: str) -> Path | None:
+    """The folder on this machine that the last cluster of that name has at /output; None without a cluster."""
+    file = folder_of(name) / "compose.yaml"
+    if not file.is_file():
+        return None
+    services = yaml.read(file)["services"].values()
+    mounts = [mount for service in services for mount in service["volumes"]]
+    found = [mount["source"] for mount in mounts if mount["target"] == contract.OUTPUT]
+    return Path(compose.unescape(found[0])) if found else None
 
 
 def writable_folder(path: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from entrypoints import contract
+from entrypoints.watch import main as watch_main
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster import compose, nodes, run
@@ -107,6 +108,17 @@ def logs(name: str | None, follow: bool) -> None:
         return
     log = run.folder_of(chosen) / "log.txt"
     print(log.read_text(encoding="utf-8", errors="replace"), end="")
+
+
+def watch(name: str | None) -> None:
+    """Follow a cluster's job by its records, also after its end. Raises Exit after Ctrl-C."""
+    running = _names()
+    chosen = _choose(name, sorted({*running, *_ended()}) if name else running or _ended())
+    folder = run.output_of(chosen)
+    if folder is None:
+        raise UsageError(f"cluster {chosen} has no output folder to watch: start it with ./inv up")
+    if code := watch_main.watch(folder):
+        raise Exit(code=code)
 
 
 def variables(words: Sequence[str]) -> dict[str, str | None]:

@@ -51,6 +51,10 @@ def image_id(reference: str) -> str:
     return f"docker image inspect --format '{{{{.Id}}}}' {shlex.quote(reference)}"
 
 
+def watch(container: str) -> str:
+    return f"docker exec {shlex.quote(container)} entrypoint watch"
+
+
 def pull(reference: str) -> str:
     return f"docker pull --quiet {shlex.quote(reference)}"
 

@@ -1,0 +1,51 @@
+"""A snapshot as one line, for logs, pipes and screen readers. Pure."""
+
+from __future__ import annotations
+
+import time
+
+from entrypoints.records.record import Event
+from entrypoints.report.texts import duration, number
+from entrypoints.watch.snapshot import Snapshot
+
+
+def line(now: Snapshot) -> str:
+    """`step 120/400 (30%), 9 min left, loss 0.4312, 52.1 samples/s, 7,340 tokens/s; ...`"""
+    done = f"step {now.step}/{now.planned} ({now.step / now.planned:.0%})" if now.planned else f"step {now.step}"
+    parts = [done]
+    if now.remaining is not None:
+        parts.append(f"{duration(now.remaining)} left")
+    if now.loss:
+        parts.append(f"loss {number(now.loss[-1][1])}")
+    if now.metric:
+        parts.append(f"{now.metric_name.replace('eval_', '')} {number(now.metric[-1][1])}")
+    if now.samples is not None:
+        parts.append(f"{number(now.samples)} samples/s")
+    if now.tokens is not None:
+        parts.append(f"{number(now.tokens)} tokens/s")
+    text = ", ".join(parts)
+    if now.state == "silent":
+        text += f"; no record for {duration(now.silent)}: the job may hang, or was killed"
+    elif now.straggler is not None:
+        text += f"; {now.straggler.headline}"
+    return f"{clock(now.time)}  {text}"
+
+
+def event(happened: Event) -> str:
+    """`12:03:10  checkpoint at step 100 (1.2 s)`"""
+    took = f" ({duration(happened.seconds)})" if happened.seconds else ""
+    why = f": {happened.text}" if happened.text else ""
+    return f"{clock(happened.time)}  {happened.name} at step {happened.step}{took}{why}"
+
+
+def ending(now: Snapshot) -> str:
+    """The last line."""
+    if now.state == "failed":
+        return f"failed at step {now.step} after {duration(now.elapsed)}" + (
+            f": {now.ending}" if now.ending else ""
+        )
+    return f"finished {now.step} steps in {duration(now.elapsed)}"
+
+
+def clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,150 @@
+"""What `watch` shows of a job at one moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from entrypoints.records import stragglers
+from entrypoints.records.job import ENDS, Job
+from entrypoints.records.record import Event, Steps
+from entrypoints.records.stragglers import Share, Straggler
+from entrypoints.report import summary
+
+# Of the last steps: what is shown as "now".
+RECENT_STEPS = 50
+# A job that writes nothing for so long, and for so many of its longest steps, may have died.
+_SILENT_SECONDS = 60.0
+_SILENT_STEPS = 5
+
+Point = tuple[int, float]  # step and value
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`state`: "running", "silent" (no line for a while), "finished" or "failed" with the reason in `ending`.
+
+    `time`: of the snapshot. `silent`: seconds since the last line. `remaining`: seconds until the last step, None if
+    unknown. `loss`, `metric`: points (step, value). `samples`, `tokens`: of all ranks per second, in the last steps;
+    `mean_samples`, `mean_tokens`: since the start. `shares`: what a step of each rank took lately. `events`: all but
+    the end.
+    """
+
+    time: float
+    title: str
+    state: str
+    ending: str
+    step: int
+    planned: int
+    remaining: float | None
+    elapsed: float
+    loss: Sequence[Point]
+    metric_name: str
+    metric: Sequence[Point]
+    samples: float | None
+    tokens: float | None
+    mean_samples: float | None
+    mean_tokens: float | None
+    shares: Sequence[Share]
+    straggler: Straggler | None
+    events: Sequence[Event]
+    silent: float
+    restarts: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("finished", "failed")
+
+
+def of(job: Job, now: float) -> Snapshot:
+    """`now`: seconds since the epoch."""
+    first = job.first
+    end = job.end
+    silent = max(0.0, now - job.time)
+    longest = max((one.longest for rank in job.ranks.values() for one in rank.steps[-RECENT_STEPS:]), default=0.0)
+    is_silent = silent > max(_SILENT_SECONDS, _SILENT_STEPS * longest)
+    state = "silent" if is_silent else "running"
+    if end is not None:
+        state = "failed" if end.name == "failure" else "finished"
+    recent = stragglers.shares(job, RECENT_STEPS)
+    samples, tokens = rates(job, recent)
+    mean_samples, mean_tokens = rates(job, stragglers.shares(job))
+    metrics = [(log.step, name, value) for log in first.logs for name, value in log.values.items()]
+    name = _metric_name([name for _, name, _ in metrics])
+    return Snapshot(
+        time=now,
+        title=_title(job),
+        state=state,
+        ending=end.text if end is not None else "",
+        step=job.step,
+        planned=first.start.last_step,
+        remaining=None if end is not None else _remaining(job),
+        elapsed=(end.time if end is not None else now) - summary.began(job),
+        loss=_losses(job),
+        metric_name=name,
+        metric=[(step, value) for step, key, value in metrics if key == name and value is not None],
+        samples=samples,
+        tokens=tokens,
+        mean_samples=mean_samples,
+        mean_tokens=mean_tokens,
+        shares=[recent[rank] for rank in sorted(recent)],
+        straggler=stragglers.find(job, RECENT_STEPS),
+        events=[event for event in first.events if event.name not in ENDS],
+        silent=silent,
+        restarts=len(first.starts) - 1,
+    )
+
+
+def rates(job: Job, shares: dict[int, Share]) -> tuple[float | None, float | None]:
+    """Samples and useful tokens per second of all ranks. Ranks without a file do as much as the others."""
+    known = [share for share in shares.values() if share.seconds > 0]
+    scale = job.world_size / len(known) if known else 0.0
+    samples = scale * sum(share.rows / share.seconds for share in known)
+    tokens = scale * sum(share.useful / share.seconds for share in known)
+    return samples or None, tokens or None
+
+
+def _title(job: Job) -> str:
+    start = job.first.start
+    nodes = len({rank.start.node_rank for rank in job.ranks.values()})
+    ranks = f"{start.world_size} {'rank' if start.world_size == 1 else 'ranks'}"
+    where = f"{ranks} on {nodes} {'node' if nodes == 1 else 'nodes'}"
+    model = _flag(start.command, "model_name_or_path") or " ".join(start.command[:2])
+    return ", ".join(filter(None, (model, where, start.backend, f"pin {start.pin}" if start.pin else "")))
+
+
+def _flag(command: Sequence[str], name: str) -> str:
+    """The value of a flag on a command line."""
+    for word, following in zip(command, [*command[1:], ""]):
+        if word == f"--{name}":
+            return following
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _metric_name(names: Sequence[str]) -> str:
+    """The metric of the last evaluation that is not its loss; its loss if there is no other."""
+    found = [name for name in names if summary.is_metric(name)]
+    return next((name for name in found if name != "eval_loss"), found[0] if found else "")
+
+
+def _losses(job: Job) -> list[Point]:
+    logged = [(log.step, log.values["loss"]) for log in job.first.logs if log.values.get("loss") is not None]
+    if len(logged) > 1:
+        return logged
+    return [(one.step, one.loss) for one in job.first.steps if one.loss is not None]
+
+
+def _remaining(job: Job) -> float | None:
+    """Steps, and evaluations and checkpoints as often as before."""
+    first = job.first
+    steps: Sequence[Steps] = stragglers.window(first.steps, RECENT_STEPS)
+    left = first.start.last_step - job.step
+    if not steps or left < 0:
+        return None
+    done = job.step - first.start.first_step
+    between = sum(event.seconds for event in first.events if event.time >= first.start.time)
+    each = median(one.seconds / one.steps for one in steps)
+    return left * (each + (between / done if done > 0 else 0.0))

@@ -1,0 +1,82 @@
+"""Reads the records of a running job again and again, only what is new each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from entrypoints.records import record
+from entrypoints.records.job import Job, Rank, RankLines
+
+# Of a file that is longer at the first look, only the start and the end are read. Rank 0's is read in full,
+# because its losses are shown from the first step on.
+_READ_AT_FIRST = 256 << 10
+
+
+class _File:
+    """One rank's file. `lines`: what it holds so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+        self.lines = RankLines()
+
+    def read(self, whole: bool) -> None:
+        """Read what has been appended. A file that has become shorter is another job's."""
+        try:
+            size = self._path.stat().st_size
+            if size < self._offset:
+                self._offset, self._rest, self.lines = 0, b"", RankLines()
+            with self._path.open("rb") as file:
+                if not self._offset and size > _READ_AT_FIRST and not whole:
+                    self._take(file.readline())
+                    file.seek(size - _READ_AT_FIRST)
+                    file.readline()  # the rest of a line
+                else:
+                    file.seek(self._offset)
+                new = file.read()
+                self._offset = file.tell()
+        except OSError:
+            return
+        complete, newline, self._rest = (self._rest + new).rpartition(b"\n")
+        self._take(complete + newline)
+
+    def _take(self, text: bytes) -> None:
+        for row in text.splitlines():
+            line = record.decode(row.decode("utf-8", errors="replace"))
+            if line is not None:
+                self.lines.add(line)
+
+
+class Tail:
+    """The records below a folder, or below the folder in it that was written to last."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._files: dict[Path, _File] = {}
+
+    def read(self) -> Job | None:
+        """The job now; None without records."""
+        output = newest(self._output)
+        if output is None:
+            return None
+        paths = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
+        self._files = {path: self._files.get(path) or _File(path) for path in paths}
+        ranks: dict[int, Rank] = {}
+        for path in paths:
+            self._files[path].read(whole=path == paths[0])
+            rank = self._files[path].lines.rank()
+            if rank is not None:
+                ranks[rank.start.rank] = rank
+        if not ranks:
+            return None
+        size = ranks[min(ranks)].start.world_size
+        return Job(output, {number: rank for number, rank in ranks.items() if number < size})
+
+
+def newest(output: Path) -> Path | None:
+    """The folder with the records that were written to last: `output`, or one up to two levels below it."""
+    found = [
+        path for pattern in ("", "*/", "*/*/") for path in output.glob(f"{pattern}{record.FOLDER}/rank-*.jsonl")
+    ]
+    return max(found, key=lambda path: path.stat().st_mtime).parent.parent if found else None
