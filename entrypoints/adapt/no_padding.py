@@ -69,6 +69,8 @@ class Use:
             self.report(line)
 
 
+# transformers' attention functions, and ours among them; empty before the import.
+_ATTENTION: list[Any] = []
 # The use of this process, empty before the first `install`.
 _USE: list[Use] = []
 
@@ -114,7 +116,8 @@ def install(use: Use) -> None:
 
 def _hook_attention(module: Any) -> None:
     functions = module.ALL_ATTENTION_FUNCTIONS
-    functions[padding.ATTENTION] = unpadded.attention(functions[padding.ATTENTION])
+    _ATTENTION[:] = [functions, unpadded.attention(functions[padding.ATTENTION])]
+    functions.register(padding.ATTENTION, _ATTENTION[1])  # where a script's own attention replaces it
 
 
 def _hook(family: str, module: Any) -> None:
@@ -122,8 +125,8 @@ def _hook(family: str, module: Any) -> None:
     _replace(module, f"{prefix}Model", _base)
     _replace(module, encoder, _encoder)
     for suffix in (*_FIRST_TOKEN, *_LABELS):
-        _replace(module, f"{prefix}{suffix}", functools.partial(_head, suffix in _LABELS))
-    _replace(module, f"{prefix}{_ANSWERS}", _answers)
+        _replace(module, f"{prefix}{suffix}", functools.partial(_head, f"{prefix}Model", suffix in _LABELS))
+    _replace(module, f"{prefix}{_ANSWERS}", functools.partial(_answers, f"{prefix}Model"))
 
 
 def _replace(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -141,7 +144,7 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
         if padding.share(self.config, given) < _LEAST:
             return original(self, *args, **options)
         use = _USE[0]
-        reason = padding.unsupported(self.config, given) or _REASON.get()
+        reason = padding.unsupported(self.config, given) or _REASON.get() or _attention_problem()
         layout = unpadded.layout_of(given["attention_mask"]) if reason is None else None
         if layout is None:
             reason = reason or "the padding is not only on the right"
@@ -152,6 +155,11 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, **_joined(self, given, layout))
 
     return forward
+
+
+def _attention_problem() -> str | None:
+    functions, ours = _ATTENTION
+    return None if functions[padding.ATTENTION] is ours else "the script has its own attention"
 
 
 def _encoder(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,22 +173,29 @@ def _encoder(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _head(has_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+def _head(base: str, has_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         if _is_traced():
             return original(self, *args, **options)
-        needs_check = has_labels and not _USE[0].in_train
-        with _in_head(
-            padding.label_problem(padding.given(signature, self, args, options)) if needs_check else None
-        ):
+        reason = _module_problem(self, base)
+        if has_labels and not _USE[0].in_train:
+            reason = reason or padding.label_problem(padding.given(signature, self, args, options))
+        with _in_head(reason):
             return original(self, *args, **options)
 
     return forward
 
 
-def _answers(original: Callable[..., Any]) -> Callable[..., Any]:
+def _module_problem(model: Any, base: str) -> str | None:
+    """`base`: the class of its base model. A wrapper may compute it again in the backward, outside of the head."""
+    if all(kind.__name__ != base for kind in type(model.base_model).__mro__):
+        return f"its base model is a {type(model.base_model).__name__}"
+    return padding.module_problem(model)
+
+
+def _answers(base: str, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
@@ -194,9 +209,10 @@ def _answers(original: Callable[..., Any]) -> Callable[..., Any]:
         def without_padding(_layer: Any, _inputs: Any, scores: Any) -> Any:
             return scores.masked_fill(mask[..., None] == 0, _IMPOSSIBLE)
 
+        reason = _module_problem(self, base)
         hook = self.qa_outputs.register_forward_hook(without_padding)
         try:
-            with _in_head(None):
+            with _in_head(reason):
                 return original(self, *args, **options)
         finally:
             hook.remove()

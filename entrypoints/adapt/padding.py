@@ -9,6 +9,15 @@ from typing import Any
 ATTENTION = "sdpa"  # transformers' name of torch's scaled_dot_product_attention
 _IGNORED = -100  # the label of positions that the loss ignores, in torch and transformers
 _KNOWN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "return_dict", "num_items_in_batch"}
+# Modules that compute each token by itself, or are known with their shapes.
+_LIBRARIES = ("transformers.", "peft.", "torch.distributed.", "torch.nn.modules.container", "entrypoints.")
+_LAYERS = {
+    f"torch.nn.modules.{name}"
+    for name in (
+        *("linear.Linear", "linear.Identity", "sparse.Embedding", "normalization.LayerNorm", "dropout.Dropout"),
+        *("activation.Tanh", "activation.GELU", "activation.ReLU", "activation.SiLU", "loss.CrossEntropyLoss"),
+    )
+}
 _OUTPUTS = ("output_hidden_states", "output_attentions")
 
 
@@ -37,9 +46,38 @@ def label_problem(arguments: Mapping[str, Any]) -> str | None:
     labels, mask = arguments.get("labels"), arguments.get("attention_mask")
     if labels is None:
         return "without labels, the caller may use the scores at padding positions"
-    if mask is None or labels.shape != mask.shape or bool((labels[mask == 0] == _IGNORED).all()):
+    if mask is None:
         return None
-    return f"padding has other labels than {_IGNORED}"
+    if labels.shape != mask.shape:
+        return "labels have another shape than attention_mask"
+    return None if bool((labels[mask == 0] == _IGNORED).all()) else f"padding has other labels than {_IGNORED}"
+
+
+def module_problem(model: Any) -> str | None:
+    """Why the modules inside a model may depend on the shape [rows, tokens, features] of what they get.
+
+    Those of the libraries do not. Hooks of FSDP and those that only request gradients do not either.
+    """
+    for name, module in model.named_modules():
+        kind, forward = type(module), vars(module).get("forward")
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if not name:
+            continue
+        if not kind.__module__.startswith(_LIBRARIES) and f"{kind.__module__}.{kind.__name__}" not in _LAYERS:
+            return f"{name} is a {kind.__name__}"
+        if any(not _is_harmless(hook) for hook in hooks):
+            return f"{name} has a hook"
+        if forward is not None and not getattr(forward, "__module__", "").startswith("entrypoints."):
+            return f"the forward of {name} is replaced"
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            return f"{name} is compiled"
+    return None
+
+
+def _is_harmless(hook: Any) -> bool:
+    hook = getattr(hook, "func", hook)  # of functools.partial
+    is_of_fsdp = (getattr(hook, "__module__", None) or "").startswith("torch.distributed.")
+    return is_of_fsdp or getattr(hook, "__name__", "").startswith("make_inputs_require_grad")
 
 
 def unsupported(config: Any, arguments: Mapping[str, Any]) -> str | None:
@@ -47,10 +85,14 @@ def unsupported(config: Any, arguments: Mapping[str, Any]) -> str | None:
     outputs = [name for name in _OUTPUTS if arguments.get(name, getattr(config, name, False))]
     others = sorted({name for name, value in arguments.items() if value is not False} - {*_KNOWN, *_OUTPUTS})
     mask = arguments.get("attention_mask")
+    if getattr(config, "chunk_size_feed_forward", 0):
+        return "chunk_size_feed_forward is not supported"
     if outputs or others:
         return f"{(outputs + others)[0]} is not supported"
     if mask is None or mask.dim() != 2:
         return "there is no attention_mask" if mask is None else f"attention_mask has {mask.dim()} dimensions"
+    if mask.shape != arguments["input_ids"].shape:
+        return "attention_mask has another shape than input_ids"
     if getattr(config, "is_decoder", False):
         return "it is a decoder"
     if config._attn_implementation != ATTENTION:

@@ -25,10 +25,10 @@ Point = tuple[int, float]  # step and value
 class Snapshot:
     """`state`: "running", "silent" (no line for a while), "finished" or "failed" with the reason in `ending`.
 
-    `time`: of the snapshot. `silent`: seconds since the last line. `remaining`: seconds until the last step, None if
-    unknown. `loss`, `metric`: points (step, value). `samples`, `tokens`: of all ranks per second, in the last steps;
-    `mean_samples`, `mean_tokens`: since the start. `shares`: what a step of each rank took lately. `events`: all but
-    the end.
+    `time`: of the snapshot. `silent`: seconds since the last line. `remaining`: seconds until the last step, None
+    if unknown. `loss`, `metric`: points (step, value). `samples`, `tokens`: of all ranks per second, in the last
+    steps; `mean_samples`, `mean_tokens`: since the start. `shares`: what a step of each rank took lately.
+    `events`: all but the end.
     """
 
     time: float

@@ -28,10 +28,13 @@ FLAGS: dict[str, dict[str, object]] = {
 }
 
 
-def test_losses_and_gradients_are_those_with_padding_and_the_rest_falls_back(run_in_image: RunInImage) -> None:
-    script = SCRIPTS / "no_padding.py"
+@pytest.mark.parametrize("name", ["no_padding.py", "changed_encoders.py"])
+def test_losses_and_gradients_are_those_with_padding_and_the_rest_falls_back(
+    run_in_image: RunInImage, name: str
+) -> None:
+    script = SCRIPTS / name
     done = run_in_image(
-        *("run", "--no-adapt", NAME, "/s/no_padding.py"),
+        *("run", "--no-adapt", NAME, f"/s/{name}"),
         env=ONE_THREAD,
         docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
     )

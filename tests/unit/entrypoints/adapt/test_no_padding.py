@@ -15,11 +15,11 @@ def config(**changes: Any) -> Any:
     return SimpleNamespace(**{"_attn_implementation": "sdpa", "is_decoder": False, **changes})
 
 
-def mask(dimensions: int) -> Any:
-    return SimpleNamespace(dim=lambda: dimensions)
+def tensor(*shape: int) -> Any:
+    return SimpleNamespace(dim=lambda: len(shape), shape=shape)
 
 
-ROWS = {"input_ids": "ids", "attention_mask": mask(2)}
+ROWS = {"input_ids": tensor(5, 20), "attention_mask": tensor(5, 20)}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,9 @@ ROWS = {"input_ids": "ids", "attention_mask": mask(2)}
         (config(), {"cu_seq_lens_q": "starts"}, "cu_seq_lens_q is not supported"),
         (config(), {"use_cache": True}, "use_cache is not supported"),
         (config(), {"attention_mask": None}, "there is no attention_mask"),
-        (config(), {"attention_mask": mask(3)}, "attention_mask has 3 dimensions"),
+        (config(), {"attention_mask": tensor(5, 20, 20)}, "attention_mask has 3 dimensions"),
+        (config(), {"attention_mask": tensor(5, 18)}, "attention_mask has another shape than input_ids"),
+        (config(chunk_size_feed_forward=10), {}, "chunk_size_feed_forward is not supported"),
         (config(is_decoder=True), {}, "it is a decoder"),
         (config(_attn_implementation="eager"), {}, "its attn_implementation is eager, not sdpa"),
     ],
