@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.interpreter import python_command
 from entrypoints.launch import restarts
-from entrypoints.launch.failures import Failure, as_record, failed_rank, first_failure, report
+from entrypoints.launch.failures import Failure, failed_rank, first_failure, for_records, report
 from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
 from entrypoints.machine.cgroups import OutOfMemoryKills
@@ -89,7 +89,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
     def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
         found = rank_failures(failures, _node_name(options), kills)
-        recorded.record(map(as_record, found))
+        recorded.record(for_records(found))
         kills.forget()
         return first_failure(found).text
 
@@ -116,7 +116,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             api.elastic_launch(config, first)(*rest)
         except ChildFailedError as error:
             found = rank_failures(error.failures, _node_name(options), kills)
-            recorded.record(map(as_record, found))
+            recorded.record(for_records(found))
             return report(found)
         except SignalException as error:
             return 128 + int(error.sigval)

@@ -46,9 +46,16 @@ def failed_rank(
     return Failure(text, exit_code, rank, at, head_start, returncode == -signal.SIGTERM, printed)
 
 
-def as_record(failure: Failure) -> Failed:
-    """The failure for the rank's records. Without the head start, its consequences would seem to come first."""
-    return Failed(failure.rank, failure.text, failure.at - failure.head_start)
+def for_records(failures: Iterable[Failure]) -> list[Failed]:
+    """The failures for the ranks' records, except for ranks that a launcher ended because of another failure.
+
+    Without the head start, the consequences of a failure would seem to come first.
+    """
+    return [
+        Failed(failure.rank, failure.text, failure.at - failure.head_start)
+        for failure in failures
+        if not failure.terminated
+    ]
 
 
 def how_it_ended(returncode: int, out_of_memory: bool = False) -> tuple[int, str]:

@@ -17,7 +17,8 @@ ENDS = ("end", "failure")
 class Rank:
     """One rank's lines in the order of their steps. `starts`: at least one; `starts[-1]` is the current one.
 
-    `repeated`: steps that were lost in a failure and computed again.
+    `end`: the event that ended the rank, "end" or "failure"; None while it runs, and if it was killed. `repeated`:
+    steps that were lost in a failure and computed again.
     """
 
     starts: Sequence[Start]
@@ -25,17 +26,12 @@ class Rank:
     samples: Sequence[Sample]
     logs: Sequence[Log]
     events: Sequence[Event]
+    end: Event | None = None
     repeated: int = 0
 
     @property
     def start(self) -> Start:
         return self.starts[-1]
-
-    @property
-    def end(self) -> Event | None:
-        """The event that ended the rank: "end" or "failure". None while it runs, and if it was killed."""
-        ends = [one for one in self.events if one.name in ENDS and one.time >= self.start.time]
-        return ends[-1] if ends else None
 
     @property
     def last_lines(self) -> list[Line]:
@@ -74,9 +70,21 @@ class Job:
 
     @property
     def end(self) -> Event | None:
-        """The event that ended the job: rank 0's, or the first failure. None while it runs."""
-        failures = [end for rank in self.ranks.values() if (end := rank.end) is not None and end.name == "failure"]
-        return min(failures, key=lambda end: end.time, default=self.first.end)
+        """The event that ended the job: the first failure, or rank 0's end. None while it runs."""
+        return self.ending[0]
+
+    @property
+    def ending(self) -> tuple[Event | None, int]:
+        """The event that ended the job, and its rank."""
+        failures = [
+            (rank.end.time, number, rank.end)
+            for number, rank in self.ranks.items()
+            if rank.end is not None and rank.end.name == "failure"
+        ]
+        if failures:
+            _, number, event = min(failures, key=lambda one: one[:2])
+            return event, number
+        return self.first.end, min(self.ranks)
 
     @property
     def time(self) -> float:
@@ -120,12 +128,14 @@ class RankLines:
         self._samples: list[Sample] = []
         self._logs: list[Log] = []
         self._events: list[Event] = []
+        self._end: Event | None = None
         self._repeated = 0
 
     def add(self, line: Line) -> None:
         """Add the next line of the file."""
         if isinstance(line, Start):
             self._starts.append(line)
+            self._end = None
             while self._steps and self._steps[-1].step > line.first_step:
                 self._repeated += self._steps.pop().steps
             while self._logs and self._logs[-1].step > line.first_step:
@@ -138,9 +148,10 @@ class RankLines:
             self._logs.append(line)
         else:
             self._events.append(line)
+            self._end = line if line.name in ENDS else self._end
 
     def rank(self) -> Rank | None:
         """The rank so far; it grows with the next lines. None without a Start."""
         if not self._starts:
             return None
-        return Rank(self._starts, self._steps, self._samples, self._logs, self._events, self._repeated)
+        return Rank(self._starts, self._steps, self._samples, self._logs, self._events, self._end, self._repeated)

@@ -59,7 +59,7 @@ def began(job: Job) -> float:
 
 def of(job: Job, result: Mapping[str, Any]) -> Summary:
     """`result`: result.json, empty if the run has not written it."""
-    end, rank = ending(job)
+    end, rank = job.ending
     state = "open" if end is None else "failed" if end.name == "failure" else "finished"
     seconds = max(0.0, (end.time if end else job.time) - began(job))
     planned = job.first.start.last_step
@@ -77,21 +77,6 @@ def of(job: Job, result: Mapping[str, Any]) -> Summary:
         _number(result.get("train_samples_per_second")) or samples,
         _number(result.get("train_tokens_per_second")) or tokens,
     )
-
-
-def ending(job: Job) -> tuple[Event | None, int]:
-    """The event that ended the job, and its rank: of several failures the first one, which caused the others."""
-    begin = job.first.start.time
-    failures = [
-        (event.time, number, event)
-        for number, rank in job.ranks.items()
-        for event in rank.events
-        if event.name == "failure" and event.time >= begin
-    ]
-    if failures:
-        _, number, event = min(failures, key=lambda one: one[:2])
-        return event, number
-    return job.end, min(job.ranks)
 
 
 def last_logged(job: Job) -> dict[str, float]:

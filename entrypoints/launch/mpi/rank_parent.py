@@ -17,7 +17,7 @@ from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.interpreter import python_command
-from entrypoints.launch.failures import as_record, failed_rank
+from entrypoints.launch.failures import failed_rank, for_records
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
 from entrypoints.report import at_end
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     write_state(folder, place.rank, {**state, "code": code, "at": time.time()})
     if code:
         found = failed_rank(place.rank, place.local_rank, place.node_rank, code, at=time.time())
-        recorded.record([as_record(found)], and_report=place.local_rank == 0)
+        recorded.record(for_records([found]), and_report=place.local_rank == 0)
     own.cleanup()
     return code if code >= 0 else 128 - code
 

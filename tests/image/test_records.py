@@ -1,0 +1,172 @@
+"""What the ranks of real jobs record about their steps, and the report at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from entrypoints import contract
+from entrypoints.records import job, record, stragglers
+from entrypoints.records.job import Job
+from tests.containers import RunInImage
+from tests.image.train_runs import ONE_THREAD
+
+SCRIPT = """
+import os, signal, time
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+IS_FIRST = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+SLOW, KILLED, FAILED, STEPS = (int(os.environ.get(name, -1)) for name in ("SLOW", "KILLED", "FAILED", "STEPS"))
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, row):
+        return {"input_ids": torch.arange(1, 9), "labels": torch.tensor(row % 2)}
+
+
+class Fault(TrainerCallback):
+    def on_step_end(self, args, state, control, **options):
+        if IS_FIRST and state.global_step == 7 and args.process_index == KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if IS_FIRST and state.global_step == 7 and args.process_index == FAILED:
+            raise RuntimeError("no more rows")
+
+
+torch.manual_seed(0)
+model = BertForSequenceClassification(
+    BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=20)
+)
+if int(os.environ["RANK"]) == SLOW:
+    forward = model.bert.forward
+
+    def slow(*arguments, **options):
+        time.sleep(0.3)
+        return forward(*arguments, **options)
+
+    model.bert.forward = slow
+arguments = TrainingArguments(
+    "/output", max_steps=STEPS, per_device_train_batch_size=4, gradient_accumulation_steps=2, save_steps=5,
+    logging_steps=5, report_to=[], disable_tqdm=True,
+)
+trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[Fault()])
+trainer.train(resume_from_checkpoint=not IS_FIRST)
+"""
+Launch = Callable[..., tuple[int, Path]]
+
+
+@pytest.fixture
+def launch(run_in_image: RunInImage, tmp_path: Path) -> Launch:
+    """Runs the script on two ranks. Returns the exit code and the output folder."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    output = tmp_path / "output"
+    output.mkdir()
+    output.chmod(0o777)
+
+    def start(*options: str, restarts: int = 0, **environment: object) -> tuple[int, Path]:
+        done = run_in_image(
+            *("launch", "--nproc-per-node=2", f"--max-restarts={restarts}", "--", "run", *options, "/s/script.py"),
+            env={**ONE_THREAD, **{name: str(value) for name, value in environment.items()}},
+            docker_args=("--volume", f"{tmp_path}:/s:ro", "--volume", f"{output}:/output"),
+        )
+        print(done.stderr)
+        return done.returncode, output
+
+    return start
+
+
+def test_a_script_records_its_steps_and_the_rank_that_it_waits_for(launch: Launch) -> None:
+    code, output = launch(SLOW=1, STEPS=20)
+    assert code == 0
+    found = job.read(output)
+    for rank in found.ranks.values():
+        assert [one.step for one in rank.steps] == list(range(1, 21))
+        assert all((one.rows, one.computed, one.useful) == (8, 64, 64) for one in rank.steps)
+        for one in rank.steps[1:]:
+            parts = one.forward + one.backward + one.wait + one.read + one.optimizer
+            assert one.seconds * 0.8 < parts < one.seconds * 1.01
+        assert rank.samples[-1].memory > 100e6
+    assert found.end is not None
+    assert found.end.name == "end"
+    assert [log.step for log in found.first.logs if "loss" in log.values] == [5, 10, 15, 20]
+    assert [event.step for event in found.first.events if event.name == "checkpoint"] == [5, 10, 15, 20]
+    means = stragglers.shares(found)
+    # Two micro-batches a step, 0.3 s each.
+    assert means[1].forward == pytest.approx(0.6, abs=0.25)
+    assert means[0].wait == pytest.approx(0.6, abs=0.3)
+    assert means[1].wait < 0.3
+    slowest = stragglers.find(found)
+    assert slowest is not None
+    assert (slowest.rank, slowest.cause) == (1, "unknown")
+    assert "Rank 1 slows the job down" in (output / "report.html").read_text()
+
+
+def test_records_can_be_turned_off(launch: Launch) -> None:
+    code, output = launch("--no-adapt", "step-records", STEPS=3)
+    assert code == 0
+    assert not (output / record.FOLDER).exists()
+    assert not (output / "report.html").exists()
+
+
+def failures(found: Job) -> list[str]:
+    return [one.text for rank in found.ranks.values() for one in rank.events if one.name == "failure"]
+
+
+def test_a_killed_rank_and_the_restart_from_the_checkpoint(launch: Launch) -> None:
+    code, output = launch(KILLED=1, STEPS=12, restarts=1)
+    assert code == 0
+    found = job.read(output)
+    assert any("rank 1 (local 1, node" in text and "was killed by SIGKILL" in text for text in failures(found))
+    for rank in found.ranks.values():
+        assert [start.first_step for start in rank.starts] == [0, 5]
+        assert [one.step for one in rank.steps] == list(range(1, 13))
+        # Within two seconds, a killed rank may have written nothing.
+        assert rank.repeated in (0, 1, 2)
+    assert found.end is not None
+    assert found.end.name == "end"
+    assert "was killed by SIGKILL" in (output / "report.html").read_text()
+
+
+@pytest.mark.parametrize("fault", ["KILLED", "FAILED"])
+def test_a_failed_job_has_a_report_with_the_first_failure(launch: Launch, fault: str) -> None:
+    code, output = launch(**{fault: 1}, STEPS=12)
+    assert code != 0
+    found = job.read(output)
+    assert found.end is not None
+    expected = "rank 1 (local 1, node " if fault == "KILLED" else "RuntimeError: no more rows"
+    assert found.end.text.startswith(expected), failures(found)
+    assert expected in (output / "report.html").read_text()
+
+
+def test_train_records_what_result_json_says(run_in_image: RunInImage, train_data: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    done = run_in_image(
+        *("launch", "--nproc-per-node=2", "--", "train", "--model_name_or_path=/data/tiny"),
+        *("--train_file=/data/train.csv", "--validation_file=/data/eval.csv", "--max_seq_length=32"),
+        *("--per_device_train_batch_size=2", "--max_steps=8", "--eval_strategy=steps", "--eval_steps=4"),
+        *("--logging_steps=2", "--output_dir=/output", "--hub_token=hf_secret"),
+        env={**ONE_THREAD, contract.IMAGE: "an image"},
+        docker_args=("--volume", f"{train_data}:/data:ro", "--volume", f"{tmp_path}:/output"),
+    )
+    assert done.returncode == 0, done.stderr
+    result, found = json.loads((tmp_path / "result.json").read_text()), job.read(tmp_path)
+    ranks = found.ranks.values()
+    for step, loss in enumerate(result["losses"]):
+        assert loss == pytest.approx(sum(rank.steps[step].loss or 0.0 for rank in ranks) / 2, abs=2e-6)
+    assert result["tokens_useful"] == sum(one.useful for rank in ranks for one in rank.steps)
+    assert result["tokens_computed"] == sum(one.computed for rank in ranks for one in rank.steps)
+    start = found.first.start
+    assert (start.launcher, start.world_size, start.image, start.last_step) == ("torchrun", 2, "an image", 8)
+    assert start.config["max_steps"] == 8
+    assert start.plan["reasons"]
+    assert start.topology["cores"]
+    assert [log.step for log in found.first.logs if "eval_accuracy" in log.values] == [4, 8]
+    texts = [path.read_text() for path in (*(tmp_path / record.FOLDER).iterdir(), tmp_path / "report.html")]
+    assert not any("hf_secret" in text for text in texts)
