@@ -81,7 +81,9 @@ def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
             found = job.parse(path.read_text(encoding="utf-8", errors="replace"))
             if found is not None and found.end is None:
                 step = found.steps[-1].step if found.steps else found.start.first_step
-                event = Event(round(failure.time, 3), step, "failure", text=failure.text)
+                # The launcher's time may be rounded down, to before the rank's last line.
+                at = max([failure.time, *(line.time for line in found.last_lines)])
+                event = Event(round(at, 3), step, "failure", text=failure.text)
                 with path.open("a", encoding="utf-8") as file:  # its last line may be incomplete
                     file.write("\n" + record.encode(event))
     except OSError:

@@ -121,5 +121,15 @@ def test_the_process_that_started_a_killed_rank_records_its_failure(
     assert read.end == Event(11.0, 1, "failure", text="rank 1 was killed by SIGKILL")
 
 
+def test_a_rank_does_not_fail_before_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pointer = tmp_path / "pointer"
+    monkeypatch.setenv(contract.RECORDS, str(pointer))
+    opened = writer.begin(tmp_path, START)
+    opened.add(step(20))
+    opened.flush()
+    writer.failed(pointer, [Failed(0, "killed", 20.0)])
+    assert job.read(tmp_path).end == Event(21.0, 20, "failure", text="killed")
+
+
 def test_a_job_without_records_has_no_failures_to_record(tmp_path: Path) -> None:
     assert writer.failed(tmp_path / "pointer", [Failed(0, "killed", 1.0)]) is None
