@@ -46,9 +46,13 @@ class StepClock:
         self._read = trainer.get_batch_samples
         self._train = trainer.training_step
         self._compute_loss = trainer.compute_loss
+        self._log = trainer.log
+        self._trainer = trainer
+        self._since_log: Steps | None = None
         trainer.get_batch_samples = self.get_batch_samples
         trainer.training_step = self.training_step
         trainer.compute_loss = self.compute_loss
+        trainer.log = self.log
         self._in_step = False
         self.delays: Callable[[], dict[str, float]] | None = None
         self._delays: dict[str, float] = {}
@@ -63,12 +67,20 @@ class StepClock:
         self._began = self._mark = time.perf_counter()
         self._done = self.tokens
 
+    def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        """Trainer's method. TensorBoard, MLflow and others get the figures of rank 0 next to the loss."""
+        reports = self._trainer.args.report_to
+        if "loss" in logs and reports and self._since_log is not None:
+            logs = {**logs, **figures(self._since_log, self._trainer.args.world_size)}
+        self._since_log = None
+        return self._log(logs, *arguments, **options)
+
     def end(self, step: int, now: float) -> Steps:
         """The current step, which ends here. `now`: seconds since the epoch."""
         end = time.perf_counter()
         tokens = self.tokens
         seconds = round(end - self._began, 6)
-        return Steps(
+        found = Steps(
             time=round(now, 3),
             step=step,
             steps=1,
@@ -84,6 +96,8 @@ class StepClock:
             useful=tokens.useful - self._done.useful,
             loss=round(self.loss, 6),
         )
+        self._since_log = found if self._since_log is None else self._since_log + found
+        return found
 
     def get_batch_samples(self, batches: Any, *arguments: Any, **options: Any) -> Any:
         """Trainer's method: reads the batches of a step, and then asks the other ranks for their counts."""
@@ -145,6 +159,19 @@ class StepClock:
         self._differentiated = time.perf_counter()
         if self.delays is not None:
             self.delayed = (self.delayed or 0.0) + most_delayed(self._delays, self.delays())
+
+
+def figures(steps: Steps, world_size: int) -> dict[str, float]:
+    """What the steps of this rank took, by the names under which other tools get it: seconds and tokens."""
+    found = {
+        "step_seconds": steps.seconds / steps.steps,
+        "step_waiting_seconds": steps.wait / steps.steps,
+        "step_reading_seconds": steps.read / steps.steps,
+        "samples_per_second": steps.rows * world_size / steps.seconds,
+    }
+    if steps.useful:
+        found["tokens_per_second"] = steps.useful * world_size / steps.seconds
+    return {name: round(value, 4) for name, value in found.items()}
 
 
 class StepRecords(TrainerCallback):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,3 +172,37 @@ def test_train_records_what_result_json_says(run_in_image: RunInImage, train_dat
     assert [log.step for log in found.first.logs if "eval_accuracy" in log.values] == [4, 8]
     texts = [path.read_text() for path in (*(tmp_path / record.FOLDER).iterdir(), tmp_path / "report.html")]
     assert not any("hf_secret" in text for text in texts)
+
+
+def test_tensorboard_gets_the_figures_where_it_is_enabled(
+    run_in_image: RunInImage, train_data: Path, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    packages = tmp_path / "packages"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(packages),
+            "--no-deps",
+            "tensorboardX",
+            "protobuf",
+        ],
+        check=True,
+        timeout=300,
+    )
+    done = run_in_image(
+        *("train", "--model_name_or_path=/data/tiny", "--train_file=/data/train.csv", "--max_seq_length=32"),
+        *("--max_steps=4", "--logging_steps=2", "--output_dir=/output/run", "--report_to=tensorboard"),
+        *("--save_strategy=no", "--per_device_train_batch_size=2"),
+        env={**ONE_THREAD, "PYTHONPATH": "/output/packages", "TENSORBOARD_LOGGING_DIR": "/output/events"},
+        docker_args=("--volume", f"{train_data}:/data:ro", "--volume", f"{tmp_path}:/output"),
+    )
+    assert done.returncode == 0, done.stderr
+    (events,) = (tmp_path / "events").glob("**/events*")
+    for name in ("step_seconds", "step_waiting_seconds", "step_reading_seconds", "tokens_per_second"):
+        assert f"train/{name}".encode() in events.read_bytes()

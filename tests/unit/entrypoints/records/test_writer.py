@@ -129,6 +129,7 @@ def test_a_rank_does_not_fail_before_its_last_line(tmp_path: Path, monkeypatch: 
     opened.flush()
     writer.failed(pointer, [Failed(0, "killed", 20.0)])
     assert job.read(tmp_path).end == Event(21.0, 20, "failure", text="killed")
+    writer.finish("end")
 
 
 def test_a_job_without_records_has_no_failures_to_record(tmp_path: Path) -> None:
