@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +122,7 @@ class StepClock:
     def training_step(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """Trainer's method: forward and backward of one batch. DDP's reductions end in the backward."""
         skipped = no_padding.skipped()
-        counted = count(inputs)
+        counted = _count(inputs)
         waited = _WAITED[0]
         if self.delays is not None:
             self._delays = self.delays()
@@ -137,7 +138,7 @@ class StepClock:
         self.backward += self._differentiated - self._computed - waited
         self.wait += self._mark - self._differentiated + waited
         self.tokens += counted.without(no_padding.skipped() - skipped)
-        self.loss += float(loss)
+        self.loss += float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else math.nan
         return loss
 
     def compute_loss(self, *arguments: Any, **options: Any) -> Any:
@@ -159,6 +160,14 @@ class StepClock:
         self._differentiated = time.perf_counter()
         if self.delays is not None:
             self.delayed = (self.delayed or 0.0) + most_delayed(self._delays, self.delays())
+
+
+def _count(inputs: Any) -> Count:
+    """The rows and tokens of a script's inputs, which may be of any kind."""
+    try:
+        return count(inputs)
+    except (AttributeError, TypeError, RuntimeError):
+        return Count()
 
 
 def figures(steps: Steps, world_size: int) -> dict[str, float]:

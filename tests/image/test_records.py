@@ -110,6 +110,53 @@ def test_a_script_records_its_steps_and_the_rank_that_it_waits_for(launch: Launc
     assert "Rank 1 slows the job down" in (output / "report.html").read_text()
 
 
+OTHER_TRAINERS = """
+import torch
+from transformers import Trainer, TrainingArguments
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, row):
+        return {"input_ids": [1, row], "prompt": "text"}
+
+
+class Own(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = model(torch.ones(len(inputs), 2)).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def _track_num_input_tokens(self, inputs):
+        pass
+
+    def floating_point_ops(self, inputs):
+        return 0
+
+
+for collate in (lambda rows: rows, lambda rows: {"input_ids": [row["input_ids"] for row in rows]}):
+    arguments = TrainingArguments(
+        "/output", max_steps=2, report_to=[], save_strategy="no", remove_unused_columns=False, disable_tqdm=True,
+    )
+    trainer = Own(torch.nn.Linear(2, 1), arguments, train_dataset=Rows(), data_collator=collate)
+    trainer.train()
+print("done")
+"""
+
+
+def test_trainers_with_other_inputs_train(run_in_image: RunInImage, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "script.py").write_text(OTHER_TRAINERS)
+    done = run_in_image(
+        *("run", "--quiet", "/output/script.py"), env=ONE_THREAD, docker_args=("--volume", f"{tmp_path}:/output")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "done" in done.stdout
+    assert [one.step for one in job.read(tmp_path).first.steps] == [1, 2]
+
+
 def test_records_can_be_turned_off(launch: Launch) -> None:
     code, output = launch("--no-adapt", "step-records", STEPS=3)
     assert code == 0
