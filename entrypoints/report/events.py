@@ -46,7 +46,8 @@ def happenings(job: Job) -> list[Happening]:
     for number, rank in job.ranks.items():
         for event in rank.events:
             if rank is first or event.name in ("failure", "warning"):
-                who = f"rank {number}: " if job.world_size > 1 and event.name in ("failure", "warning") else ""
+                names_rank = job.world_size == 1 or event.text.startswith("rank ")
+                who = "" if names_rank or event.name not in ("failure", "warning") else f"rank {number}: "
                 found.append(
                     Happening(event.time - event.seconds, event.step, event.name, event.seconds, who + event.text)
                 )
