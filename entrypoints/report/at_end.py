@@ -11,12 +11,13 @@ from entrypoints import contract
 from entrypoints.cli.errors import one_line
 from entrypoints.records import writer
 from entrypoints.records.writer import Failed
-from entrypoints.report import page
 
 
 def write(output: Path) -> None:
     """Write OUTPUT/report.html. A warning if that fails."""
     try:
+        from entrypoints.report import page  # not needed until a job ends
+
         page.write(output)
     except Exception as error:  # noqa: BLE001 - the job's own end counts
         print(f"warning: no report of the job in '{output}': {one_line(error)}", file=sys.stderr, flush=True)
