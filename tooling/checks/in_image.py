@@ -70,7 +70,8 @@ def tests(image: str, say: Say) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
         shutil.copytree(ROOT / TESTS, Path(scratch) / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "tests" / "signals.py", package)
+        for helper in ("signals.py", "synthetic_records.py"):
+            shutil.copy(ROOT / "tests" / helper, package)
         for folder in (package, package / "unit"):
             (folder / "__init__.py").touch()
         _readable(Path(scratch))
