@@ -114,6 +114,8 @@ class Writer:
                     _remove_ranks_from(self._path.parent, start.world_size)
         except OSError as error:
             self._fail(error)
+        if continues:
+            self._buffer.append("\n")  # a killed process may have left an incomplete line
         self.add(start)
         self.flush()
 

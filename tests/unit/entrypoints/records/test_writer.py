@@ -80,6 +80,14 @@ def test_the_same_job_appends_and_another_one_begins_again(second: Start, starts
     assert rank.repeated == (8 - second.first_step if starts == 2 else 0)
 
 
+def test_a_restart_after_an_incomplete_line_is_read(tmp_path: Path) -> None:
+    Writer(tmp_path, START)
+    with record.path(tmp_path, 0).open("a") as file:
+        file.write('{"kind":"steps","time":2.0,"st')
+    Writer(tmp_path, replace(START, time=3.0))
+    assert [start.time for start in job.read(tmp_path).ranks[0].starts] == [1.0, 3.0]
+
+
 def test_another_job_with_fewer_ranks_removes_the_files_of_the_others(tmp_path: Path) -> None:
     for rank in range(3):
         Writer(tmp_path, replace(START, rank=rank, world_size=3))
