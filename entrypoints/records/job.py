@@ -93,7 +93,7 @@ class Job:
 
 
 def read(output: Path) -> Job:
-    """The records in OUTPUT/records. Raises UsageError if there are none."""
+    """The records in OUTPUT/_records. Raises UsageError if there are none."""
     files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
     ranks = {}
     for path in files:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Union
 
-FOLDER = "records"  # in the output folder
+FOLDER = "_records"  # in the output folder; Trainer does not push names that start with an underscore
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def missing(job: Job) -> str:
     return (
         f"{count(len(job.missing), 'rank')} of {job.world_size} {'are' if many else 'is'} missing on this page "
         f"({named(job.missing)}): {'their nodes do' if many else 'its node does'} not share the output folder. To "
-        "include them, copy the records folder of each node into this one, and run `entrypoint report` again."
+        "include them, copy the _records folder of each node into this one, and run `entrypoint report` again."
     )
 
 

@@ -75,7 +75,7 @@ def test_the_command_prints_the_path(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_folder_without_records_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no records of a job: expected records/rank-\*\.jsonl"):
+    with pytest.raises(UsageError, match=r"holds no records of a job: expected _records/rank-\*\.jsonl"):
         main.main([str(tmp_path)])
 
 

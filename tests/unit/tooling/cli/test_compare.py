@@ -44,5 +44,5 @@ def test_the_help_shows_how_folders_are_given(capsys: pytest.CaptureFixture[str]
 def test_a_folder_without_records_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = run(tasks.SECTIONS, ["compare", str(tmp_path), str(tmp_path / "b")], capsys)
     assert (code, out) == (2, "")
-    assert error.startswith(f"'{tmp_path}' holds no records of a job: expected records/rank-*.jsonl")
+    assert error.startswith(f"'{tmp_path}' holds no records of a job: expected _records/rank-*.jsonl")
     assert len(error.splitlines()) == 1
