@@ -16,9 +16,9 @@ from entrypoints.records.writer import Failed
 def write(output: Path) -> None:
     """Write OUTPUT/report.html. A warning if that fails."""
     try:
-        from entrypoints.report import page  # not needed until a job ends
+        from entrypoints.report import folder  # not needed until a job ends
 
-        page.write(output)
+        folder.write(output)
     except Exception as error:  # noqa: BLE001 - the job's own end counts
         print(f"warning: no report of the job in '{output}': {one_line(error)}", file=sys.stderr, flush=True)
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count
+from entrypoints.page import render
+from entrypoints.page.blocks import Block, Chart, Curve, Page, Section, Table
+from entrypoints.page.texts import NOTHING, duration, number
 from entrypoints.records.job import Job
-from entrypoints.report import curves, machine, page, series, summary
-from entrypoints.report.blocks import Block, Chart, Curve, Page, Section, Table
+from entrypoints.report import curves, folder, machine, series, summary
 from entrypoints.report.series import Interval, Point
 from entrypoints.report.summary import Summary
-from entrypoints.report.texts import NOTHING, duration, number
 
 NAME = "compare.html"
 _FEWEST, _MOST = 2, 8
@@ -40,7 +41,7 @@ def write(folders: Sequence[Path], file: Path) -> Path:
         raise UsageError(
             f"found {found} to compare, expected {_FEWEST} to {_MOST}: name the output folders of the jobs"
         )
-    return page.save(document([_read(folder, name) for folder, name in zip(folders, names(folders))]), file)
+    return render.save(document([_read(path, name) for path, name in zip(folders, names(folders))]), file)
 
 
 def names(folders: Sequence[Path]) -> list[str]:
@@ -87,9 +88,9 @@ def differences(title: str, values: Mapping[str, Mapping[str, str]]) -> list[Blo
     return found
 
 
-def _read(folder: Path, name: str) -> Run:
-    job = page.read(folder)
-    result = page.read_result(job)
+def _read(path: Path, name: str) -> Run:
+    job = folder.read(path)
+    result = folder.read_result(job)
     steps = {number: rank.steps for number, rank in job.ranks.items() if rank.steps}
     return Run(name, job, result, summary.of(job, result), series.intervals(steps))
 

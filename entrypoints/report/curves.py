@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from entrypoints.page.blocks import Chart, Curve
 from entrypoints.records.job import Job
 from entrypoints.report import series, summary
-from entrypoints.report.blocks import Chart, Curve
 from entrypoints.report.series import Interval, Point
 
 # A curve of fewer values shows a dot for each.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from entrypoints.page.blocks import Page, Section, Texts
+from entrypoints.page.texts import duration, moment
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.stragglers import Straggler
 from entrypoints.report import curves, events, machine, ranks, series, summary
-from entrypoints.report.blocks import Page, Section, Texts
 from entrypoints.report.summary import Summary
-from entrypoints.report.texts import duration, moment
 
 
 def document(job: Job, result: Mapping[str, Any], now: float) -> Page:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from entrypoints.page.blocks import Block, Lane, Mark, Strip, Table
+from entrypoints.page.texts import duration, moment
 from entrypoints.records.job import Job
 from entrypoints.report import summary
-from entrypoints.report.blocks import Block, Lane, Mark, Strip, Table
-from entrypoints.report.texts import duration, moment
 
 KINDS = {
     "start": "start",

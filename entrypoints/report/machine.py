@@ -9,12 +9,14 @@ from typing import Any
 
 from entrypoints.cli.numbers import count
 from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.page import topology
+from entrypoints.page.blocks import Block, Command, Facts, Table, Texts
+from entrypoints.page.texts import NOTHING
+from entrypoints.page.texts import ranks as named
+from entrypoints.page.topology import Node
 from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Start
-from entrypoints.report import ranks, topology
-from entrypoints.report.blocks import Block, Command, Facts, Table, Texts
-from entrypoints.report.texts import NOTHING
-from entrypoints.report.texts import ranks as named
+from entrypoints.report import ranks
 
 
 def what_ran(job: Job) -> list[Block]:
@@ -22,7 +24,7 @@ def what_ran(job: Job) -> list[Block]:
     found: list[Block] = [Facts([(name, value) for name, value in facts(job).items() if value != NOTHING])]
     if start.command:
         found.append(Command("Command", command(start)))
-    return [*found, *topology.drawings(job), ranks.places(job)]
+    return [*found, *topology.drawings(_nodes(job)), ranks.places(job)]
 
 
 def facts(job: Job) -> dict[str, str]:
@@ -92,6 +94,24 @@ def value(one: Any) -> str:
     if isinstance(one, str):
         return one
     return json.dumps(one, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _nodes(job: Job) -> list[Node]:
+    """The nodes whose topology is recorded."""
+    found = []
+    by_node: dict[int, list[int]] = {}
+    for number, rank in sorted(job.ranks.items()):
+        by_node.setdefault(rank.start.node_rank, []).append(number)
+    for node, numbers in sorted(by_node.items()):
+        starts = [job.ranks[number].start for number in numbers]
+        known = next((start.topology for start in starts if start.topology.get("cores")), None)
+        if known is None:
+            continue
+        users = {cpu: start.local_rank for start in starts for cpu in start.cores}
+        workers = {cpu: start.local_rank for start in starts for cpu in start.plan.get("ccl_worker_cores") or ()}
+        first = starts[0].rank - starts[0].local_rank
+        found.append(Node(f"Node {node} ({starts[0].host})", known, first, users, workers))
+    return found
 
 
 def _ranks(job: Job) -> str:

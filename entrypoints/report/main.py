@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints.cli.options import option, parse_options
-from entrypoints.report import compare, page
+from entrypoints.page import render
+from entrypoints.report import compare, folder
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Options:
     )
     output: str = option(
         "--output",
-        f"the file to write (default: FOLDER/{page.NAME}; of several folders, {compare.NAME})",
+        f"the file to write (default: FOLDER/{folder.NAME}; of several folders, {compare.NAME})",
         "",
         metavar="FILE",
     )
@@ -35,8 +36,8 @@ def main(argv: list[str]) -> int:
     if len(folders) > 1:
         path = compare.write(folders, Path(options.output or compare.NAME))
     elif options.output:
-        path = page.save(page.of(folders[0]), Path(options.output))
+        path = render.save(folder.of(folders[0]), Path(options.output))
     else:
-        path = page.write(folders[0])
+        path = folder.write(folders[0])
     print(path)
     return 0

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.page.blocks import Bar, Bars, Block, Chart, Curve, Table
+from entrypoints.page.texts import GIBIBYTE, gibibytes
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.record import Sample
 from entrypoints.records.stragglers import Share, Straggler
 from entrypoints.report import series, summary
-from entrypoints.report.blocks import Bar, Bars, Block, Chart, Curve, Table
 from entrypoints.report.series import Interval
-from entrypoints.report.texts import GIBIBYTE, gibibytes
 
 PARTS = ("forward", "backward", "optimizer", "reading", "waiting")
 # More bars than this are not readable: then the ranks that do most and least are shown.

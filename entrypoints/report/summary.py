@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from entrypoints.page.blocks import Tile
+from entrypoints.page.texts import NOTHING, duration, number
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.record import Event
-from entrypoints.report.blocks import Tile
-from entrypoints.report.texts import NOTHING, duration, number
 
 # Trainer's measurements of the evaluation itself.
 _OF_EVALUATION = ("_runtime", "_per_second", "_samples")

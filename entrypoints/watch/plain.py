@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from entrypoints.page.texts import duration, number
 from entrypoints.records.record import Event
-from entrypoints.report.texts import duration, number
 from entrypoints.watch.snapshot import Snapshot
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
+from entrypoints.page.texts import duration, gibibytes, number
 from entrypoints.records.stragglers import Share
-from entrypoints.report.texts import duration, gibibytes, number
 from entrypoints.watch import plain
 from entrypoints.watch.snapshot import Point, Snapshot
 

@@ -14,7 +14,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from entrypoints.records.record import Event
-from entrypoints.report import compare, page
+from entrypoints.report import compare
+from entrypoints.report import folder as job_folder
 from tests import synthetic_records
 from tests.image import browser as chromium
 
@@ -80,7 +81,7 @@ def job(folder: Path, name: str) -> Path:
         synthetic_records.write(
             folder, change=lambda start: replace(start, config={"model_name_or_path": EVIL}, command=[EVIL])
         )
-    return page.write(folder)
+    return job_folder.write(folder)
 
 
 @pytest.mark.parametrize("name", ["html in texts", "failed", "one rank", "straggler", "no step", "two jobs"])
@@ -180,7 +181,7 @@ def test_dark_mode_is_dark_and_a_print_of_it_is_light(browser: webdriver.Chrome,
 
 def test_a_job_of_64_ranks_and_20_000_steps_is_small_and_quick(browser: webdriver.Chrome, tmp_path: Path) -> None:
     synthetic_records.write(tmp_path, world_size=64, steps=20_000, ranks_per_node=4, steps_per_line=20)
-    file = page.write(tmp_path)
+    file = job_folder.write(tmp_path)
     assert file.stat().st_size < _MOST_BYTES
     # The quickest of three: other tests use the same cores.
     assert min(show(browser, file) for _ in range(3)) < _MOST_MILLISECONDS

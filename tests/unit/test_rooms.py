@@ -17,6 +17,7 @@ ENTRYPOINTS = (
     "cli",
     "placement",
     "machine",
+    "page",
     "plan",
     "records",
     "report",
@@ -72,7 +73,7 @@ SHARED = {
     "entrypoints.report.compare",
     "entrypoints.watch.main",
 }
-TORCH_FREE = ("contract", "cli", "placement", "machine", "plan", "records", "report", "watch")
+TORCH_FREE = ("contract", "cli", "placement", "machine", "page", "plan", "records", "report", "watch")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.page.blocks import Table
 from entrypoints.report import compare
-from entrypoints.report.blocks import Table
 from tests import synthetic_records
-from tests.unit.entrypoints.report.test_page import data_of
+from tests.unit.entrypoints.report.test_folder import data_of
 
 
 def test_two_jobs_on_one_page(tmp_path: Path) -> None:

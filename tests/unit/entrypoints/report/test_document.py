@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from entrypoints.page import blocks
+from entrypoints.page.blocks import Bars, Chart, Page, Strip, Table, Texts
 from entrypoints.records import job as records
 from entrypoints.records import record
 from entrypoints.records.record import Event, Log, Sample, Start, Steps
-from entrypoints.report import blocks, document
-from entrypoints.report.blocks import Bars, Chart, Page, Strip, Table, Texts
+from entrypoints.report import document
 from tests import synthetic_records
 
 NOW = synthetic_records.BEGIN + 3600

@@ -1,4 +1,4 @@
-"""The HTML file: complete, without network, and no text of the data becomes HTML."""
+"""The report as an HTML file: complete, without network, and no text of the data becomes HTML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.report import main, page
+from entrypoints.page import render
+from entrypoints.report import folder as report
+from entrypoints.report import main
 from tests import synthetic_records
 
 EVIL = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> {{data}} \u2028"
@@ -24,7 +26,7 @@ def data_of(text: str) -> str:
 
 
 def test_the_file_is_complete(tmp_path: Path) -> None:
-    path = page.write(synthetic_records.write(tmp_path))
+    path = report.write(synthetic_records.write(tmp_path))
     assert path == tmp_path / "report.html"
     text = path.read_text(encoding="utf-8")
     assert json.loads(data_of(text))["state"] == "finished"
@@ -34,7 +36,7 @@ def test_the_file_is_complete(tmp_path: Path) -> None:
 
 
 def test_the_file_loads_nothing(tmp_path: Path) -> None:
-    text = page.write(synthetic_records.write(tmp_path)).read_text(encoding="utf-8")
+    text = report.write(synthetic_records.write(tmp_path)).read_text(encoding="utf-8")
     assert not re.search(r"<link|<img|<iframe|\ssrc=|@import|url\(|fetch\(|XMLHttpRequest", text)
     assert "default-src &#x27;none&#x27;" in text
 
@@ -44,7 +46,7 @@ def test_texts_of_the_data_do_not_become_html(tmp_path: Path) -> None:
         tmp_path,
         change=lambda start: replace(start, config={"model_name_or_path": EVIL}, host=EVIL, command=[EVIL]),
     )
-    text = page.write(tmp_path).read_text(encoding="utf-8")
+    text = report.write(tmp_path).read_text(encoding="utf-8")
     assert "<script>alert" not in text
     assert "<img" not in text
     assert text.count("<script") == 3
@@ -54,7 +56,7 @@ def test_texts_of_the_data_do_not_become_html(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "a & b", "\u2028\u2029", 'quote " \\'])
 def test_json_for_a_script_element_is_json_without_html(text: str) -> None:
-    written = page.json_text({"text": text})
+    written = render.json_text({"text": text})
     assert json.loads(written) == {"text": text}
     assert not set(written) & set("<>&\u2028\u2029")
 
@@ -96,9 +98,9 @@ def test_result_json_of_an_earlier_job_is_not_shown(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     result.write_text('{"metric_name": "f1", "metric_after": 0.5}')
     os.utime(result, (synthetic_records.BEGIN + 60, synthetic_records.BEGIN + 60))
-    assert '"F1"' in page.write(tmp_path).read_text(encoding="utf-8")
+    assert '"F1"' in report.write(tmp_path).read_text(encoding="utf-8")
     os.utime(result, (synthetic_records.BEGIN - 60, synthetic_records.BEGIN - 60))
-    assert '"F1"' not in page.write(tmp_path).read_text(encoding="utf-8")
+    assert '"F1"' not in report.write(tmp_path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("text", "found"), [("{", "expected the JSON that"), ("[]", "found list")])
@@ -108,4 +110,4 @@ def test_a_damaged_result_json_is_one_line(text: str, found: str, tmp_path: Path
     result.write_text(text)
     os.utime(result, (synthetic_records.BEGIN + 60, synthetic_records.BEGIN + 60))
     with pytest.raises(UsageError, match=found):
-        page.write(tmp_path)
+        report.write(tmp_path)

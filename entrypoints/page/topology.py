@@ -5,15 +5,14 @@ A core is a square with the number of its rank, so that the color is not needed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from entrypoints.cli.numbers import count
 from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.records.job import Job
-from entrypoints.report.blocks import Drawing, Shape
-from entrypoints.report.texts import GIBIBYTE
+from entrypoints.page.blocks import Drawing, Shape
+from entrypoints.page.texts import GIBIBYTE
 
 # In pixels.
 _CORE, _GAP, _PADDING, _TITLE = 22, 3, 10, 20
@@ -22,15 +21,17 @@ _SOCKETS_PER_ROW = 2
 
 
 @dataclass(frozen=True)
-class _Node:
-    """One node of the job. `users`: the local rank of each CPU. `workers`: the same of oneCCL's workers."""
+class Node:
+    """One node. `topology`: a machine.facts.Topology as JSON. `users`: the local rank of each CPU.
 
-    number: int
-    host: str
-    first_rank: int
+    `workers`: the same for the CPUs of oneCCL's workers. Without `users`, the picture shows the cores only.
+    """
+
+    name: str
     topology: Mapping[str, Any]
-    users: Mapping[int, int]
-    workers: Mapping[int, int]
+    first_rank: int = 0
+    users: Mapping[int, int] = field(default_factory=dict)
+    workers: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def looks(self) -> str:
@@ -39,33 +40,15 @@ class _Node:
         return repr((self.topology.get("cores"), sizes, sorted(self.users.items()), sorted(self.workers.items())))
 
 
-def drawings(job: Job) -> list[Drawing]:
+def drawings(nodes: Iterable[Node]) -> list[Drawing]:
     """One picture for all nodes that look the same."""
-    groups: dict[str, list[_Node]] = {}
-    for node in _nodes(job):
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
         groups.setdefault(node.looks, []).append(node)
     return [_drawing(group) for group in groups.values()]
 
 
-def _nodes(job: Job) -> list[_Node]:
-    """The nodes whose topology is recorded."""
-    found = []
-    by_node: dict[int, list[int]] = {}
-    for number, rank in sorted(job.ranks.items()):
-        by_node.setdefault(rank.start.node_rank, []).append(number)
-    for node, numbers in sorted(by_node.items()):
-        starts = [job.ranks[number].start for number in numbers]
-        topology = next((start.topology for start in starts if start.topology.get("cores")), None)
-        if topology is None:
-            continue
-        users = {cpu: start.local_rank for start in starts for cpu in start.cores}
-        workers = {cpu: start.local_rank for start in starts for cpu in start.plan.get("ccl_worker_cores") or ()}
-        first = starts[0].rank - starts[0].local_rank
-        found.append(_Node(node, starts[0].host, first, topology, users, workers))
-    return found
-
-
-def _drawing(group: Sequence[_Node]) -> Drawing:
+def _drawing(group: Sequence[Node]) -> Drawing:
     node = group[0]
     shapes: list[Shape] = []
     x = y = height = width = 0.0
@@ -78,10 +61,10 @@ def _drawing(group: Sequence[_Node]) -> Drawing:
         height = max(height, box[0].height)
         width = max(width, x - _PADDING)
     more = f", and {count(len(group) - 1, 'node')} like it" if len(group) > 1 else ""
-    return Drawing(f"Node {node.number} ({node.host}){more}", width + 2, y + height + 2, shapes, _words(node))
+    return Drawing(f"{node.name}{more}", width + 2, y + height + 2, shapes, _words(node))
 
 
-def _by_socket(node: _Node) -> dict[int, dict[int, list[Mapping[str, Any]]]]:
+def _by_socket(node: Node) -> dict[int, dict[int, list[Mapping[str, Any]]]]:
     """The cores by socket and NUMA node."""
     found: dict[int, dict[int, list[Mapping[str, Any]]]] = {}
     for core in node.topology["cores"]:
@@ -89,7 +72,7 @@ def _by_socket(node: _Node) -> dict[int, dict[int, list[Mapping[str, Any]]]]:
     return dict(sorted(found.items()))
 
 
-def _socket(node: _Node, socket: int, parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[Shape]:
+def _socket(node: Node, socket: int, parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[Shape]:
     """A box with its NUMA nodes below each other. The first shape is the box."""
     shapes: list[Shape] = [Shape(_PADDING, _TITLE - 5.0, look="socket-title", text=f"socket {socket}")]
     y, width = float(_TITLE + 4), 0.0
@@ -111,7 +94,7 @@ def _socket(node: _Node, socket: int, parts: Mapping[int, Sequence[Mapping[str, 
     return [Shape(1, 1, width + 2 * _PADDING, y, "socket"), *shapes]
 
 
-def _core(node: _Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape]:
+def _core(node: Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape]:
     cpus = core.get("cpus", ())
     local = next((node.users[cpu] for cpu in cpus if cpu in node.users), None)
     worker = next((node.workers[cpu] for cpu in cpus if cpu in node.workers), None)
@@ -130,7 +113,7 @@ def _core(node: _Node, core: Mapping[str, Any], x: float, y: float) -> list[Shap
     ]
 
 
-def _words(node: _Node) -> str:
+def _words(node: Node) -> str:
     """The picture in words."""
     cores = node.topology["cores"]
     sockets = {core.get("socket", 0) for core in cores}

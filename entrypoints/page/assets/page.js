@@ -1,4 +1,4 @@
-// Draws the blocks of entrypoints/report/blocks.py. Texts of the data are only ever inserted as text nodes.
+// Draws the blocks of entrypoints/page/blocks.py. Texts of the data are only ever inserted as text nodes.
 
 const ICONS = { finished: "✓", failed: "✕", open: "…", compare: "" };
 

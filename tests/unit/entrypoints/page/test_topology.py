@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from entrypoints.page.blocks import Drawing
 from entrypoints.records import job as records
+from entrypoints.records.job import Job
 from entrypoints.records.record import Start
-from entrypoints.report import topology
+from entrypoints.report import machine
 from tests import synthetic_records
+
+
+def drawings(job: Job) -> list[Drawing]:
+    return [block for block in machine.what_ran(job) if isinstance(block, Drawing)]
 
 
 def two_sockets(start: Start) -> Start:
@@ -29,7 +35,7 @@ def two_sockets(start: Start) -> Start:
 
 def test_nodes_that_look_the_same_are_drawn_once(tmp_path: Path) -> None:
     job = records.read(synthetic_records.write(tmp_path, world_size=6, steps=12, change=two_sockets))
-    (drawing,) = topology.drawings(job)
+    (drawing,) = drawings(job)
     assert drawing.title == "Node 0 (node0), and 2 nodes like it"
     assert drawing.alternative == (
         "8 cores on 2 sockets and 2 NUMA nodes. Rank 0: CPUs 0-1,8-9. Rank 1: CPUs 4-5,12-13. "
@@ -53,11 +59,11 @@ def test_nodes_that_differ_are_drawn_each(tmp_path: Path) -> None:
         return found if start.node_rank == 0 else replace(found, cores=found.cores[:2])
 
     job = records.read(synthetic_records.write(tmp_path, world_size=4, steps=12, change=change))
-    assert [one.title for one in topology.drawings(job)] == ["Node 0 (node0)", "Node 1 (node1)"]
+    assert [one.title for one in drawings(job)] == ["Node 0 (node0)", "Node 1 (node1)"]
 
 
 def test_a_job_without_topology_has_no_picture(tmp_path: Path) -> None:
     job = records.read(
         synthetic_records.write(tmp_path, steps=12, change=lambda start: replace(start, topology={}))
     )
-    assert topology.drawings(job) == []
+    assert drawings(job) == []
