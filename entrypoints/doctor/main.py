@@ -11,20 +11,26 @@ Exit code 1 if a line is an error. The measurements start real ranks, through th
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.numbers import count
 from entrypoints.cli.options import default_backend, option, parse_options, port_number, positive_integer
-from entrypoints.doctor import checks, container, image, network, ranks
+from entrypoints.doctor import checks, container, image, network, page, ranks
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import cpus, topology
+from entrypoints.page import render
+from entrypoints.page.blocks import Drawing
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import command, planner, preload
+from entrypoints.plan import page as plan_page
 
 DESCRIPTION = """\
 Check this container for a training job. Each line is ok, warning or error, with how to fix it.
@@ -36,6 +42,7 @@ class Options:
     """The command line of `doctor`."""
 
     as_json: bool = option("--json", "print one JSON document instead of a table", False)
+    html: str = option("--html", render.HTML_HELP, "", metavar="FILE")
     quick: bool = option("--quick", "start no ranks: skip preloads, bf16 and collectives", False)
     local_world_size: int | None = option(
         "--local-world-size", "number of ranks in this container (default: the launcher's, or launch's default)",
@@ -66,7 +73,24 @@ def main(argv: list[str]) -> int:
             print(checks.lines(check, width), flush=True)  # at once: the measurements take a while
     if options.as_json:
         print(checks.document(done))
+    if options.html:
+        render.save(page.page(f"This container: {platform.node()}", done, _picture(options)), Path(options.html))
     return 1 if checks.worst(done) is Status.ERROR else 0
+
+
+def _picture(options: Options) -> list[Drawing]:
+    """The cores, with the ranks that the checks are for. Empty if a check reports why there is no picture."""
+    try:
+        host = topology.read()
+        plans = command.node(host, _wanted(options, _launcher(os.environ)[0]), os.environ)
+        return plan_page.drawings(f"This container, with {count(len(plans), 'rank')}", host, plans)
+    except (OSError, ValueError, LookupError, UsageError):
+        return []
+
+
+def _wanted(options: Options, place: DistributedEnvironment) -> int:
+    """The number of ranks in this container."""
+    return options.local_world_size or (place.local_world_size if place.launcher != detect.SINGLE else auto())
 
 
 def _serve(port: int) -> None:
@@ -83,7 +107,7 @@ def examine(options: Options, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every check, the quick ones first."""
     place, launcher = _launcher(environ)
     yield launcher
-    wanted = options.local_world_size or (place.local_world_size if place.launcher != detect.SINGLE else auto())
+    wanted = _wanted(options, place)
     yield from checks.attempt("topology", lambda: container.examine_machine(topology.read(), wanted))
     yield from checks.attempt("plan", lambda: _plan(place, wanted, environ))
     yield from checks.attempt(container.SHM, lambda: container.examine_shm(wanted))

@@ -19,7 +19,8 @@ _LARGEST_EXACT = 10**15
 class Curve:
     """A line of a chart. `steps`, `seconds`: steps done, and seconds since the job's first start, of each value.
 
-    `look`: "line", "thin" (behind the others) or "points" (few values, with a dot each).
+    In a chart over nodes, `steps` are numbers of nodes. `look`: "line", "thin" (behind the others), "points" (few
+    values, with a dot each) or "band" (the lower edge of a filled band; the next curve is the upper edge).
     """
 
     label: str
@@ -33,7 +34,7 @@ class Curve:
 class Chart:
     """`unit`: the title of the vertical axis. `from_zero`: whether this axis includes 0. `note`: below the title.
 
-    `axis`: "choice" (the reader chooses steps or time) or "time".
+    `axis`: "choice" (the reader chooses steps or time), "time" or "nodes".
     """
 
     title: str
@@ -184,7 +185,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Page:
-    """`state`: "finished", "failed", "open" or "compare". `notices`: below the numbers, most important first."""
+    """`state`: "finished", "failed", "open", or "" for other pages. `notices`: below the numbers."""
 
     title: str
     state: str

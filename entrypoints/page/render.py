@@ -35,7 +35,7 @@ def save(page: Page, file: Path) -> Path:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UsageError(
-            f"cannot write '{file}': {error.strerror}; name a file in a folder that you can write to with --output"
+            f"cannot write '{file}': {error.strerror}; name a file in a folder that you can write to"
         ) from error
     return file
 

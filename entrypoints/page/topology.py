@@ -100,6 +100,8 @@ def _core(node: Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape
     worker = next((node.workers[cpu] for cpu in cpus if cpu in node.workers), None)
     where = f"CPU {format_cpu_list(cpus)}"
     user = local if local is not None else worker
+    if not node.users:
+        return [Shape(x, y, _CORE, _CORE, "core plain", title=where)]
     if user is None:
         return [Shape(x, y, _CORE, _CORE, "core unused", title=f"{where}: unused")]
     rank = node.first_rank + user
@@ -132,7 +134,7 @@ def _words(node: Node) -> str:
     ]
     if node.workers:
         parts.append(f"oneCCL's workers: CPUs {format_cpu_list(node.workers)} (with a line below the number).")
-    if unused:
+    if unused and node.users:
         parts.append(f"Unused: {count(unused, 'core')} (dashed).")
     return " ".join(parts)
 

@@ -1,16 +1,18 @@
-"""`plan [--json]`: what a rank would get if it started here and now. Starts no rank. Torch-free.
+"""`plan [--json] [--html FILE]`: what a rank would get if it started here and now. Starts no rank. Torch-free.
 
 plan                                            # this process's rank
 plan --local-world-size 4                       # what if this node had four ranks
 plan --local-world-size 4 --local-rank 3 --json
+plan --local-world-size 4 --html /output/plan.html
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count
@@ -18,10 +20,12 @@ from entrypoints.cli.options import default_backend, integer, option, parse_opti
 from entrypoints.machine import network, topology
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Topology
+from entrypoints.page import render
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan import planner, preload
+from entrypoints.plan import page, planner, preload
 from entrypoints.plan.planner import RankPlan
+from entrypoints.plan.preload import Preloads
 
 # The table shows no more ranks than this one by one.
 _MOST_RANKS_SHOWN = 32
@@ -33,6 +37,7 @@ class Options:
     """The command line of `plan`."""
 
     as_json: bool = option("--json", "one JSON document instead of a table", False)
+    html: str = option("--html", render.HTML_HELP, "", metavar="FILE")
     backend: str = option(
         "--backend", "backend of the process group (default: %(default)s)", default_backend(), metavar="NAME"
     )
@@ -59,12 +64,14 @@ def main(argv: list[str]) -> int:
         return planner.plan(rank, host, os.environ, libraries, options.backend)
 
     plan = _with_interface(plan_for(place), os.environ)
+    first = place.rank - place.local_rank
+    ranks = [plan_for(replace(place, local_rank=i, rank=first + i)) for i in range(place.local_world_size)]
     if options.as_json:
         print(json.dumps(plan.document(), indent=2))
-        return 0
-    first = place.rank - place.local_rank
-    ranks = range(min(place.local_world_size, _MOST_RANKS_SHOWN)) if place.local_world_size > 1 else ()
-    print(table(plan, host, [plan_for(replace(place, local_rank=i, rank=first + i)) for i in ranks]))
+    else:
+        print(table(plan, host, ranks if len(ranks) > 1 else []))
+    if options.html:
+        render.save(page.page(plan, host, ranks, facts(plan, host)), Path(options.html))
     return 0
 
 
@@ -102,15 +109,34 @@ def what_if(
     )
 
 
-def table(plan: RankPlan, host: Topology, node: list[RankPlan]) -> str:
+def node(host: Topology, local_world_size: int, environ: Mapping[str, str]) -> list[RankPlan]:
+    """The plans of all ranks, if so many started on this host. Raises UsageError."""
+    ranks = (what_if(DistributedEnvironment(), local_world_size, rank, None) for rank in range(local_world_size))
+    return [planner.plan(rank, host, environ, Preloads(), default_backend()) for rank in ranks]
+
+
+def table(plan: RankPlan, host: Topology, node: Sequence[RankPlan]) -> str:
     """The plan for people. `node`: the plans of all ranks of the node, if there are several."""
+    rows = [
+        *facts(plan, host),
+        *((f"rank {rank.placement.rank}", _line(rank)) for rank in node[:_MOST_RANKS_SHOWN]),
+        *(("variable", f"{name}={value}") for name, value in plan.environment.items()),
+        *(("preload", path) for path in plan.preload),
+        *(("because", reason) for reason in plan.reasons),
+        *(("warning", warning) for warning in plan.warnings),
+    ]
+    return "\n".join(f"{name:<10}  {value}" for name, value in rows)
+
+
+def facts(plan: RankPlan, host: Topology) -> list[tuple[str, str]]:
+    """The rank's place, host and share."""
     place, memory = plan.placement, plan.memory_policy
     limits = [f"{len(host.online)} CPUs online, {len(host.allowed)} allowed, {count(len(host.cores), 'core')}"]
     if host.quota:
         limits.append(f"quota {host.quota.cpus:g} CPUs")
     if host.memory_limit:
         limits.append(f"memory limit {host.memory_limit.limit_bytes / 2**30:.1f} GiB")
-    rows = [
+    return [
         ("rank", f"{place.rank} of {place.world_size}"),
         ("local rank", f"{place.local_rank} of {place.local_world_size} on node {place.node_rank}"),
         ("launcher", place.launcher),
@@ -120,13 +146,7 @@ def table(plan: RankPlan, host: Topology, node: list[RankPlan]) -> str:
         ("group", plan.backend + _workers(plan)),
         ("memory", memory.mode + (f" on NUMA node {format_cpu_list(memory.nodes)}" if memory.nodes else "")),
         ("data", count(plan.dataloader_workers, "loading process", "loading processes")),
-        *((f"rank {rank.placement.rank}", _line(rank)) for rank in node),
-        *(("variable", f"{name}={value}") for name, value in plan.environment.items()),
-        *(("preload", path) for path in plan.preload),
-        *(("because", reason) for reason in plan.reasons),
-        *(("warning", warning) for warning in plan.warnings),
     ]
-    return "\n".join(f"{name:<10}  {value}" for name, value in rows)
 
 
 def _workers(plan: RankPlan) -> str:

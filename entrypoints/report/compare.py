@@ -14,7 +14,8 @@ from entrypoints.page import render
 from entrypoints.page.blocks import Block, Chart, Curve, Page, Section, Table
 from entrypoints.page.texts import NOTHING, duration, number
 from entrypoints.records.job import Job
-from entrypoints.report import curves, folder, machine, series, summary
+from entrypoints.report import curves, folder, machine, scaling, series, summary
+from entrypoints.report.scaling import Forecast
 from entrypoints.report.series import Interval, Point
 from entrypoints.report.summary import Summary
 
@@ -32,6 +33,7 @@ class Run:
     result: Mapping[str, Any]
     summary: Summary
     intervals: Sequence[Interval]
+    forecast: Sequence[Forecast]
 
 
 def write(folders: Sequence[Path], file: Path) -> Path:
@@ -61,13 +63,14 @@ def document(runs: Sequence[Run]) -> Page:
     sections = [
         Section("numbers", "Results", [_results(runs)]),
         Section("curves", "Curves", _charts(runs), axis=True),
+        Section("scaling", "Scaling", _scaling(runs)),
         Section("machine", "Software and machine", differences("Software and machine", places)),
         Section("configuration", "Configuration", differences("Configuration", settings)),
     ]
     names = " and ".join([", ".join(run.name for run in runs[:-1]), runs[-1].name])
     return Page(
         title=f"Comparison of {names}",
-        state="compare",
+        state="",
         verdict=f"Comparison of {names}",
         about="",
         sections=[section for section in sections if section.blocks],
@@ -92,7 +95,7 @@ def _read(path: Path, name: str) -> Run:
     job = folder.read(path)
     result = folder.read_result(job)
     steps = {number: rank.steps for number, rank in job.ranks.items() if rank.steps}
-    return Run(name, job, result, summary.of(job, result), series.intervals(steps))
+    return Run(name, job, result, summary.of(job, result), series.intervals(steps), scaling.read(path))
 
 
 def _places(job: Job) -> dict[str, str]:
@@ -153,6 +156,12 @@ def _charts(runs: Sequence[Run]) -> list[Block]:
         ]
         found.append(Chart(title, unit, lines, from_zero=True))
     return [chart for chart in found if chart.curves]
+
+
+def _scaling(runs: Sequence[Run]) -> list[Block]:
+    """The forecast of the first run that has one."""
+    jobs = [one for run in runs for one in scaling.measured(run.name, run.job, run.summary.samples)]
+    return scaling.blocks(jobs, next((run.forecast for run in runs if run.forecast), []))
 
 
 def _chart(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from entrypoints.page.blocks import Page, Section, Texts
@@ -10,18 +10,23 @@ from entrypoints.page.texts import duration, moment
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.stragglers import Straggler
-from entrypoints.report import curves, events, machine, ranks, series, summary
+from entrypoints.report import curves, events, machine, ranks, scaling, series, summary
+from entrypoints.report.scaling import Forecast
 from entrypoints.report.summary import Summary
 
 
-def document(job: Job, result: Mapping[str, Any], now: float) -> Page:
-    """`result`: result.json, empty without one. `now`: when the page is written, in seconds since the epoch."""
+def document(job: Job, result: Mapping[str, Any], forecast: Sequence[Forecast], now: float) -> Page:
+    """`result`: result.json, empty without one. `forecast`: of plan-cluster, empty without one.
+
+    `now`: when the page is written, in seconds since the epoch.
+    """
     found = series.intervals({number: rank.steps for number, rank in job.ranks.items() if rank.steps})
     facts, slow = summary.of(job, result), stragglers.find(job)
     sections = [
         Section("curves", "Curves", [*curves.learning(job), *curves.speed(job, found)], axis=True),
         Section("steps", "Step time by rank", ranks.steps(job, found, slow)),
         Section("memory", "Memory by rank", ranks.memory(job)),
+        Section("scaling", "Scaling", scaling.blocks(scaling.measured("this job", job, facts.samples), forecast)),
         Section("time-line", "Time line", events.blocks(job)),
         Section("plan", "Plan and checks", machine.plan(job)),
         Section("configuration", "Configuration", machine.configuration(job)),

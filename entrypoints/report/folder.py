@@ -1,4 +1,4 @@
-"""The report of the job in a folder: reads its records and result.json, writes report.html."""
+"""The report of the job in a folder: reads its records, result.json and forecast.json, writes report.html."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from entrypoints.page import render
 from entrypoints.page.blocks import Page
 from entrypoints.records import job as records
 from entrypoints.records.job import Job
-from entrypoints.report import document
+from entrypoints.report import document, scaling
 
 NAME = "report.html"
 _RESULT = "result.json"
@@ -26,7 +26,7 @@ def write(output: Path) -> Path:
 def of(output: Path) -> Page:
     """The page of the job in this folder. Raises UsageError without records."""
     job = read(output)
-    return document.document(job, read_result(job), time.time())
+    return document.document(job, read_result(job), scaling.read(output), time.time())
 
 
 def read(output: Path) -> Job:

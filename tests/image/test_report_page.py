@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +16,17 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from entrypoints.records.record import Event
-from entrypoints.report import compare
+from entrypoints.report import compare, scaling
 from entrypoints.report import folder as job_folder
 from tests import synthetic_records
 from tests.image import browser as chromium
 
 EVIL = "<img src=x onerror=alert(1)>"  # a dialog makes each later call fail
+REPOSITORY = Path(__file__).parents[2]
+FORECAST = [
+    *(sys.executable, "-m", "tooling", "plan-cluster", "--model", "bert-base", "--samples", "100000"),
+    *("--single-node-samples-per-second", "20", "--batch-size", "16", "--ranks-per-node", "2"),
+]
 _MOST_BYTES = 5_000_000
 _MOST_MILLISECONDS = 2000
 _DRAW_SECONDS = 20
@@ -74,6 +81,9 @@ def job(folder: Path, name: str) -> Path:
         synthetic_records.write(folder, world_size=12, slow={5: {"compute": 1.4, "throttled": 0.6}})
     elif name == "no step":
         synthetic_records.append(folder, [synthetic_records.start(0, 1, 1, 100)])
+    elif name == "forecast":
+        forecast = subprocess.check_output([*FORECAST, "--json"], cwd=REPOSITORY)
+        (synthetic_records.write(folder) / scaling.FORECAST).write_bytes(forecast)
     elif name == "two jobs":
         jobs = [synthetic_records.write(folder / "a"), synthetic_records.write(folder / "b", world_size=2)]
         return compare.write(jobs, folder / "compare.html")
@@ -84,7 +94,9 @@ def job(folder: Path, name: str) -> Path:
     return job_folder.write(folder)
 
 
-@pytest.mark.parametrize("name", ["html in texts", "failed", "one rank", "straggler", "no step", "two jobs"])
+@pytest.mark.parametrize(
+    "name", ["html in texts", "failed", "one rank", "straggler", "no step", "two jobs", "forecast"]
+)
 def test_everything_is_drawn_without_an_error_and_without_network(
     name: str, browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
@@ -93,6 +105,41 @@ def test_everything_is_drawn_without_an_error_and_without_network(
     assert browser.execute_script(_BLANK) == []
     assert len(browser.find_elements(By.CSS_SELECTOR, "figure.chart")) >= (0 if name == "no step" else 8)
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "charts", "pictures"),
+    [
+        (["entrypoints", "plan", "--local-world-size", "2"], 0, 1),
+        (["entrypoints", "doctor", "--quick"], 0, 1),
+        (["tooling", "doctor"], 0, 1),
+        (["tooling", "matrix"], 0, 0),
+        (FORECAST[2:], 3, 0),
+    ],
+    ids=["plan", "doctor", "./inv doctor", "matrix", "plan-cluster"],
+)
+def test_the_other_pages_are_drawn(
+    command: list[str], charts: int, pictures: int, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    subprocess.run([sys.executable, "-m", *command, "--html", str(file)], cwd=REPOSITORY, check=False)
+    show(browser, file)
+    assert errors(browser) == []
+    assert browser.execute_script(_BLANK) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, "figure.chart")) == charts
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".drawing svg .core")) >= pictures
+
+
+def test_the_band_of_a_forecast_is_filled(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    file = tmp_path / "forecast.html"
+    subprocess.run([*FORECAST, "--html", str(file)], cwd=REPOSITORY, check=True)
+    show(browser, file)
+    chart = browser.find_element(By.CSS_SELECTOR, ".plot")
+    chart.send_keys(Keys.HOME)
+    read = live(browser)
+    assert read.startswith("nodes 1: time ")
+    assert ", low " in read
+    assert browser.execute_script("return charts.map((chart) => chart.plot.bands.length)") == [1, 1, 1]
 
 
 def test_html_in_texts_is_shown_literally(browser: webdriver.Chrome, tmp_path: Path) -> None:

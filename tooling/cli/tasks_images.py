@@ -4,6 +4,7 @@ from typing import Annotated
 
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
+from tooling.basis.pages import HtmlOption
 from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.image import build as image_build
@@ -13,9 +14,9 @@ from tooling.pins import choose, parse, table
 
 
 @Task
-def matrix(json: JsonOption = False) -> None:
+def matrix(json: JsonOption = False, html: HtmlOption = None) -> None:
     """Show the pins: each row is a set of versions that fit together."""
-    table.show(parse.load(), as_json=json)
+    table.show(parse.load(), as_json=json, html=html)
 
 
 @Task

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
+from tooling.basis.pages import HtmlOption
 from tooling.basis.say import say
 from tooling.checks import in_image, suite
 from tooling.cli.options import Task
@@ -13,9 +14,9 @@ from tooling.image.choice import TORCH_SOURCE_HELP, Choice
 
 
 @Task
-def doctor(json: JsonOption = False) -> None:
+def doctor(json: JsonOption = False, html: HtmlOption = None) -> None:
     """Show what this machine has, what it lacks, and how to fix it."""
-    engine_doctor.run(as_json=json)
+    engine_doctor.run(as_json=json, html=html)
 
 
 @partial(Task, name="test")

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from tooling.basis.console import JsonOption
+from tooling.basis.pages import HtmlOption
 from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.forecast import command as forecast
@@ -12,9 +13,9 @@ from tooling.hosts.job import Job
 
 
 @Task
-def plan_cluster(request: Request, json: JsonOption = False) -> None:
+def plan_cluster(request: Request, json: JsonOption = False, html: HtmlOption = None) -> None:
     """Predict how long a job takes on N nodes and how many are worth it, with error bars."""
-    forecast.run(request, json, say)
+    forecast.run(request, json, html, say)
 
 
 @Task

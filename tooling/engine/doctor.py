@@ -16,8 +16,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from entrypoints.cli import errors
+from entrypoints.doctor import page
 from entrypoints.doctor.checks import Check, Status, document
-from entrypoints.machine import cpus
+from entrypoints.machine import cpus, topology
+from entrypoints.page.blocks import Drawing
+from entrypoints.plan import command as plan_command
+from entrypoints.plan import page as plan_page
+from entrypoints.plan import planner
+from tooling.basis import pages
 from tooling.basis.paths import CACHE
 from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
 from tooling.engine.find import Findings, Host, find, read_host
@@ -152,9 +159,21 @@ def table(checks: Sequence[Check]) -> Table:
     return shown
 
 
-def run(*, as_json: bool) -> None:
-    """Print the table or the JSON. Raises Exit with 1 if a check is an error."""
+def _picture() -> list[Drawing]:
+    """The cores of this machine, with the ranks that `launch` in a container of all CPUs starts by default."""
+    try:
+        host = topology.read()
+        title = "This machine, with the ranks that launch starts by default"
+        return plan_page.drawings(title, host, plan_command.node(host, planner.ranks_for(host), os.environ))
+    except (OSError, ValueError, LookupError, errors.UsageError):  # a check shows what is wrong
+        return []
+
+
+def run(*, as_json: bool, html: str | None = None) -> None:
+    """Print the table or the JSON. `html`: a file for the page. Raises Exit with 1 if a check is an error."""
     checks = examine()
+    if html:
+        pages.save(page.page(f"This machine: {platform.node()}", checks, _picture()), html)
     if as_json:
         print(document(checks))
     else:

@@ -195,6 +195,7 @@ def document(request: Request, plan: Plan) -> dict[str, Any]:
                 "steps": row.steps,
                 "global_batch": plan.job.batch_size * plan.job.ranks_per_node * row.nodes,
                 "seconds": _ends(row.seconds),
+                "samples_per_second": _ends(row.samples_per_second),
                 "speedup": _ends(row.speedup),
                 "efficiency": _ends(row.efficiency),
                 "communication_share": round(row.communication_share, 4),

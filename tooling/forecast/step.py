@@ -85,11 +85,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A job on `nodes` nodes. `efficiency`: one node's time / (nodes x this time). The shares are of `seconds`."""
+    """A job on `nodes` nodes. `samples_per_second`: of all ranks, while they train.
+
+    `efficiency`: one node's time / (nodes x this time). The shares are of `seconds`.
+    """
 
     nodes: int
     steps: int
     seconds: Estimate
+    samples_per_second: Estimate
     speedup: Estimate
     efficiency: Estimate
     communication_share: float
@@ -166,11 +170,14 @@ def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
     one = step(job, nodes, values)
     steps = job.steps(nodes)
     total = propagate(lambda values: seconds(job, nodes, values), estimates)
+    batch = job.batch_size * job.ranks_per_node * nodes
+    speed = propagate(lambda values: batch / step(job, nodes, values).seconds, estimates)
     speedup = propagate(lambda values: seconds(job, 1, values) / seconds(job, nodes, values), estimates)
     return Prediction(
         nodes=nodes,
         steps=steps,
         seconds=total,
+        samples_per_second=speed,
         speedup=speedup,
         efficiency=speedup.scaled(1 / nodes),
         communication_share=steps * one.exposed / total.value,

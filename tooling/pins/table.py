@@ -1,11 +1,15 @@
 """`./inv matrix`: the pins as a table or as JSON."""
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
 
+from entrypoints.page.blocks import Page, Section, Texts, Tile
+from entrypoints.page.blocks import Table as PageTable
+from tooling.basis import pages
 from tooling.basis.console import console
 from tooling.pins import rules, status
 from tooling.pins.parse import Matrix
@@ -50,9 +54,11 @@ def _without_intel(pin: Pin) -> dict[str, str] | None:
     return {"status": str(proof.status), "proved_by": proof.command, "proved_on": proof.date}
 
 
-def show(matrix: Matrix, as_json: bool) -> None:
-    """Print every pin on standard output."""
+def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
+    """Print every pin on standard output. `html`: a file for the page."""
     rows = [row(pin) for pin in matrix.pins.values()]
+    if html:
+        pages.save(page(matrix, rows), html)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -63,18 +69,41 @@ def show(matrix: Matrix, as_json: bool) -> None:
         table.add_row(*(cells[column] or "-" for column in COLUMNS))
     out = console(WIDTH)
     out.print(table)
-    for cells in rows:
-        if proved := cells["without_intel"]:
-            proof = f"{proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
-            out.print(f"{cells['pin']}: {proof}", highlight=False)
-    for note, names in _notes(rows).items():
-        out.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True)
+    for line in (*_proofs(rows), *_notes(rows)):
+        out.print(line, highlight=False, soft_wrap=True)
 
 
-def _notes(rows: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
-    """The names of the pins that have a note, by note."""
+def page(matrix: Matrix, rows: Sequence[dict[str, Any]]) -> Page:
+    """The rows, with what each one has."""
+    columns = [column.replace("_", " ") for column in COLUMNS]
+    cells = [[str(one[column] or "–") for column in COLUMNS] for one in rows]
+    counted = Counter(one["status"] for one in rows)
+    return Page(
+        title="Version matrix",
+        state="",
+        verdict="Version matrix",
+        about=f"Default: {matrix.default}",
+        tiles=[Tile(name, str(number), "rows") for name, number in sorted(counted.items())],
+        sections=[
+            Section("rows", "Rows", [PageTable(f"{len(rows)} rows", columns, cells)]),
+            Section("notes", "Notes", [Texts("Notes", [*_proofs(rows), *_notes(rows)])]),
+        ],
+    )
+
+
+def _proofs(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """A line for each pin that is proved without Intel's bindings."""
+    return [
+        f"{cells['pin']}: {proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
+        for cells in rows
+        if (proved := cells["without_intel"])
+    ]
+
+
+def _notes(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """A line for each note, with the pins that have it."""
     notes: dict[str, list[str]] = {}
     for cells in rows:
         for note in cells["notes"]:
             notes.setdefault(note, []).append(cells["pin"])
-    return notes
+    return [f"{', '.join(names)}: {note}" for note, names in notes.items()]

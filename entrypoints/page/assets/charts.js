@@ -9,6 +9,7 @@ const DASHES = [[], [7, 4], [3, 3], [10, 3, 2, 3], [5, 2], [1, 2], [12, 4], [4, 
 const COLORS = 8;
 const TABLE_ROWS = 100;
 const HEIGHT = 230;
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 const PRINT_WIDTH = 315;
 
 const charts = [];
@@ -27,10 +28,11 @@ function nearest(values, place) {
 class LineChart {
   constructor(block) {
     this.block = block;
-    // Thin curves first: the others are drawn over them. Colors and dashes keep their places.
+    // Thin curves and the edges of bands first: the others are drawn over them. Colors and dashes keep their places.
+    const behind = (curve) => curve.look === "thin" || curve.look === "band";
     this.curves = block.curves
       .map((curve, place) => ({ ...curve, place }))
-      .sort((one, other) => (other.look === "thin") - (one.look === "thin"));
+      .sort((one, other) => behind(other) - behind(one));
     this.labels = block.curves.map((curve) => curve.label);
     const label = `${block.title}, ${block.unit}. Left and right arrow keys read the values.`;
     this.holder = make("div", { class: "plot", tabindex: "0", role: "application", "aria-label": label });
@@ -57,7 +59,8 @@ class LineChart {
   draw() {
     if (this.plot) this.plot.destroy();
     this.place = null;
-    this.byTime = this.block.axis === "time" || axis === "seconds";
+    this.byTime = this.block.axis === "time" || (this.block.axis === "choice" && axis === "seconds");
+    this.ofX = this.block.axis === "nodes" ? "nodes" : "step";
     const longest = Math.max(...this.curves.map((curve) => curve.seconds[curve.seconds.length - 1]));
     const [size, unit] = this.byTime ? timeUnit(longest) : [1, ""];
     this.unit = unit;
@@ -83,28 +86,36 @@ class LineChart {
       padding: [8, 20, 0, 0],
       scales: { x: { time: false }, y: this.block.from_zero ? { range: zero } : {} },
       axes: [
-        { ...common, size: 28, values: ticks, label: this.byTime ? `elapsed time, ${this.unit}` : "step" },
+        { ...common, size: 28, values: ticks, ...(this.ofX === "nodes" ? { incrs: WHOLE } : {}), label: this.byTime ? `elapsed time, ${this.unit}` : this.ofX },
         { ...common, size: width, values: ticks, label: this.block.unit },
       ],
       series: [
         {
-          label: this.byTime ? "elapsed" : "step",
+          label: this.byTime ? "elapsed" : this.ofX,
           value: (plot, value) => this.position(value ?? plot.data[0][plot.data[0].length - 1]),
         },
         ...this.curves.map((curve) => this.series(curve)),
       ],
+      bands: this.bands(),
       legend: { markers: { width: 2, dash: (_, place) => this.markerDash(place) } },
       cursor: {
         dataIdx: (plot, series, place) => (series ? nearest(plot.data[series], place) : place),
-        sync: { key: this.byTime ? `time ${this.unit}` : "steps", scales: ["x", null] },
+        sync: { key: this.byTime ? `time ${this.unit}` : this.ofX, scales: ["x", null] },
         points: { size: 6 },
         y: false,
       },
     };
   }
 
+  // Each pair of edges: the upper one comes second.
+  bands() {
+    const edges = this.curves.flatMap((curve, place) => (curve.look === "band" ? [place + 1] : []));
+    const pairs = edges.filter((_, place) => place % 2 === 0);
+    return pairs.map((low, place) => ({ series: [edges[2 * place + 1], low], fill: color("band") }));
+  }
+
   series(curve) {
-    const thin = curve.look === "thin";
+    const thin = curve.look === "thin" || curve.look === "band";
     const alone = curve.values.length < 3;
     return {
       label: curve.label,
@@ -118,7 +129,7 @@ class LineChart {
 
   markerDash(place) {
     const curve = this.curves[place - 1];
-    if (!curve || curve.look === "thin") return "solid";
+    if (!curve || curve.look === "thin" || curve.look === "band") return "solid";
     const dash = DASHES[curve.place % DASHES.length];
     return dash.length === 0 ? "solid" : dash[0] > 2 ? "dashed" : "dotted";
   }
@@ -156,7 +167,7 @@ class LineChart {
     const x = this.plot.data[0][place];
     this.plot.setCursor({ left: this.plot.valToPos(x, "x"), top: this.plot.over.clientHeight / 2 });
     const texts = this.values(place).map((value, series) => `${this.labels[series]} ${format(value)}`);
-    say(`${this.byTime ? "" : "step "}${this.position(x)}: ${texts.join(", ")}`);
+    say(`${this.byTime ? "" : `${this.ofX} `}${this.position(x)}: ${texts.join(", ")}`);
   }
 
   fillTable() {
@@ -164,7 +175,7 @@ class LineChart {
     const every = Math.ceil(x.length / TABLE_ROWS);
     const places = x.map((_, place) => place).filter((place) => place % every === 0 || place === x.length - 1);
     const note = every > 1 ? `${places.length} of ${x.length} rows` : "";
-    const columns = [this.byTime ? `elapsed, ${this.unit}` : "step", ...this.labels];
+    const columns = [this.byTime ? `elapsed, ${this.unit}` : this.ofX, ...this.labels];
     const rows = places.map((place) => [format(x[place]), ...this.values(place).map(format)]);
     const right = columns.map((_, place) => place);
     this.details.querySelectorAll("div, p").forEach((node) => node.remove());

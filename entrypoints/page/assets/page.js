@@ -1,6 +1,6 @@
 // Draws the blocks of entrypoints/page/blocks.py. Texts of the data are only ever inserted as text nodes.
 
-const ICONS = { finished: "✓", failed: "✕", open: "…", compare: "" };
+const ICONS = { finished: "✓", failed: "✕", open: "…" };
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const live = document.getElementById("live");

@@ -20,7 +20,7 @@ NOW = synthetic_records.BEGIN + 3600
 
 
 def page(output: Path, result: dict[str, Any] | None = None) -> Page:
-    return document.document(records.read(output), result or {}, NOW)
+    return document.document(records.read(output), result or {}, [], NOW)
 
 
 def found(of: Page, kind: type[Any]) -> dict[str, Any]:

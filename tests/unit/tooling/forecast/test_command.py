@@ -11,7 +11,7 @@ import pytest
 
 from tests import documents
 from tooling.basis.errors import UsageError
-from tooling.forecast import command, models, request
+from tooling.forecast import command, models, request, texts
 from tooling.forecast.request import Request
 
 REQUEST = Request(
@@ -203,7 +203,7 @@ def test_gradients_in_bf16_have_half_the_bytes() -> None:
 
 
 def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    command.run(REQUEST, True, print)
+    command.run(REQUEST, True, None, print)
     document = json.loads(capsys.readouterr().out)
     assert documents.missing("plan-cluster", document) == []
     assert [row["nodes"] for row in document["rows"]] == [1, 2, 4, 8]
@@ -213,10 +213,10 @@ def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) ->
     for row in document["rows"]:
         assert row["seconds"]["low"] < row["seconds"]["value"] < row["seconds"]["high"]
         assert row["node_hours"] == pytest.approx(row["nodes"] * row["seconds"]["value"] / 3600, rel=1e-3)
-    command.run(REQUEST, False, print)
+    command.run(REQUEST, False, None, print)
     shown = capsys.readouterr().out
     for row in document["rows"]:
-        assert command.duration(row["seconds"]["value"]) in shown
+        assert texts.duration(row["seconds"]["value"]) in shown
     assert "Recommended: 8 nodes" in shown
 
 
@@ -224,4 +224,4 @@ def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) ->
     ("seconds", "said"), [(46.2, "46 s"), (279, "4 min 39 s"), (13860, "3 h 51 min"), (3599.7, "1 h 0 min")]
 )
 def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
-    assert command.duration(seconds) == said
+    assert texts.duration(seconds) == said
