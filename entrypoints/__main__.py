@@ -25,10 +25,10 @@ Several ranks:
   sshd [options]                        accept ranks from mpi-launch in another container
 
 Inspection:
-  plan [--json]                         show a rank's cores, threads, variables and preloads, with reasons
+  plan [--json] [--html FILE]           show a rank's cores, threads, variables and preloads, with reasons
   watch [FOLDER]                        follow a job: progress, speed, and what each rank waits for
   report FOLDER ...                     write a job's report.html, or compare several jobs on one page
-  doctor [--json]                       check this container for training, and print how to fix each problem
+  doctor [--json] [--html FILE]         check this container for training, and print how to fix each problem
 
 Any other command is executed unchanged. Each command above has its own --help.
 """

@@ -99,7 +99,7 @@ class LineChart {
       bands: this.bands(),
       legend: { markers: { width: 2, dash: (_, place) => this.markerDash(place) } },
       cursor: {
-        dataIdx: (plot, series, place) => (series ? nearest(plot.data[series], place) : place),
+        dataIdx: (plot, series, place) => (series ? this.nearest(plot.data[series], place) : place),
         sync: { key: this.byTime ? `time ${this.unit}` : this.ofX, scales: ["x", null] },
         points: { size: 6 },
         y: false,
@@ -123,7 +123,7 @@ class LineChart {
       width: thin ? 1 : 2,
       dash: thin ? [] : DASHES[curve.place % DASHES.length],
       points: { show: alone || curve.look === "points", size: 6, fill: color(`c${curve.place % COLORS}`) },
-      value: (plot, value, place) => format(value ?? plot.data[place][nearest(plot.data[place], plot.data[0].length - 1)]),
+      value: (plot, value, place) => format(value ?? plot.data[place][this.nearest(plot.data[place], plot.data[0].length - 1)]),
     };
   }
 
@@ -142,12 +142,17 @@ class LineChart {
     return this.byTime ? `${format(value)} ${this.unit}` : format(value);
   }
 
+  // A curve keeps its value until the next step, but not until the next number of nodes.
+  nearest(values, place) {
+    return this.ofX === "nodes" ? place : nearest(values, place);
+  }
+
   // In the order of the labels.
   values(place) {
     const found = [];
     this.curves.forEach((curve, series) => {
       const values = this.plot.data[series + 1];
-      found[curve.place] = values[nearest(values, place)];
+      found[curve.place] = values[this.nearest(values, place)];
     });
     return found;
   }
