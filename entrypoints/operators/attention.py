@@ -3,11 +3,13 @@
 torch's fused kernel for CPUs has no dropout: with dropout, scaled_dot_product_attention is a chain of operators
 over all scores, in float32 also for bfloat16 tensors. attention_fp32 replaces it for float32, and for bfloat16 on
 CPUs without bf16 instructions. attention_bf16 replaces it for bfloat16 on other CPUs. torch's fused kernel uses
-AMX, and attention_bf16 does not: on CPUs without AMX, attention_bf16 also replaces training without dropout.
+AMX, and attention_bf16 does not: attention_bf16 also replaces training without dropout on CPUs without AMX, and of
+short rows on CPUs with AMX (MOST_TOKENS).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -21,14 +23,21 @@ from entrypoints.operators.dropout import Rule, are_plain, draw_rule
 # Returns [batch, heads, queries, features] in the query's dtype.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
 NO_DROPOUT = Rule(0, 0)
+# Without dropout, attention_bf16 is faster than torch's kernel for at most so many queries and keys. Thousands of
+# instructions per head on an emulated AMX CPU, forward and backward, by torch's kernel and by ours: 74 tokens of 32
+# features 892 and 247; 128 of 64 1,276 and 885; 191 2,526 and 1,781; 192 1,426 and 1,769; 384 3,465 and 5,520.
+MOST_TOKENS = {"avx512_bf16": math.inf, "amx_bf16": 191}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernels of this process by dtype, and the dtypes for which they are faster even without dropout."""
+    """The kernels of this process by dtype.
+
+    `without_dropout`: by dtype, the most queries and keys for which they are faster even without dropout.
+    """
 
     kernels: dict[Any, Kernel]
-    without_dropout: tuple[Any, ...]
+    without_dropout: dict[Any, float]
 
 
 def install(bf16: str, widened: bool) -> None:
@@ -53,9 +62,9 @@ def _choice(bf16: str, widened: bool) -> Choice:
         if widened:
             chosen[torch.bfloat16] = attention_fp32.attention
     if bf16 == EMULATED or not attention_bf16.supported():
-        return Choice(chosen, ())
+        return Choice(chosen, {})
     chosen[torch.bfloat16] = attention_bf16.attention
-    return Choice(chosen, (torch.bfloat16,) if bf16 == "avx512_bf16" else ())
+    return Choice(chosen, {torch.bfloat16: MOST_TOKENS.get(bf16, 0)})
 
 
 def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]:
@@ -76,7 +85,7 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         dtype = computed_in(query, key, value) if are_plain(*given) else None
         is_supported = (
             dtype in choice.kernels
-            and (dropout_p > 0 or (dtype in choice.without_dropout and _trains(query, key, value)))
+            and (dropout_p > 0 or _is_faster_without(choice.without_dropout.get(dtype, 0), query, key, value))
             and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
             and not any(others.values())
             and all(tensor.dim() == 4 and tensor.numel() for tensor in given)
@@ -98,10 +107,15 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
     return scaled_dot_product_attention
 
 
-def _trains(query: Any, key: Any, value: Any) -> bool:
-    """Whether a backward pass follows, and there is a head for each thread: torch's kernel also divides heads."""
+def _is_faster_without(most_tokens: float, query: Any, key: Any, value: Any) -> bool:
+    """Whether our kernel is faster without dropout: if a backward pass follows, and there is a head for each thread.
+
+    torch's kernel also divides a head among threads.
+    """
     import torch
 
+    if query.dim() != 4 or max(query.shape[2], key.shape[2]) > most_tokens:
+        return False
     wanted = any(tensor.requires_grad for tensor in (query, key, value))
     return torch.is_grad_enabled() and wanted and query.shape[0] * query.shape[1] >= torch.get_num_threads()
 

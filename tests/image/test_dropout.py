@@ -18,6 +18,7 @@ ISA = "ONEDNN_MAX_CPU_ISA"
 # Hide instructions, so that each path runs on every machine that can take it: without bf16 instructions, attention
 # in bf16 is computed in fp32; with them and without AMX, their kernel computes attention without dropout too.
 NO_BF16, NO_AMX = {ISA: "AVX512_CORE"}, {ISA: "AVX512_CORE_BF16"}
+WITHOUT_DROPOUT = {"attention-without-dropout", "long-attention-without-dropout"}
 with_instructions = pytest.mark.skipif(
     cpus.read_model().bf16 == EMULATED,
     reason="this CPU has no bf16 instructions: the kernel for them cannot run on it",
@@ -43,8 +44,8 @@ def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str,
 @pytest.mark.parametrize(
     ("variables", "left"),
     [
-        ((), {"dropout", "attention", "attention-without-dropout"}),
-        ((contract.DROPOUT_KERNEL,), {"attention", "attention-without-dropout"}),
+        ((), {"dropout", "attention", *WITHOUT_DROPOUT}),
+        ((contract.DROPOUT_KERNEL,), {"attention", *WITHOUT_DROPOUT}),
         ((contract.ATTENTION_KERNEL,), {"dropout"}),
     ],
 )
@@ -55,11 +56,15 @@ def test_a_variable_selects_torchs_kernels(
     done = run_in_image("run", "/s/kernels_in_use.py", env=env, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     if cpus.read_model().bf16 == EMULATED:
-        left = left - {"attention-without-dropout"}
+        left = left - WITHOUT_DROPOUT
     assert set(done.stdout.split()) == left
 
 
-def test_attention_without_dropout_is_left_to_torch_where_torch_has_amx(run_in_image: RunInImage) -> None:
+def test_attention_of_long_rows_without_dropout_is_left_to_torch_where_torch_has_amx(
+    run_in_image: RunInImage,
+) -> None:
     done = run_in_image("run", "/s/kernels_in_use.py", docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
-    assert ("attention-without-dropout" in done.stdout) == (cpus.read_model().bf16 == "avx512_bf16")
+    short, long = "attention-without-dropout", "long-attention-without-dropout"
+    expected = {EMULATED: set(), "amx_bf16": {short}}.get(cpus.read_model().bf16, {short, long})
+    assert set(done.stdout.split()) & WITHOUT_DROPOUT == expected
