@@ -70,8 +70,7 @@ class StepClock:
 
     def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         """Trainer's method. TensorBoard, MLflow and others get the figures of rank 0 next to the loss."""
-        reports = self._trainer.args.report_to
-        if "loss" in logs and reports and self._since_log is not None:
+        if "loss" in logs and self._since_log is not None:
             logs = {**logs, **figures(self._since_log, self._trainer.args.world_size)}
         self._since_log = None
         return self._log(logs, *arguments, **options)
@@ -97,7 +96,8 @@ class StepClock:
             useful=tokens.useful - self._done.useful,
             loss=round(self.loss, 6),
         )
-        self._since_log = found if self._since_log is None else self._since_log + found
+        if self._trainer.args.report_to:
+            self._since_log = found if self._since_log is None else self._since_log + found
         return found
 
     def get_batch_samples(self, batches: Any, *arguments: Any, **options: Any) -> Any:

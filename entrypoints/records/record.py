@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Union
 
@@ -160,7 +160,7 @@ def path(output: Path, rank: int) -> Path:
 
 def encode(line: Line) -> str:
     """The text of a line, with its newline. Numbers that JSON does not have (NaN, infinity) become null."""
-    document = {"kind": type(line).__name__.lower(), **asdict(line)}
+    document = {"kind": type(line).__name__.lower(), **vars(line)}
     return json.dumps(_finite(document), separators=(",", ":"), default=str) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -22,7 +22,7 @@ class Count:
 
     def without(self, padding: int) -> Count:
         """The same, if `padding` tokens of it were not computed."""
-        return replace(self, computed=self.computed - padding)
+        return Count(self.rows, self.computed - padding, self.useful) if padding else self
 
     @property
     def overhead(self) -> float | None:

@@ -99,7 +99,7 @@ class Writer:
         continues."""
         self.output, self.rank, self.step = output, start.rank, start.first_step
         self._path = record.path(output, start.rank)
-        self._buffer: list[str] = []
+        self._buffer: list[Line] = []
         self._written = self._sampled = 0.0
         self._pending: Steps | None = None
         self._steps, self._samples = Coarsening(), Coarsening()
@@ -114,10 +114,9 @@ class Writer:
                     _remove_ranks_from(self._path.parent, start.world_size)
         except OSError as error:
             self._fail(error)
-        if continues:
-            self._buffer.append("\n")  # a killed process may have left an incomplete line
+        # A killed process may have left an incomplete line.
+        self._before = "\n" if continues else ""
         self.add(start)
-        self.flush()
 
     def add(self, line: Line) -> None:
         """Write a line now or within seconds. Several steps become one line in a long job."""
@@ -129,7 +128,7 @@ class Writer:
                 return
             self._pending = None
             self._steps.count()
-        self._buffer.append(record.encode(line))
+        self._buffer.append(line)  # encoded when it is written: several lines take less time than one by one
         if isinstance(line, (Start, Log, Event)) or time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self._write()
 
@@ -145,12 +144,13 @@ class Writer:
     def flush(self) -> None:
         """Write everything that was added."""
         if self._pending is not None:
-            self._buffer.append(record.encode(self._pending))
+            self._buffer.append(self._pending)
             self._pending = None
         self._write()
 
     def _write(self) -> None:
-        text, self._written = "".join(self._buffer), time.monotonic()
+        text, self._written = self._before + "".join(map(record.encode, self._buffer)), time.monotonic()
+        self._before = ""
         self._buffer.clear()
         if not text or self._failed:
             return
