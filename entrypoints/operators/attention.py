@@ -24,8 +24,8 @@ from entrypoints.operators.dropout import Rule, are_plain, draw_rule
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
 NO_DROPOUT = Rule(0, 0)
 # Without dropout, attention_bf16 is faster than torch's kernel for at most so many queries and keys. Thousands of
-# instructions per head on an emulated AMX CPU, forward and backward, by torch's kernel and by ours: 74 tokens of 32
-# features 892 and 247; 128 of 64 1,276 and 885; 191 2,526 and 1,781; 192 1,426 and 1,769; 384 3,465 and 5,520.
+# instructions per head on an emulated AMX CPU, forward and backward, by torch's kernel and by ours: 74 tokens of
+# 32 features 892 and 247; 128 of 64 1,276 and 885; 191 2,526 and 1,781; 192 1,426 and 1,769; 384 3,465 and 5,520.
 MOST_TOKENS = {"avx512_bf16": math.inf, "amx_bf16": 191}
 
 
@@ -108,7 +108,7 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
 
 
 def _is_faster_without(most_tokens: float, query: Any, key: Any, value: Any) -> bool:
-    """Whether our kernel is faster without dropout: if a backward pass follows, and there is a head for each thread.
+    """Whether our kernel is faster without dropout: in training, and with a head for each thread.
 
     torch's kernel also divides a head among threads.
     """
