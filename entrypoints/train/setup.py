@@ -96,7 +96,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         tokenizer = pretrained.load_tokenizer(rows.task, task)
     with agreement():
         shards = world_size if parsed.fsdp else 1
-        loaded = pretrained.load(rows.task, task, tokenizer, rows.labels, shards, start.checkpoint)
+        loaded = pretrained.load(task, tokenizer, rows, shards, start.checkpoint)
     with agreement():
         inputs = registry.make_inputs(task, rows, loaded)
     with agreement():

@@ -23,7 +23,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "row without text": ({"train_file": "/data/no-text.csv"}, "first in row 2"),
     "wrong type": ({"train_file": "/data/numbers.jsonl"}, "holds int 3, expected text"),
     "unknown label": ({"validation_file": "/data/other-label.csv"}, "'maybe'"),
-    "numbers, not classes": ({"train_file": "/data/fractions.csv"}, "row 2: column 'label' holds the number 0.5"),
+    "classes next to numbers": ({"train_file": "/data/fractions.csv"}, "holds 'pos', expected a number"),
     "evaluation without data": (
         {"validation_file": None, "eval_strategy": "steps"},
         "--eval_strategy steps needs",

@@ -8,8 +8,10 @@ from itertools import chain
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import labels
+from entrypoints.train.data.labels import MULTI_LABEL, SINGLE_LABEL
 from entrypoints.train.data.language_rows import TaggedWords
-from entrypoints.train.data.tables import Table, digest, refuse_unlabelled, short
+from entrypoints.train.data.tables import Table, digest, short
 
 QUESTION_COLUMNS = ("question", "context", "answers")
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
@@ -17,13 +19,17 @@ _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """One text or a pair of texts per row (`pairs` is None for single texts), and the name of its label."""
+    """One text or a pair of texts per row (`pairs` is None for single texts), and its label.
+
+    `labels`: names of classes; for MULTI_LABEL, lists of names; for REGRESSION, floats.
+    """
 
     source: str
     texts: list[str]
     pairs: list[str] | None
-    labels: list[str]
+    labels: list[Any]
     text_columns: tuple[str, ...]
+    problem_type: str = SINGLE_LABEL
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -55,17 +61,25 @@ class Questions:
         return digest([item.key, item.question, item.context, item.answers] for item in self.items)
 
 
-def labelled_texts(table: Table, label_column: str, text_columns: Sequence[str] | None) -> LabelledTexts:
-    """Check and extract texts and labels. Raises UsageError that names the first bad row."""
-    labels = _labels(table, label_column)
+def labelled_texts(
+    table: Table, label_column: str, text_columns: Sequence[str] | None, problem_type: str | None = None
+) -> LabelledTexts:
+    """Check and extract texts and labels. Raises UsageError that names the first bad row.
+
+    `problem_type`: None to infer it from the labels.
+    """
+    values = table.column(label_column, "write --label_column_name")
+    problem_type = problem_type or labels.infer_problem_type(values)
+    found = labels.read(table, label_column, values, problem_type)
     names = tuple(text_columns) if text_columns else _text_columns(table, label_column)
     texts = [_texts(table, name) for name in names]
     return LabelledTexts(
         source=table.source,
         texts=texts[0],
         pairs=texts[1] if len(texts) == 2 else None,
-        labels=labels,
+        labels=found,
         text_columns=names,
+        problem_type=problem_type,
     )
 
 
@@ -116,50 +130,25 @@ def _texts(table: Table, name: str) -> list[str]:
     return values
 
 
-def _labels(table: Table, name: str) -> list[str]:
-    labels = []
-    for row, value in enumerate(table.column(name, "write --label_column_name"), 1):
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)  # datasets and parquet turn integers into floats if the column has a missing value
-        if isinstance(value, str):
-            value = value.strip()
-        if value is None or value == "" or not isinstance(value, (str, int)):
-            raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {short(value)}, "
-                "expected a label (text or integer)"
-            )
-        refuse_unlabelled(table, row, name, [value])
-        labels.append(str(value))
-    if all(map(_is_number, labels)):  # a csv file holds numbers as text
-        _refuse_fractions(table, name, labels)
-    return labels
-
-
-def _refuse_fractions(table: Table, name: str, numbers: list[str]) -> None:
-    for row, number in enumerate(numbers, 1):
-        if not float(number).is_integer():
-            raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds the number {number}, expected classes (text or "
-                "integers): regression is not supported"
-            )
-
-
-def label_names(labels: Sequence[str]) -> list[str]:
-    """Distinct labels, sorted as numbers if all labels are numbers, otherwise as texts."""
-    names = set(labels)
-    if all(name.lstrip("-").isdigit() for name in names):
-        return sorted(names, key=int)
-    return sorted(names)
-
-
 def in_order(names: list[str], classes: Sequence[str]) -> list[str]:
     """The data set's classes in their order if they include all `names`: the F1 of two labels is the second
     label's."""
     return list(classes) if set(names) <= set(classes) else names
 
 
+def distinct(data: LabelledTexts | TaggedWords) -> list[str]:
+    """The names of the classes, in order."""
+    if isinstance(data, LabelledTexts) and data.problem_type == MULTI_LABEL:
+        return labels.label_names(list(chain.from_iterable(data.labels)))
+    return labels.label_names(data.labels)
+
+
 def check_label_names(names: Sequence[str], data: LabelledTexts) -> None:
     """Raise UsageError for training labels that are all equal, or nearly all different."""
+    if data.problem_type == MULTI_LABEL:
+        if not names:
+            raise UsageError(f"{data.source}: no row has a label, expected at least one")
+        return
     if len(names) < 2:
         raise UsageError(f"{data.source}: all {len(data)} rows have the label '{names[0]}', expected two or more")
     if len(data) >= 20 and len(names) > len(data) / 2:
@@ -171,7 +160,7 @@ def check_label_names(names: Sequence[str], data: LabelledTexts) -> None:
 
 def check_known_labels(names: Sequence[str], data: LabelledTexts | TaggedWords) -> None:
     """Raise UsageError for labels that the model does not have."""
-    strange = sorted(set(data.labels) - set(names))
+    strange = sorted(set(distinct(data)) - set(names))
     if strange:
         raise UsageError(
             f"{data.source} has {_quoted(strange)} in its label column, but the labels are {_quoted(names)}: "

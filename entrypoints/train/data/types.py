@@ -8,18 +8,27 @@ from typing import Any, Callable
 
 @dataclass(frozen=True)
 class Rows:
-    """The checked rows of a run. `labels` is None for tasks without classes."""
+    """The checked rows of a run. `labels` is None for tasks without classes.
+
+    `problem_type`: of a text classifier, as in Hugging Face's configurations.
+    """
 
     task: str
     train: Any
     validation: Any
     labels: list[str] | None
     notes: tuple[str, ...]
+    problem_type: str | None = None
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Sizes, contents and the order of the labels, which must be the same on every rank."""
         splits = (self.train, self.validation)
-        return (self.task, self.labels, *((len(split), split.digest()) for split in splits if split is not None))
+        return (
+            self.task,
+            self.problem_type,
+            self.labels,
+            *((len(split), split.digest()) for split in splits if split is not None),
+        )
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,9 @@ class TaskArguments:
         "Column with the text, or two columns for pairs: 'sentence1,sentence2'."
     )
     label_column_name: str = _flag("Column with the label.", "label")
+    do_regression: bool = _flag(
+        "text-classification: predict a number. Needed only if all labels are integers.", False
+    )
     max_seq_length: Optional[int] = _flag(
         "Longest input in tokens. Default: 128 for classification, 384 for questions, 512 for fill-mask, 1024 for "
         "text-generation, at most the model's limit."

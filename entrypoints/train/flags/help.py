@@ -12,7 +12,7 @@ from entrypoints.train.flags.arguments import Parsed, make_parser
 _GROUPS = {
     "model and data": (
         "model_name_or_path tokenizer_name model_revision task train_file validation_file dataset_name "
-        "dataset_config_name text_column_names label_column_name max_train_samples max_eval_samples"
+        "dataset_config_name text_column_names label_column_name do_regression max_train_samples max_eval_samples"
     ),
     "inputs": (
         "max_seq_length packing train_sampling_strategy pad_to_max_length completion_only_loss chat_template_path "

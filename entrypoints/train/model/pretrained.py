@@ -11,6 +11,8 @@ import torch
 import transformers
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data.labels import REGRESSION
+from entrypoints.train.data.types import Rows
 from entrypoints.train.flags.arguments import TASKS, TaskArguments
 from entrypoints.train.model import adapters, sharding
 
@@ -76,14 +78,13 @@ def check_folder(name: str) -> None:
 
 
 def load(
-    task: str,
     arguments: TaskArguments,
     tokenizer: PreTrainedTokenizerBase,
-    label_names: list[str] | None,
+    rows: Rows,
     shards: int = 1,
     checkpoint: Path | None = None,
 ) -> Loaded:
-    """Load the model for the task. Set the seed before: a new head has random weights.
+    """Load the model for the task of `rows`. Set the seed before: a new head has random weights.
 
     `shards`: the number of ranks that share the model; 1 if each rank has the complete model. A sharded model
     reads its weights from the `checkpoint`; for other models, Trainer loads the checkpoint.
@@ -92,14 +93,18 @@ def load(
     """
     given = str(arguments.model_name_or_path)
     name = adapters.base_of(given) or given
-    auto: Any = getattr(transformers, TASKS[task].auto_class)
+    auto: Any = getattr(transformers, TASKS[rows.task].auto_class)
     options: dict[str, Any] = {"revision": arguments.model_revision}
-    if label_names is not None:
-        options["num_labels"] = len(label_names)
-        options["id2label"] = dict(enumerate(label_names))
-        options["label2id"] = {label: index for index, label in enumerate(label_names)}
-        # Replace the head of a classifier with other labels.
-        options["ignore_mismatched_sizes"] = True
+    if rows.labels is not None:
+        options["num_labels"] = len(rows.labels)
+        options["id2label"] = dict(enumerate(rows.labels))
+        options["label2id"] = {label: index for index, label in enumerate(rows.labels)}
+    if rows.problem_type is not None:
+        options["problem_type"] = rows.problem_type
+    if rows.problem_type == REGRESSION:
+        options["num_labels"] = 1
+    # Replace the head of a classifier with other labels.
+    options["ignore_mismatched_sizes"] = "num_labels" in options
     if shards > 1:
         options.update(sharding.options(shards))
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
@@ -108,7 +113,7 @@ def load(
         model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
-            f"model '{name}' cannot be loaded for {task}: {_first_line(error)}: check the name, or copy the "
+            f"model '{name}' cannot be loaded for {rows.task}: {_first_line(error)}: check the name, or copy the "
             "model again"
         ) from error
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
@@ -136,7 +141,7 @@ def load(
     model.accepts_loss_kwargs = False
     note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}"
     limit = _limit(model, tokenizer)
-    return Loaded(adapters.attach(model, task, arguments), tokenizer, limit, (note,) if new else ())
+    return Loaded(adapters.attach(model, rows.task, arguments), tokenizer, limit, (note,) if new else ())
 
 
 def label_names_of(arguments: TaskArguments) -> list[str] | None:

@@ -1,16 +1,18 @@
-"""Text classification: accuracy and F1."""
+"""Text classification: one class per row, any number of classes per row, or a number per row (regression)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import numpy
 import torch
+from torch.nn import functional
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import LabelledTexts
+from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import parse_text_columns
@@ -21,17 +23,21 @@ from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 from entrypoints.train.tasks.tokens import check_evaluated
 
 Labelled = Union[LabelledTexts, TaggedWords]
+# Outputs of the model and labels -> scores by name.
+Score = Callable[[Any, Any], "dict[str, float]"]
 
 METRIC = "accuracy"
 
 
 class LabelledTokens(torch.utils.data.Dataset):
-    """Tokenizes each row on access, which is cheap compared with a training step. A row: lists of integers."""
+    """Tokenizes each row on access, which is cheap compared with a training step.
+
+    A row: lists of integers, and the label: the number of its class, a 0.0 or 1.0 for each class, or a float.
+    """
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
-        numbers = {name: number for number, name in enumerate(label_names)}
         self._data = data
-        self._labels = [numbers[label] for label in data.labels]
+        self._labels = targets(data, label_names)
         self._tokenizer = tokenizer
         self._max_length = max_length
 
@@ -50,46 +56,108 @@ class LabelledTokens(torch.utils.data.Dataset):
         return self._tokenizer(texts, pairs, truncation=True, max_length=self._max_length)
 
 
-class Accuracy:
-    """Trainer's compute_metrics. Predictions: float32 array [rows, labels]. `samples`: the rows evaluated."""
+def targets(data: LabelledTexts, label_names: Sequence[str]) -> list[Any]:
+    """The labels as the model's loss expects them."""
+    if data.problem_type == REGRESSION:
+        return data.labels
+    if data.problem_type == MULTI_LABEL:
+        return [[float(name in row) for name in label_names] for row in data.labels]
+    places = {name: number for number, name in enumerate(label_names)}
+    return [places[label] for label in data.labels]
 
-    def __init__(self, rows: int, label_count: int) -> None:
+
+class Scores:
+    """Trainer's compute_metrics. Predictions: float32 array [rows, outputs]. `rows`: how many are evaluated."""
+
+    def __init__(self, rows: int, score: Score) -> None:
         self._rows = rows
-        self._label_count = label_count
+        self._score = score
 
     def __call__(self, evaluated: Any) -> dict[str, float]:
-        logits = evaluated.predictions[0] if isinstance(evaluated.predictions, tuple) else evaluated.predictions
+        outputs = evaluated.predictions[0] if isinstance(evaluated.predictions, tuple) else evaluated.predictions
         labels = evaluated.label_ids
-        check_evaluated(self._rows, logits, labels)
-        # Imported late: the import takes half a second.
-        from sklearn.metrics import accuracy_score, f1_score
+        check_evaluated(self._rows, outputs, labels)
+        # The loss over exactly these rows: Trainer's own mean gives the last batches a wrong weight.
+        return {**self._score(outputs, labels), "samples": float(len(labels))}
 
-        chosen = numpy.argmax(logits, axis=-1)
-        scores = torch.from_numpy(logits).float()
-        return {
-            "accuracy": float(accuracy_score(labels, chosen)),
-            "f1": float(
-                f1_score(labels, chosen, average="binary" if self._label_count == 2 else "macro", zero_division=0)
-            ),
-            # Over exactly these rows: Trainer's own mean gives the last batches a wrong weight.
-            "loss": float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels).long())),
-            "samples": float(len(labels)),
-        }
+
+def classes(outputs: Any, labels: Any) -> dict[str, float]:
+    """One class per row. `labels`: integers [rows]. `f1`: of the second class of two, otherwise the mean."""
+    from sklearn.metrics import accuracy_score, f1_score  # the import takes half a second
+
+    chosen = numpy.argmax(outputs, axis=-1)
+    average = "binary" if outputs.shape[1] == 2 else "macro"
+    loss = functional.cross_entropy(torch.from_numpy(outputs).float(), torch.from_numpy(labels).long())
+    return {
+        "accuracy": float(accuracy_score(labels, chosen)),
+        "f1": float(f1_score(labels, chosen, average=average, zero_division=0)),
+        "loss": float(loss),
+    }
+
+
+def sets(outputs: Any, labels: Any) -> dict[str, float]:
+    """Any number of classes per row. `labels`: 0 or 1 [rows, classes]. From a probability of 0.5, a class counts.
+
+    `f1`: over all decisions (micro). `f1_macro`: the mean over the classes. `accuracy`: of complete rows.
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    chosen, wanted = (outputs > 0).astype(int), labels.astype(int)
+    loss = functional.binary_cross_entropy_with_logits(
+        torch.from_numpy(outputs).float(), torch.from_numpy(labels).float()
+    )
+    return {
+        "f1": float(f1_score(wanted, chosen, average="micro", zero_division=0)),
+        "f1_macro": float(f1_score(wanted, chosen, average="macro", zero_division=0)),
+        "accuracy": float(accuracy_score(wanted, chosen)),
+        "loss": float(loss),
+    }
+
+
+def numbers(outputs: Any, labels: Any) -> dict[str, float]:
+    """A number per row. `labels`: floats [rows]. The correlations of equal predictions are 0."""
+    from scipy import stats
+
+    found = outputs.reshape(-1).astype(float)
+    varies = len(found) > 1 and numpy.ptp(found) > 0 and numpy.ptp(labels) > 0
+    error = found - labels
+    return {
+        "pearson": float(stats.pearsonr(found, labels)[0]) if varies else 0.0,
+        "spearmanr": float(stats.spearmanr(found, labels)[0]) if varies else 0.0,
+        "mae": float(numpy.abs(error).mean()),
+        "loss": float((error**2).mean()),
+    }
+
+
+# By problem type: the scores, and the name of the metric in result.json.
+_SCORES: dict[str, tuple[Score, str]] = {
+    SINGLE_LABEL: (classes, METRIC),
+    MULTI_LABEL: (sets, "f1"),
+    REGRESSION: (numbers, "pearson"),
+}
 
 
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     names = parse_text_columns(arguments.text_column_names)
     label = arguments.label_column_name
-    train = classification_rows.labelled_texts(splits.train, label, names) if splits.train else None
+    kind = REGRESSION if arguments.do_regression else None
+    train = classification_rows.labelled_texts(splits.train, label, names, kind) if splits.train else None
     if train is not None:
-        # Validation data may have more columns: use those of the training data.
-        names = train.text_columns
-    validation = classification_rows.labelled_texts(splits.validation, label, names) if splits.validation else None
-    labels = choose_labels(arguments, train, validation, splits.any.classes.get(label, []))
-    used = next(rows.text_columns for rows in (train, validation) if rows is not None)
-    note = f"text-classification: {len(labels)} labels from '{label}', text from '{', '.join(used)}'"
-    return Rows("text-classification", train, validation, labels, (note,))
+        # Validation data may have more columns, and only integers as numbers: read it like the training data.
+        names, kind = train.text_columns, train.problem_type
+    validation = (
+        classification_rows.labelled_texts(splits.validation, label, names, kind) if splits.validation else None
+    )
+    read = next(rows for rows in (train, validation) if rows is not None)
+    if read.problem_type == REGRESSION:
+        labels, found = None, f"numbers from {min(read.labels):g} to {max(read.labels):g}"
+    else:
+        labels = choose_labels(arguments, train, validation, splits.any.classes.get(label, []))
+        several = ", any number per row," if read.problem_type == MULTI_LABEL else ""
+        found = f"{len(labels)} labels{several}"
+    note = f"text-classification: {found} from '{label}', text from '{', '.join(read.text_columns)}'"
+    return Rows("text-classification", train, validation, labels, (note,), read.problem_type)
 
 
 def choose_labels(
@@ -100,12 +168,12 @@ def choose_labels(
     Raises UsageError for validation data with other labels.
     """
     if train is not None:
-        names = classification_rows.label_names(train.labels)
+        names = classification_rows.distinct(train)
         if isinstance(train, LabelledTexts):
             classification_rows.check_label_names(names, train)
         names = classification_rows.in_order(names, classes)
     elif validation is not None:
-        names = label_names_of(arguments) or classification_rows.label_names(validation.labels)
+        names = label_names_of(arguments) or classification_rows.distinct(validation)
     else:
         raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
     if validation is not None:
@@ -117,6 +185,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     """Raises UsageError if max_seq_length does not fit the model."""
     length = sequence_length(arguments, rows.task, loaded.limit)
     labels = rows.labels or []
+    score, metric = _SCORES[rows.problem_type or SINGLE_LABEL]
 
     def tokens(split: LabelledTexts | None) -> Any:
         return LabelledTokens(split, labels, loaded.tokenizer, length) if split else None
@@ -125,7 +194,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
         train=tokens(rows.train),
         validation=tokens(rows.validation),
         collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),
-        compute_metrics=Accuracy(len(rows.validation), len(labels)) if rows.validation else None,
-        metric=METRIC,
+        compute_metrics=Scores(len(rows.validation), score) if rows.validation else None,
+        metric=metric,
         max_seq_length=length,
     )

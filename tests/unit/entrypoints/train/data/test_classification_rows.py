@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import classification_rows
+from entrypoints.train.data import classification_rows, labels
 from entrypoints.train.data.splits import infer_task
 from entrypoints.train.data.tables import Table, parse_text_columns
 
@@ -37,25 +37,11 @@ def test_labels_may_be_texts_or_integers_and_become_names() -> None:
     assert data.labels == ["1", "x", "2"]
 
 
-@pytest.mark.parametrize("labels", [["0", "0.5", "1.5"], ["1", "nan"], ["0.25"]])
-def test_fractions_in_a_csv_file_are_not_classes(labels: list[str]) -> None:
-    found = next(label for label in labels if not label.isdigit())
-    with pytest.raises(
-        UsageError, match=f"holds the number {found}, expected classes .*: regression is not supported"
-    ):
-        classification_rows.labelled_texts(table(text=["a"] * len(labels), label=labels), "label", None)
-
-
 def test_a_name_that_looks_like_a_number_is_a_class_among_other_names() -> None:
     data = classification_rows.labelled_texts(
         table(text=["a", "b", "c"], label=["2.7", "3.1", "none"]), "label", None
     )
     assert data.labels == ["2.7", "3.1", "none"]
-
-
-def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
-    assert classification_rows.label_names(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
-    assert classification_rows.label_names(["b", "10", "a"]) == ["10", "a", "b"]
 
 
 def test_the_order_of_a_data_sets_classes_is_kept() -> None:
@@ -78,14 +64,39 @@ def test_the_order_of_a_data_sets_classes_is_kept() -> None:
         ({"text": ["a", 7], "label": ["1", "0"]}, "row 2: column 'text' holds int 7"),
         ({"text": ["a", "b"], "label": ["1", ""]}, "row 2: column 'label' holds ''"),
         ({"text": ["a", "b"], "label": [None, "1"]}, "row 1: column 'label' holds None"),
-        ({"text": ["a"], "label": [0.5]}, "column 'label' holds 0.5"),
-        ({"text": ["a"], "label": [["x"]]}, "expected a label"),
+        ({"text": ["a", "b"], "label": ["1", "nan"]}, "row 2: column 'label' holds 'nan'"),
+        ({"text": ["a", "b"], "label": [["x"], "y"]}, "row 2: column 'label' holds 'y', expected a list"),
+        ({"text": ["a"], "label": [{"x": 1}]}, "expected a label"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_number(content: dict[str, list[Any]], expected: str) -> None:
     with pytest.raises(UsageError) as raised:
         classification_rows.labelled_texts(table(**content), "label", None)
     assert expected in str(raised.value)
+
+
+def test_validation_labels_are_read_like_the_training_labels() -> None:
+    scores = table(text=["a", "b"], label=[0.5, 2.0])
+    train = classification_rows.labelled_texts(scores, "label", None)
+    whole = table(text=["a", "b"], label=["1", "2"])
+    validation = classification_rows.labelled_texts(whole, "label", None, train.problem_type)
+    assert (train.labels, validation.labels) == ([0.5, 2.0], [1.0, 2.0])
+    with pytest.raises(UsageError, match=r"row 1: column 'label' holds '0\.5', expected a class"):
+        classification_rows.labelled_texts(table(text=["a"], label=["0.5"]), "label", None, labels.SINGLE_LABEL)
+
+
+def test_several_labels_per_row_have_names_of_all_rows() -> None:
+    data = classification_rows.labelled_texts(
+        table(text=["a", "b", "c"], label=[["joy", "anger"], [], ["joy", "joy"]]), "label", None
+    )
+    assert data.problem_type == labels.MULTI_LABEL
+    assert data.labels == [["joy", "anger"], [], ["joy"]]
+    assert classification_rows.distinct(data) == ["anger", "joy"]
+    with pytest.raises(UsageError, match="'anger'"):
+        classification_rows.check_known_labels(["joy"], data)
+    empty = classification_rows.labelled_texts(table(text=["a"], label=[[]]), "label", None)
+    with pytest.raises(UsageError, match="no row has a label"):
+        classification_rows.check_label_names([], empty)
 
 
 def test_validation_labels_must_occur_in_the_training_data() -> None:

@@ -1,0 +1,116 @@
+"""The labels of texts, of the three kinds that Hugging Face's models know (`problem_type`). Pure.
+
+One class per row, any number of classes per row, or a number per row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Callable
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.data.tables import Table, refuse_unlabelled, short
+
+SINGLE_LABEL = "single_label_classification"
+MULTI_LABEL = "multi_label_classification"
+REGRESSION = "regression"
+
+
+def read(table: Table, name: str, values: Sequence[Any], problem_type: str) -> list[Any]:
+    """The values of column `name` as labels: names, lists of names, or floats. Raises UsageError for a bad row."""
+    return _READERS[problem_type](table, name, values)
+
+
+def infer_problem_type(values: Sequence[Any]) -> str:
+    """Lists are sets of classes. Numbers are to be predicted as numbers if one of them has a fraction."""
+    if any(isinstance(value, (list, tuple)) for value in values):
+        return MULTI_LABEL
+    numbers = [_number(value) for value in values]
+    if numbers and all(number is not None for number in numbers):
+        return (
+            SINGLE_LABEL if all(number is not None and number.is_integer() for number in numbers) else REGRESSION
+        )
+    return SINGLE_LABEL
+
+
+def _number(value: Any) -> float | None:
+    """The finite number; a csv file holds numbers as text."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _classes(table: Table, name: str, values: Sequence[Any]) -> list[str]:
+    labels = [_class(table, name, row, value) for row, value in enumerate(values, 1)]
+    for row, (label, value) in enumerate(zip(labels, values), 1):
+        refuse_unlabelled(table, row, name, [label if isinstance(value, str) else value])
+    if all(map(_is_numeric, labels)):
+        for row, label in enumerate(labels, 1):
+            if not float(label).is_integer():  # "nan" too, which a csv file may have in place of a missing value
+                raise _unexpected(table, row, name, label, "a class (text or integer)")
+    return labels
+
+
+def _is_numeric(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _class(table: Table, name: str, row: int, value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # datasets and parquet turn integers into floats if the column has a missing value
+    if isinstance(value, str):
+        value = value.strip()
+    if value is None or value == "" or not isinstance(value, (str, int)):
+        raise _unexpected(table, row, name, value, "a label (text or integer)")
+    return str(value)
+
+
+def _sets(table: Table, name: str, values: Sequence[Any]) -> list[list[str]]:
+    labels = []
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, (list, tuple)):
+            raise _unexpected(table, row, name, value, "a list of labels, as in other rows")
+        refuse_unlabelled(table, row, name, value)
+        labels.append(list(dict.fromkeys(_class(table, name, row, one) for one in value)))
+    return labels
+
+
+def _numbers(table: Table, name: str, values: Sequence[Any]) -> list[float]:
+    labels = []
+    for row, value in enumerate(values, 1):
+        number = _number(value)
+        if number is None:
+            raise _unexpected(table, row, name, value, "a number, as in other rows")
+        labels.append(number)
+    return labels
+
+
+def _unexpected(table: Table, row: int, name: str, value: Any, expected: str) -> UsageError:
+    return UsageError(
+        f"{table.source} row {row}: column '{name}' holds {short(value)}, expected {expected}: correct or remove "
+        "the row"
+    )
+
+
+_READERS: dict[str, Callable[[Table, str, Sequence[Any]], list[Any]]] = {
+    SINGLE_LABEL: _classes,
+    MULTI_LABEL: _sets,
+    REGRESSION: _numbers,
+}
+
+
+def label_names(labels: Sequence[str]) -> list[str]:
+    """Distinct labels, sorted as numbers if all labels are numbers, otherwise as texts."""
+    names = set(labels)
+    if all(name.lstrip("-").isdigit() for name in names):
+        return sorted(names, key=int)
+    return sorted(names)
