@@ -23,6 +23,7 @@ from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
 from entrypoints.train.data import splits
+from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags import training_arguments
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
@@ -84,6 +85,10 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         pretrained.check_folder(str(task.model_name_or_path))
         adapters.check(task)
         rows = registry.read_rows(task, splits.load(task, arguments.do_train, arguments.do_eval))
+        if arguments.label_smoothing_factor and rows.problem_type in (MULTI_LABEL, REGRESSION):
+            raise UsageError(
+                "--label_smoothing_factor is for one class per row, but the labels are lists or numbers: remove it"
+            )
     fingerprints = gather(rows.fingerprint())
     with agreement():
         _refuse_different_data(fingerprints, rank)
