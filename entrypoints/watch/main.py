@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -11,12 +13,16 @@ from typing import Callable
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import option, parse_options, positive_seconds
+from entrypoints.records.job import Job
 from entrypoints.records.record import Event
 from entrypoints.watch import plain, snapshot
 from entrypoints.watch.snapshot import Snapshot
 from entrypoints.watch.tail import Tail
 
 _POLL_SECONDS = 1.0
+_REST = 50.0  # a pause, in multiples of the CPU time of a snapshot: 0.1 s for 64 ranks with 20,000 steps
+# Without a line for so long, ask whether the job still runs.
+_DOUBT_SECONDS = 10.0
 _DEFAULT_INTERVAL = 10.0
 
 
@@ -32,20 +38,31 @@ class Options:
         "--interval", "seconds between two lines where the output is no terminal (default: %(default)s)",
         _DEFAULT_INTERVAL, type=positive_seconds, metavar="SECONDS",
     )  # fmt: skip
+    since: float = option(
+        "--since", "wait for a job that starts after this time, in seconds since the epoch", 0.0, type=float,
+        metavar="TIME",
+    )  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
     options = parse_options(Options, argv, "watch", "Follow a job: progress, speed, and what each rank waits for.")
-    return watch(Path(options.folder), options.interval)
+    return watch(Path(options.folder), options.interval, since=options.since)
 
 
-def watch(folder: Path, interval: float = _DEFAULT_INTERVAL) -> int:
-    """Show the job until it ends. Returns 0, or 130 after Ctrl-C. Raises UsageError if there is no such folder."""
+def watch(
+    folder: Path, interval: float = _DEFAULT_INTERVAL, runs: Callable[[], bool] | None = None, since: float = 0.0
+) -> int:
+    """Show the job until it ends. Returns 0, or 130 after Ctrl-C. Raises UsageError if there is no such folder.
+
+    `runs`: whether the job's containers run, for a caller who can find out. `since`: the records of a job that
+    started earlier (seconds since the epoch) are those of another job.
+    """
     if not folder.is_dir():
         raise UsageError(f"watch: '{folder}' is not a folder, expected the --output_dir of a job")
-    look = _looks(folder)
+    look = _looks(folder, runs, since)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
-        if sys.stdout.isatty() and _has_rich():
+        if _is_screen():
             _on_screen(look)
         else:
             _as_lines(look, interval)
@@ -54,20 +71,45 @@ def watch(folder: Path, interval: float = _DEFAULT_INTERVAL) -> int:
     return 0
 
 
-def _looks(folder: Path) -> Callable[[], Snapshot]:
-    """A function that returns the next snapshot, after waiting for the job's first record."""
+def _looks(folder: Path, runs: Callable[[], bool] | None, since: float) -> Callable[[], Snapshot]:
+    """A function that returns the next snapshot, after a pause. The first one waits for the job's first record."""
     tail = Tail(folder)
+    pause = 0.0
+
+    def read() -> Job | None:
+        job = tail.read()
+        return None if job is None or job.first.start.time < since else job
 
     def look() -> Snapshot:
-        job = tail.read()
+        nonlocal pause
+        time.sleep(pause)
+        began = time.process_time()
+        job = read()
         if job is None:
             print(f"waiting for the first record of a job in '{folder}'", file=sys.stderr, flush=True)
         while job is None:
+            if runs is not None and not runs():
+                raise UsageError(f"watch: the job has ended, and left no records in '{folder}'")
             time.sleep(_POLL_SECONDS)
-            job = tail.read()
-        return snapshot.of(job, time.time())
+            job = read()
+        now = time.time()
+        is_in_doubt = now - job.time > _DOUBT_SECONDS
+        found = snapshot.of(job, now, runs() if runs is not None and is_in_doubt else None)
+        pause = max(_POLL_SECONDS, _REST * (time.process_time() - began))
+        return found
 
     return look
+
+
+def _terminate(signum: int, _frame: object) -> None:
+    """Exit by an exception, so that the terminal is restored."""
+    sys.exit(128 + signum)
+
+
+def _is_screen() -> bool:
+    """Whether standard output is a terminal that can show the curves, and rich is installed."""
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return is_terminal and "utf" in (sys.stdout.encoding or "").lower() and _has_rich()
 
 
 def _as_lines(look: Callable[[], Snapshot], interval: float) -> None:
@@ -85,7 +127,6 @@ def _as_lines(look: Callable[[], Snapshot], interval: float) -> None:
         if now.is_over:
             print(plain.ending(now), flush=True)
             return
-        time.sleep(_POLL_SECONDS)
         now = look()
 
 
@@ -110,6 +151,5 @@ def _on_screen(look: Callable[[], Snapshot]) -> None:
             live.update(screen.render(now, console.width, console.height), refresh=True)
             if now.is_over:
                 break
-            time.sleep(_POLL_SECONDS)
             now = look()
     console.print(screen.render(now, console.width, console.height))

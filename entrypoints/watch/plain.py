@@ -26,6 +26,8 @@ def line(now: Snapshot) -> str:
     text = ", ".join(parts)
     if now.state == "silent":
         text += f"; no record for {duration(now.silent)}: the job may hang, or was killed"
+    elif now.state == "restarting":
+        text += f"; failed ({now.ending}): waiting for a restart"
     elif now.straggler is not None:
         text += f"; {now.straggler.headline}"
     return f"{clock(now.time)}  {text}"
@@ -40,6 +42,8 @@ def event(happened: Event) -> str:
 
 def ending(now: Snapshot) -> str:
     """The last line."""
+    if now.state == "gone":
+        return f"ended after step {now.step} without a recorded end: it was stopped or killed"
     if now.state == "failed":
         return f"failed at step {now.step} after {duration(now.elapsed)}" + (
             f": {now.ending}" if now.ending else ""

@@ -142,7 +142,9 @@ def _warnings(now: Snapshot) -> list[Text]:
     found = []
     if now.state == "silent":
         found.append(f"no record for {duration(now.silent)}: the job may hang, or was killed")
-    if now.straggler is not None:
+    if now.state == "restarting":
+        found.append(f"failed ({now.ending}): waiting for a restart")
+    elif now.straggler is not None:
         found += [now.straggler.headline, f"  {now.straggler.why}", f"  {now.straggler.fix}"]
     return [Text("")] * bool(found) + [Text(line, "bold yellow") for line in found]
 
@@ -152,5 +154,5 @@ def _events(now: Snapshot) -> list[Text]:
     if now.restarts:
         shown.append(Text(f"restarts: {now.restarts}"))
     if now.is_over:
-        shown.append(Text(plain.ending(now), "bold red" if now.state == "failed" else "bold green"))
+        shown.append(Text(plain.ending(now), "bold green" if now.state == "finished" else "bold red"))
     return [Text("")] * bool(shown) + shown

@@ -17,13 +17,17 @@ RECENT_STEPS = 50
 # A job that writes nothing for so long, and for so many of its longest steps, may have died.
 _SILENT_SECONDS = 60.0
 _SILENT_STEPS = 5
+# A launcher that restarts a job does so within this time after a failure: it stops the other ranks, and the new
+# ranks import torch.
+_RESTART_SECONDS = 30.0
 
 Point = tuple[int, float]  # step and value
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`state`: "running", "silent" (no line for a while), "finished" or "failed" with the reason in `ending`.
+    """`state`: "running", "silent" (no line for a while), "restarting" (it failed, and may start again),
+    "finished", "failed" with the reason in `ending`, or "gone" (it no longer runs, and no end is recorded).
 
     `time`: of the snapshot. `silent`: seconds since the last line. `remaining`: seconds until the last step, None
     if unknown. `loss`, `metric`: points (step, value). `samples`, `tokens`: of all ranks per second, in the last
@@ -54,19 +58,14 @@ class Snapshot:
 
     @property
     def is_over(self) -> bool:
-        return self.state in ("finished", "failed")
+        return self.state in ("finished", "failed", "gone")
 
 
-def of(job: Job, now: float) -> Snapshot:
-    """`now`: seconds since the epoch."""
+def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
+    """`now`: seconds since the epoch. `runs`: whether the job's containers run, None if that is not known."""
     first = job.first
     end = job.end
     silent = max(0.0, now - job.time)
-    longest = max((one.longest for rank in job.ranks.values() for one in rank.steps[-RECENT_STEPS:]), default=0.0)
-    is_silent = silent > max(_SILENT_SECONDS, _SILENT_STEPS * longest)
-    state = "silent" if is_silent else "running"
-    if end is not None:
-        state = "failed" if end.name == "failure" else "finished"
     recent = stragglers.shares(job, RECENT_STEPS)
     samples, tokens = rates(job, recent)
     mean_samples, mean_tokens = rates(job, stragglers.shares(job))
@@ -75,7 +74,7 @@ def of(job: Job, now: float) -> Snapshot:
     return Snapshot(
         time=now,
         title=_title(job),
-        state=state,
+        state=_state(job, silent, runs),
         ending=end.text if end is not None else "",
         step=job.step,
         planned=first.start.last_step,
@@ -94,6 +93,18 @@ def of(job: Job, now: float) -> Snapshot:
         silent=silent,
         restarts=len(first.starts) - 1,
     )
+
+
+def _state(job: Job, silent: float, runs: bool | None) -> str:
+    """`silent`: seconds since the last line."""
+    if job.end is not None and job.end.name != "failure":
+        return "finished"
+    if job.end is not None:
+        return "restarting" if runs or silent < _RESTART_SECONDS else "failed"
+    if runs is False:
+        return "gone"
+    longest = max((one.longest for rank in job.ranks.values() for one in rank.steps[-RECENT_STEPS:]), default=0.0)
+    return "silent" if silent > max(_SILENT_SECONDS, _SILENT_STEPS * longest) else "running"
 
 
 def rates(job: Job, shares: dict[int, Share]) -> tuple[float | None, float | None]:

@@ -17,16 +17,17 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._inode = self._offset = 0
         self._rest = b""
         self.lines = RankLines()
 
     def read(self, whole: bool) -> None:
-        """Read what has been appended. A file that has become shorter is another job's."""
+        """Read what has been appended. A new file, and one that has become shorter, is another job's."""
         try:
-            size = self._path.stat().st_size
-            if size < self._offset:
-                self._offset, self._rest, self.lines = 0, b"", RankLines()
+            status = self._path.stat()
+            size = status.st_size
+            if size < self._offset or status.st_ino != self._inode:
+                self._inode, self._offset, self._rest, self.lines = status.st_ino, 0, b"", RankLines()
             with self._path.open("rb") as file:
                 if not self._offset and size > _READ_AT_FIRST and not whole:
                     self._take(file.readline())

@@ -13,6 +13,7 @@ from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
 from tooling.hosts import control, record
+from tooling.hosts import watch as host_watch
 from tooling.hosts.record import Record
 from tooling.image.choice import Choice
 
@@ -61,7 +62,7 @@ def watch(
 ) -> None:
     """Follow a job: progress, speed, losses, and what each rank waits for."""
     if job := find(name):
-        control.watch(job)
+        host_watch.watch(job)
     else:
         cluster_up.watch(name)
 

@@ -139,6 +139,12 @@ def output_of(name: str) -> Path | None:
     return Path(compose.unescape(found[0])) if found else None
 
 
+def started_at(name: str) -> float:
+    """When the last cluster of that name was started, in seconds since the epoch; 0 if that is not known."""
+    file = folder_of(name) / "compose.yaml"
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
 def writable_folder(path: Path) -> Path:
     """Create a folder that the containers' user can write to. Raises UsageError."""
     try:

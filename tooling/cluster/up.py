@@ -14,6 +14,7 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from entrypoints import contract
+from entrypoints.cli import errors
 from entrypoints.watch import main as watch_main
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
@@ -117,7 +118,17 @@ def watch(name: str | None) -> None:
     folder = run.output_of(chosen)
     if folder is None:
         raise UsageError(f"cluster {chosen} has no output folder to watch: start it with ./inv up")
-    if code := watch_main.watch(folder):
+    # The output folder may have the records of an earlier job.
+    since = run.started_at(chosen) if chosen in running else 0.0
+
+    def runs() -> bool:
+        return any(node.running for node in nodes.of_checkout(chosen))
+
+    try:
+        code = watch_main.watch(folder, runs=runs, since=since)
+    except errors.UsageError as error:
+        raise UsageError(str(error)) from error
+    if code:
         raise Exit(code=code)
 
 

@@ -51,8 +51,13 @@ def image_id(reference: str) -> str:
     return f"docker image inspect --format '{{{{.Id}}}}' {shlex.quote(reference)}"
 
 
-def watch(container: str) -> str:
-    return f"docker exec {shlex.quote(container)} entrypoint watch"
+def watch(container: str, terminal: bool) -> str:
+    """Follow the container's job, not an earlier one in the same output folder. `terminal`: with one."""
+    name = shlex.quote(container)
+    started = f'"$(date --date "$(docker inspect --format {{{{.State.StartedAt}}}} {name})" +%s)"'
+    return (
+        f"docker exec {'--interactive --tty ' if terminal else ''}{name} entrypoint watch --since {started} 2>&1"
+    )
 
 
 def pull(reference: str) -> str:

@@ -26,19 +26,6 @@ def logs(job: Record, follow: bool) -> None:
         _copy_output(job, _connect_all(job, stack), follow, sys.stdout.buffer)
 
 
-def watch(job: Record) -> None:
-    """Follow the job by its records, which the first host's container reads."""
-    if job.ended:
-        raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to watch")
-    with ExitStack() as stack:
-        remotes, failures = connect(job.hosts[:1], stack)
-        if failures:
-            raise UsageError("\n".join(failures))
-        for line in lines(remotes[0].stream(commands.watch(job.containers[0]))):
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-
-
 def status(job: Record) -> list[tuple[str, str, str]]:
     """The host, name and state of each container. Raises UsageError, a line for each host that does not answer."""
     names = [host.name for host in job.hosts]

@@ -1,6 +1,7 @@
 """Commands on hosts over ssh, with Fabric and the user's own ssh configuration."""
 
 import logging
+import os
 import shlex
 import socket
 import threading
@@ -124,13 +125,18 @@ class Remote:
         except (OSError, SSHException, EOFError):
             return  # the keeper reports a lost host
 
-    def session(self, command: str) -> Channel:
-        """Start `command` in a new shell. Raises OSError or SSHException."""
+    def session(self, command: str, terminal: tuple[int, int] | None = None) -> Channel:
+        """Start `command` in a new shell. Raises OSError or SSHException.
+
+        `terminal`: the columns and lines of the terminal that the command gets; None for no terminal.
+        """
         transport = self._connection.client.get_transport()
         if transport is None:
             raise SSHException("the connection is closed")
         channel = transport.open_session()
         with _closing_after(CONNECT_SECONDS, channel):
+            if terminal:
+                channel.get_pty(os.environ.get("TERM", "xterm"), *terminal)
             channel.exec_command(shlex.join(["sh", "-c", command]))
         return channel
 

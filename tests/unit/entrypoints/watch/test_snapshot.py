@@ -57,6 +57,13 @@ def test_a_running_job_knows_the_time_that_is_left(tmp_path: Path) -> None:
     assert "no record for 1 min 1 s: the job may hang, or was killed" in plain.line(silent)
 
 
+def test_a_job_that_no_longer_runs_is_over(tmp_path: Path) -> None:
+    without_end(synthetic_records.write(tmp_path))
+    found = snapshot.of(job.read(tmp_path), BEGIN + 200, runs=False)
+    assert (found.state, found.is_over) == ("gone", True)
+    assert plain.ending(found) == "ended after step 100 without a recorded end: it was stopped or killed"
+
+
 def test_a_long_step_is_not_silence(tmp_path: Path) -> None:
     synthetic_records.write(tmp_path, slow={1: {"compute": 40.0}}, steps=20)
     without_end(tmp_path)
@@ -67,8 +74,12 @@ def test_a_long_step_is_not_silence(tmp_path: Path) -> None:
 
 def test_a_failed_job_and_its_restart(tmp_path: Path) -> None:
     synthetic_records.write(tmp_path, end=FAILURE, world_size=2)
-    found = of(tmp_path)
-    assert (found.state, found.ending) == ("failed", FAILURE.text)
+    waiting = of(tmp_path, FAILURE.time + 29)
+    assert (waiting.state, waiting.is_over) == ("restarting", False)
+    assert "; failed (rank 1 was killed by SIGKILL): waiting for a restart" in plain.line(waiting)
+    assert snapshot.of(job.read(tmp_path), FAILURE.time + 300, runs=True).state == "restarting"
+    found = of(tmp_path, FAILURE.time + 31)
+    assert (found.state, found.is_over, found.ending) == ("failed", True, FAILURE.text)
     assert "failed at step 100 after 2 min: rank 1 was killed by SIGKILL" in plain.ending(found)
     for rank in (0, 1):
         own = synthetic_records.start(rank, 2, 2, 100, first_step=50)
@@ -120,6 +131,19 @@ def test_growing_files_are_read_where_the_last_look_ended(tmp_path: Path) -> Non
     found = tail.read()
     assert found is not None
     assert (found.first.start.last_step, found.step) == (7, 0)
+
+
+def test_a_file_that_is_replaced_is_another_jobs(tmp_path: Path) -> None:
+    tail = Tail(synthetic_records.write(tmp_path, world_size=1, steps=20))
+    before = tail.read()
+    assert before is not None
+    assert before.step == 20
+    for path in (tmp_path / record.FOLDER).iterdir():
+        path.rename(tmp_path / "old")  # so that the new file gets another inode
+    synthetic_records.write(tmp_path, world_size=1, steps=40)
+    after = tail.read()
+    assert after is not None
+    assert (after.step, len(after.first.starts), len(after.first.steps)) == (40, 1, 40)
 
 
 def test_of_long_files_the_start_and_the_end_are_read(tmp_path: Path) -> None:

@@ -14,14 +14,17 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.records import job
-from entrypoints.watch import snapshot
+from entrypoints.watch import main, snapshot
 from tests import synthetic_records
 from tests.synthetic_records import BEGIN
 from tests.unit.entrypoints.watch.test_snapshot import without_end
@@ -44,6 +47,42 @@ def test_lines_in_a_pipe(tmp_path: Path) -> None:
     assert ending.startswith("finished 100 steps")
 
 
+def test_the_records_of_an_earlier_job_are_not_shown(tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path)
+    with subprocess.Popen(
+        [*COMMAND, str(tmp_path), f"--since={BEGIN + 1}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("waiting for the first record of a job")
+        synthetic_records.write(tmp_path, world_size=1, change=lambda start: replace(start, time=BEGIN + 2))
+        assert "1 rank on 1 node" in process.communicate(timeout=60)[0]
+
+
+def test_a_job_that_left_no_records_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the job has ended, and left no records in"):
+        main.watch(tmp_path, runs=lambda: False)
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_terminal_that_cannot_show_curves_gets_lines(variables: dict[str, str], tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path)
+    with terminal(tmp_path, variables=variables) as (process, ours):
+        assert b"\x1b[" not in read_until(ours, b"finished 100 steps")
+        assert process.wait(30) == 0
+
+
+def test_sigterm_restores_the_terminal(tmp_path: Path) -> None:
+    without_end(synthetic_records.write(tmp_path))
+    with terminal(tmp_path) as (process, ours):
+        read_until(ours, b"rank 3")
+        process.terminate()
+        read_until(ours, b"\x1b[?1049l")
+        assert process.wait(30) == 128 + signal.SIGTERM
+
+
 def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, f"{tmp_path}/none"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
@@ -51,11 +90,13 @@ def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
 
 
 @contextmanager
-def terminal(folder: Path, columns: int = 80, rows: int = 24) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def terminal(
+    folder: Path, columns: int = 80, rows: int = 24, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`watch` in a pseudo-terminal, and the terminal's other end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+    environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **variables}
     for name in ("COLUMNS", "LINES"):
         environment.pop(name, None)
     process = subprocess.Popen(
