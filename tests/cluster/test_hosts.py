@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +43,7 @@ dist.barrier()
 if dist.get_rank() == 0:
     print("the sum is", total.item(), "TOKEN has", len(os.environ["TOKEN"]), flush=True)
 """
+STEPS = 30
 UNSEEN = "a token with 'quotes' and $signs"
 
 
@@ -78,27 +85,56 @@ def nothing_left(machines: Machines) -> Iterator[None]:
     assert left == []
 
 
+def watched(machines: Machines, name: str) -> bytes:
+    """What ./inv watch shows of a job on a terminal of 100 x 30, until the job ends."""
+    deadline = time.monotonic() + 120
+    while len(running(name)) < len(machines.hosts):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with subprocess.Popen(
+        [str(bare_hosts.ROOT / "inv"), "watch", f"--name={name}"], cwd=machines.folder,
+        env=machines.environ(TERM="xterm-256color"), stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    ) as watch:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while chunk := os.read(ours, 1 << 16):
+                shown += chunk
+    os.close(ours)
+    assert watch.returncode == 0, shown.decode(errors="replace")
+    return shown
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
 def test_three_hosts_train_together(machines: Machines, launcher: str) -> None:
     output = machines.shared / launcher
-    done = machines.inv(
+    started = machines.launch(
         *("launch", f"--hosts={machines.file('alpha slots=1', 'beta:1', 'op@gamma slots = 1 # the third')}"),
         *(f"--launcher={launcher}", f"--name=train-{launcher}", f"--data={machines.shared}"),
         *(f"--output={output}", "--env=HF_HUB_OFFLINE=1", "--env=OMP_NUM_THREADS=1", "--"),
         *("train", "--model_name_or_path=/data/tiny"),
-        *("--train_file=/data/rows.csv", "--output_dir=/output", "--do_train", "--max_steps=2"),
+        *("--train_file=/data/rows.csv", "--output_dir=/output", "--do_train", f"--max_steps={STEPS}"),
         *("--per_device_train_batch_size=2", "--eval_strategy=no", "--save_strategy=no"),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    with started:
+        shown = watched(machines, f"train-{launcher}") if launcher == "torchrun" else b""
+        stdout, stderr = started.communicate(timeout=300)
+    assert started.returncode == 0, stdout + stderr
+    if shown:  # the view on a terminal, with a bar for each rank
+        assert b"\x1b[?1049h" in shown
+        assert b"rank 2" in shown, shown.decode(errors="replace")
     result = json.loads((output / "result.json").read_text())
-    assert (result["backend"], result["nodes"], result["world_size"], result["steps"]) == ("ccl", 3, 3, 2)
+    assert (result["backend"], result["nodes"], result["world_size"], result["steps"]) == ("ccl", 3, 3, STEPS)
     assert result["launcher"] == ("hydra" if launcher == "mpirun" else "torchrun")
     assert len(set(result["weights_sha256"])) == 1
-    assert f"alpha: {machines.hosts['alpha'].address} on eth0" in done.stderr
+    assert f"alpha: {machines.hosts['alpha'].address} on eth0" in stderr
     log = record.log_of(f"train-{launcher}").read_text()
     first = "alpha | [0]" if launcher == "mpirun" else "alpha | "
     assert first in log
-    assert set(done.stdout.splitlines()) <= set(log.splitlines())
+    assert set(stdout.splitlines()) <= set(log.splitlines())
 
 
 def test_a_job_is_left_running_shown_refused_again_and_stopped(machines: Machines) -> None:

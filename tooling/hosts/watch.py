@@ -11,10 +11,12 @@ from paramiko import Channel, SSHException
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
+from tooling.basis.say import say
 from tooling.hosts import commands
 from tooling.hosts.record import Record
 from tooling.hosts.remote import connect
 
+_KILLED = 137  # the exit code of a command in a container that ends
 _INTERRUPT = b"\x03"  # what Ctrl-C sends
 # Leave the alternate screen and show the cursor: the command cannot, because the connection broke.
 _RESTORE = b"\x1b[?1049l\x1b[?25h\x1b[0m\r\n"
@@ -40,7 +42,9 @@ def watch(job: Record) -> None:
             raise UsageError(
                 f"{remotes[0].name}: the connection has ended ({error}): run ./inv watch again"
             ) from error
-    if code:
+    if code == _KILLED:
+        say(f"job {job.name} has ended: ./inv logs --name {job.name} shows its output")
+    elif code:
         raise Exit(code=code)
 
 
