@@ -24,6 +24,7 @@ from tests import containers, registry, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tooling.basis.identity import IDENTITY
+from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.engine import api
 from tooling.hosts import record
@@ -94,7 +95,7 @@ def watched(machines: Machines, name: str) -> bytes:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     with subprocess.Popen(
-        [str(bare_hosts.ROOT / "inv"), "watch", f"--name={name}"], cwd=machines.folder,
+        [str(ROOT / "inv"), "watch", f"--name={name}"], cwd=machines.folder,
         env=machines.environ(TERM="xterm-256color"), stdin=theirs, stdout=theirs, stderr=theirs,
         start_new_session=True,
     ) as watch:  # fmt: skip
