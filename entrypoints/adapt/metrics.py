@@ -7,7 +7,7 @@ from typing import Any
 import evaluate
 from datasets import Features, Sequence, Value
 
-from entrypoints.train.scores import glue, squad
+from entrypoints.train.scores import entities, glue, squad
 
 
 def _info(description: str, features: Any) -> Any:
@@ -76,4 +76,45 @@ class Squad(evaluate.Metric):
         return squad.scores(found, [list(one["answers"]["text"]) for one in references], both_empty=0.0)
 
 
-METRICS = {"accuracy": Accuracy, "f1": F1, "glue": Glue, "squad": Squad}
+class MeanSquaredError(evaluate.Metric):
+    """A number per row, or a list of numbers if the configuration is "multilist"."""
+
+    def _info(self) -> Any:
+        kind = Sequence(Value("float")) if self.config_name == "multilist" else Value("float")
+        return _info("The mean squared error.", Features({"predictions": kind, "references": kind}))
+
+    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+        from sklearn.metrics import mean_squared_error
+
+        is_squared = options.pop("squared", True)
+        error = mean_squared_error(references, predictions, **options)
+        return {"mse": error if is_squared else error**0.5}
+
+
+class Seqeval(evaluate.Metric):
+    """A list of tags per row. Its options (another scheme, strict mode) are refused."""
+
+    def _info(self) -> Any:
+        kind = Sequence(Value("string"))
+        return _info("F1 of entities, as in CoNLL.", Features({"predictions": kind, "references": kind}))
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, Any]:
+        pairs = [pair for rows in zip(predictions, references) for pair in zip(*rows)]
+        overall = {
+            **entities.scores(predictions, references),
+            "accuracy": sum(one == other for one, other in pairs) / len(pairs) if pairs else 0.0,
+        }
+        return {
+            **entities.scores_by_type(predictions, references),
+            **{f"overall_{name}": value for name, value in overall.items()},
+        }
+
+
+METRICS = {
+    "accuracy": Accuracy,
+    "f1": F1,
+    "glue": Glue,
+    "mse": MeanSquaredError,
+    "seqeval": Seqeval,
+    "squad": Squad,
+}

@@ -1,8 +1,8 @@
-"""Load four metrics of evaluate.load from the image instead of from the network.
+"""Load six metrics of evaluate.load from the image instead of from the network.
 
 evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
-The image computes accuracy, f1, glue and squad by the same definitions. A folder of such a name in the working
-directory takes precedence, as in evaluate.
+The image computes accuracy, f1, glue, mse, seqeval and squad by the same definitions. A folder of such a name in
+the working directory takes precedence, as in evaluate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
 
 _NAME = "offline-metrics"
-NAMES = ("accuracy", "f1", "glue", "squad")
+NAMES = ("accuracy", "f1", "glue", "mse", "seqeval", "squad")
 
 
 def _hook(situation: Situation, module: Any) -> None:
@@ -45,7 +45,7 @@ def _check(situation: Situation) -> Verdict:
 ADAPTATIONS = (
     Adaptation(
         _NAME,
-        "evaluate.load of accuracy, f1, glue and squad needs no network",
+        f"evaluate.load of {', '.join(NAMES)} needs no network",
         _check,
         on_import("evaluate", _hook),
     ),

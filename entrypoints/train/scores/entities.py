@@ -7,6 +7,7 @@ last word are correct.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 OUTSIDE = "O"
 # BILOU's names for the last word and for an entity of one word.
@@ -48,10 +49,34 @@ def found_in(tags: Sequence[str]) -> set[Entity]:
 
 def scores(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> dict[str, float]:
     """Precision, recall and F1 over the entities of all rows; 0.0 instead of a division by 0."""
-    right = guessed = true = 0
-    for predicted_tags, expected_tags in zip(predicted, expected):
-        ours, theirs = found_in(predicted_tags), found_in(expected_tags)
-        right, guessed, true = right + len(ours & theirs), guessed + len(ours), true + len(theirs)
-    precision, recall = right / guessed if guessed else 0.0, right / true if true else 0.0
+    return _scores(*_entities(predicted, expected))
+
+
+def scores_by_type(
+    predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """The same for each type of entity, with the `number` of expected entities."""
+    ours, theirs = _entities(predicted, expected)
+    found = {}
+    for kind in sorted({entity[1] for entity in ours | theirs}):
+        own, wanted = ({one for one in entities if one[1] == kind} for entities in (ours, theirs))
+        found[kind] = {**_scores(own, wanted), "number": len(wanted)}
+    return found
+
+
+def _entities(
+    predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
+) -> tuple[set[tuple[int, str, int, int]], set[tuple[int, str, int, int]]]:
+    """The entities of all rows, with the number of the row."""
+    ours, theirs = (
+        {(row, *entity) for row, tags in enumerate(rows) for entity in found_in(tags)}
+        for rows in (predicted, expected)
+    )
+    return ours, theirs
+
+
+def _scores(guessed: set[Any], true: set[Any]) -> dict[str, float]:
+    right = len(guessed & true)
+    precision, recall = right / len(guessed) if guessed else 0.0, right / len(true) if true else 0.0
     total = precision + recall
     return {"precision": precision, "recall": recall, "f1": 2 * precision * recall / total if total else 0.0}

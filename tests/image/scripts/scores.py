@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import evaluate
 import scipy.stats
 import sklearn.metrics
 from torchmetrics.functional.text import squad
 
+
+def flat(scores: dict[str, Any]) -> dict[str, float]:
+    """The scores of each type as `TYPE score`."""
+    own = {f"{kind} {name}": value for kind, found in scores.items() if isinstance(found, dict)
+           for name, value in found.items()}  # fmt: skip
+    return {**own, **{name: value for name, value in scores.items() if not isinstance(value, dict)}}
+
+
+TAGS = [["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "O", "O"]]
+TAGGED = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O", "B-LOC"]]
 rng = random.Random(3)
 references = [rng.randint(0, 1) for _ in range(97)]
 predictions = [one if rng.random() < 0.8 else 1 - one for one in references]
@@ -46,6 +57,28 @@ pairs = {
         {
             "pearson": scipy.stats.pearsonr(values, references)[0],
             "spearmanr": scipy.stats.spearmanr(values, references)[0],
+        },
+    ),
+    "mse": (
+        evaluate.load("mse").compute(predictions=values, references=references),
+        {"mse": sklearn.metrics.mean_squared_error(references, values)},
+    ),
+    # What seqeval 1.2.2 computes for these tags.
+    "seqeval": (
+        flat(evaluate.load("seqeval").compute(predictions=TAGGED, references=TAGS)),
+        {
+            "LOC precision": 1 / 3,
+            "LOC recall": 1.0,
+            "LOC f1": 0.5,
+            "LOC number": 1,
+            "PER precision": 1.0,
+            "PER recall": 0.5,
+            "PER f1": 2 / 3,
+            "PER number": 2,
+            "overall_precision": 0.5,
+            "overall_recall": 2 / 3,
+            "overall_f1": 4 / 7,
+            "overall_accuracy": 5 / 7,
         },
     ),
     "squad": (

@@ -37,6 +37,14 @@ def test_an_entity_is_correct_only_if_type_and_all_words_are() -> None:
     assert entities.scores([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
 
 
+def test_each_type_has_scores_of_its_own() -> None:
+    predicted, expected = [["B-PER", "O"], ["B-LOC", "B-LOC"]], [["B-PER", "O"], ["B-PER", "B-LOC"]]
+    assert entities.scores_by_type(predicted, expected) == {
+        "LOC": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "number": 1},
+        "PER": {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "number": 2},
+    }
+
+
 def test_parts_of_speech_are_no_entities() -> None:
     assert entities.are_entities(["O", "B-PER", "I-PER"])
     assert entities.are_entities(["O", "B", "I"])
