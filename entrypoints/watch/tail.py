@@ -10,6 +10,8 @@ from entrypoints.records.job import Job, Rank, RankLines
 # Of a file that is longer at the first look, only the start and the end are read. Rank 0's is read in full,
 # because its losses are shown from the first step on.
 _READ_AT_FIRST = 256 << 10
+# The first line begins with its time, in which the files of two jobs differ.
+_HEAD_BYTES = 64
 
 
 class _File:
@@ -17,18 +19,20 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._inode = self._offset = 0
-        self._rest = b""
+        self._offset = 0
+        self._rest = self._head = b""
         self.lines = RankLines()
 
     def read(self, whole: bool) -> None:
-        """Read what has been appended. A new file, and one that has become shorter, is another job's."""
+        """Read what has been appended. A file with another beginning, or a shorter one, is another job's."""
         try:
-            status = self._path.stat()
-            size = status.st_size
-            if size < self._offset or status.st_ino != self._inode:
-                self._inode, self._offset, self._rest, self.lines = status.st_ino, 0, b"", RankLines()
+            size = self._path.stat().st_size
             with self._path.open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+                if size < self._offset or not head.startswith(self._head):
+                    self._offset, self._rest, self.lines = 0, b"", RankLines()
+                self._head = head
+                file.seek(0)
                 if not self._offset and size > _READ_AT_FIRST and not whole:
                     self._take(file.readline())
                     file.seek(size - _READ_AT_FIRST)

@@ -138,9 +138,11 @@ def test_a_file_that_is_replaced_is_another_jobs(tmp_path: Path) -> None:
     before = tail.read()
     assert before is not None
     assert before.step == 20
+    other = synthetic_records.write(
+        tmp_path / "other", world_size=1, steps=40, change=lambda start: replace(start, time=BEGIN + 1000)
+    )
     for path in (tmp_path / record.FOLDER).iterdir():
-        path.rename(tmp_path / "old")  # so that the new file gets another inode
-    synthetic_records.write(tmp_path, world_size=1, steps=40)
+        path.write_bytes((other / record.FOLDER / path.name).read_bytes())
     after = tail.read()
     assert after is not None
     assert (after.step, len(after.first.starts), len(after.first.steps)) == (40, 1, 40)
