@@ -1,5 +1,6 @@
 """`./inv watch` for jobs on hosts: `entrypoint watch` in the container of the first host, over ssh."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from tooling.hosts.remote import connect
 
 _KILLED = 137  # the exit code of a command in a container that ends
 _INTERRUPT = b"\x03"  # what Ctrl-C sends
-# Leave the alternate screen and show the cursor: the command cannot, because the connection broke.
+# Leave the alternate screen and show the cursor, if the command cannot: its container or the connection ended.
 _RESTORE = b"\x1b[?1049l\x1b[?25h\x1b[0m\r\n"
 _RESIZE_SECONDS = 0.2  # between two looks at the size of the terminal
 
@@ -29,7 +30,7 @@ def watch(job: Record) -> None:
     """Show the job until it ends. Raises Exit with the exit code of the command."""
     if job.ended:
         raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to watch")
-    size = _size if sys.stdout.isatty() else None
+    size = _size if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" else None
     with ExitStack() as stack:
         remotes, failures = connect(job.hosts[:1], stack)
         if failures:
@@ -78,7 +79,7 @@ def copy(channel: Channel, target: BinaryIO, size: Callable[[], Size] | None) ->
             known = size()
             channel.resize_pty(*known)
     code = int(channel.recv_exit_status())
-    if code == -1 and size:
+    if code in (-1, _KILLED) and size:
         target.write(_RESTORE)
         target.flush()
     return contract.INTERRUPTED_EXIT_CODE if interrupted else code
