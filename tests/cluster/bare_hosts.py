@@ -45,12 +45,15 @@ chown -R {user}: /home/{user}
 install -m 0600 /keys/host_key /etc/ssh/host_key
 exec /usr/sbin/sshd -D -e -p {port} -h /etc/ssh/host_key -o UsePAM=no -o PasswordAuthentication=no
 """
+# Both keep the command lines of the processes that run on the host whenever it calls its engine.
 DIRECT = """\
 #!/bin/sh
+cat /proc/[0-9]*/cmdline >>{commands} 2>/dev/null
 exec /usr/local/bin/docker-client "$@"
 """
 WRAPPER = """\
 #!/bin/sh
+cat /proc/[0-9]*/cmdline >>{commands} 2>/dev/null
 for word; do
   shift
   [ "$word" = --network=host ] && word=--network=container:{name}
@@ -113,7 +116,7 @@ class Machines:
         for file, text in {
             "host_key": private,
             "authorized_keys": f"{self._public}\n",
-            "docker": DIRECT if engine else WRAPPER.format(name=container),
+            "docker": (DIRECT if engine else WRAPPER).format(name=container, commands=self.commands),
         }.items():
             (folder / file).write_text(text)
         (folder / "docker").chmod(0o755)
@@ -145,6 +148,11 @@ class Machines:
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
         return folder
+
+    @property
+    def commands(self) -> Path:
+        """The file of the command lines of the hosts' processes, each argument ended by a zero byte."""
+        return self.shared / "commands"
 
     def configure(self, extra: Mapping[str, str], changed: Sequence[str] = ()) -> None:
         """Writes ~/.ssh. gamma is behind alpha. `extra`: hosts that are down. `changed`: known by another key."""

@@ -17,7 +17,6 @@ def test_a_label_of_no_class_is_refused_where_the_column_is_used(run_in_image: R
     assert done.stdout.splitlines() == [
         "['no', 'yes', 'yes']",
         f"DATA (train) row 3: column 'label' holds -1, {NO_CLASS}",
-        "DATA (train) row 1: column 'label' holds 0.5, expected a label (text or integer)",
         "[['no', 'yes'], ['yes', 'yes']]",
         f"DATA (train) row 2: column 'ner_tags' holds -1, {NO_CLASS}",
         f"DATA (train) row 1: column 'ner_tags' holds -100, {NO_CLASS}",

@@ -43,7 +43,6 @@ def words(tags: list[list[int]], others: list[list[int]]) -> str:
 for said in (
     texts([0, 1, 1], CLASS),
     texts([0, 1, -1], CLASS),
-    texts([0.5, 1.5, 1.0], Value("float32")),
     words([[0, 1], [1, 1]], [[-1, -100], [0, 1]]),
     words([[0, 1], [1, -1]], [[0, 0], [0, 0]]),
     words([[0, -100], [1, 1]], [[0, 0], [0, 0]]),
