@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
+from tooling.bench.measure import FOLDER
 
-FOLDER = "/bench"
 SCRIPT = f"{FOLDER}/benchmarks/finetune.py"
 # One line, localhost: accelerate passes the file to mpirun.
 HOSTS = f"{FOLDER}/benchmarks/hosts"

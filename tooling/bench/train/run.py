@@ -12,9 +12,9 @@ from benchmarks import jobs
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
-from tooling.bench import output
-from tooling.bench.train import measure, picture, recipes, results
-from tooling.bench.train.measure import RunError
+from tooling.bench import measure, output
+from tooling.bench.measure import RunError
+from tooling.bench.train import pairs, picture, recipes, results
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
@@ -25,7 +25,7 @@ from tooling.pins.pin import Pin, TorchSource
 
 # A load average above this share of the CPUs, before the start, comes from other programs.
 BUSY = 0.3
-CEILING = f"{recipes.FOLDER}/benchmarks/ceiling.py"
+CEILING = f"{measure.FOLDER}/benchmarks/ceiling.py"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,8 @@ def _report(
         return None
     try:
         variables = [word for variable in recipe.variables for word in ("--env", variable)]
-        report = measure.run(image, command, [*container, *variables], f"{one.job}-{recipe.name}-{one.ranks}")
+        name = f"train-{one.job}-{recipe.name}-{one.ranks}"
+        report = measure.run(image, command, [*container, *variables], name)
     except RunError as failure:
         one.reason, one.failed = str(failure), True
         return None
@@ -180,7 +181,7 @@ def _ceiling(
     """The report of the ceiling, or an empty list if its run failed."""
     try:
         command = ("run", "--quiet", CEILING, name, *shapes)
-        return [measure.run(image, command, container, f"{name}-ceiling")]
+        return [measure.run(image, command, container, f"train-{name}-ceiling")]
     except RunError as failure:
         say(f"{name}: the ceiling was not measured: {failure}")
         return []
@@ -197,4 +198,4 @@ def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:
     """The arguments of `docker run` for a job's containers. Fetches the model and creates the data if needed."""
     if not jobs.BY_NAME[name].is_pretrained:
         return measure.arguments(cpus, None, None)
-    return measure.arguments(cpus, pretrained.minilm(say), measure.write_pairs(output.FOLDER / "data").parent)
+    return measure.arguments(cpus, pretrained.minilm(say), pairs.write(output.FOLDER / "data").parent)

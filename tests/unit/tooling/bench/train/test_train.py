@@ -13,7 +13,8 @@ from rich.console import Console
 from benchmarks import jobs
 from benchmarks.split import CLASSES
 from tooling.basis.errors import UsageError
-from tooling.bench.train import measure, picture, recipes, results, run
+from tooling.bench import measure
+from tooling.bench.train import pairs, picture, recipes, results, run
 from tooling.bench.train.results import Runs
 from tooling.bench.train.run import Options
 
@@ -232,11 +233,11 @@ def test_the_reason_of_a_failure_is_its_last_error(output: str, expected: str) -
 
 def test_pairs_have_the_lengths_of_mrpc_and_never_change(tmp_path: Path) -> None:
     part = Path(sysconfig.get_path("stdlib")) / "asyncio"
-    first = measure.write_pairs(tmp_path / "a", part).read_text(encoding="utf-8")
-    assert measure.write_pairs(tmp_path / "b", part).read_text(encoding="utf-8") == first
+    first = pairs.write(tmp_path / "a", part).read_text(encoding="utf-8")
+    assert pairs.write(tmp_path / "b", part).read_text(encoding="utf-8") == first
     rows = list(csv.DictReader(first.splitlines()))
     lengths = [len(row[name].split()) for row in rows for name in ("sentence1", "sentence2")]
-    assert len(rows) == measure.PAIRS
-    assert (min(lengths), max(lengths)) == (measure.FEWEST, measure.MOST)
-    assert sum(lengths) / len(lengths) == pytest.approx(measure.MEAN, abs=0.5)
+    assert len(rows) == pairs.PAIRS
+    assert (min(lengths), max(lengths)) == (pairs.FEWEST, pairs.MOST)
+    assert sum(lengths) / len(lengths) == pytest.approx(pairs.MEAN, abs=0.5)
     assert {row["label"] for row in rows} == {"0", "1"}

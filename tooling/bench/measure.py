@@ -1,9 +1,6 @@
-"""One run of a recipe or of the ceiling in a container, and the data that it mounts."""
+"""One measurement in a container with the scripts of benchmarks/."""
 
-import csv
 import json
-import random
-import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,19 +8,14 @@ from typing import Any
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
-from tooling.bench.train.recipes import FOLDER
-from tooling.cluster import demo_data
 from tooling.engine import docker
 
 LOGS = CACHE / "logs"
+# Where the container finds benchmarks/, the model and the data.
+FOLDER = "/bench"
 LIMIT_SECONDS = 1800.0
 # The exit code of `docker run` if the engine refuses, for example because a CPU does not exist.
 DOCKER_REFUSED = 125
-PAIRS = 1024
-# English words. Names in code would become many tokens each.
-PLAIN = re.compile(r"[A-Za-z][a-z]*[.,]?")
-# The words in a sentence of MRPC's training set: mean, standard deviation, minimum and maximum.
-MEAN, DEVIATION, FEWEST, MOST = 19.0, 5.1, 6, 30
 
 
 class RunError(Exception):
@@ -49,7 +41,7 @@ def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log
         report: dict[str, Any] = json.loads(lines[0])
         return report
     LOGS.mkdir(parents=True, exist_ok=True)
-    path = LOGS / f"bench-train-{log}.log"
+    path = LOGS / f"bench-{log}.log"
     path.write_text(out + error, encoding="utf-8")
     if done.returncode == 0 and len(lines) > 1:  # without a process group, each process acts as rank 0
         raise RunError(f"{len(lines)} processes trained independently; see {path}")
@@ -71,27 +63,3 @@ def arguments(cpus: str, model: Path | None, data: Path | None) -> tuple[str, ..
     for path, name in mounts:
         words += ["--volume", f"{path}:{FOLDER}/{name}:ro"] if path else []
     return tuple(words)
-
-
-def write_pairs(folder: Path, stdlib: Path | None = None) -> Path:
-    """Write pairs.csv (sentence1, sentence2, label) for MiniLM's job, and return its path.
-
-    Sentences come from Python's documentation, as long as MRPC's sentences. The same Python gives the same file.
-    """
-    train, _test = demo_data.write(folder / "texts", stdlib)
-    with train.open(encoding="utf-8", newline="") as stream:
-        words = [word for row in csv.DictReader(stream) for word in row["text"].split() if PLAIN.fullmatch(word)]
-    path = folder / "pairs.csv"
-    generator = random.Random(0)  # noqa: S311 - lengths, not secrets
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(("sentence1", "sentence2", "label"))
-        place = 0
-        for _ in range(PAIRS):
-            pair = []
-            for _ in range(2):
-                length = round(min(MOST, max(FEWEST, generator.gauss(MEAN, DEVIATION))))
-                pair.append(" ".join(words[(place + number) % len(words)] for number in range(length)))
-                place += length
-            writer.writerow((*pair, generator.randrange(2)))
-    return path
