@@ -1,4 +1,4 @@
-// Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16: the code that both passes share.
+// Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16 or AMX: the code that both passes share.
 //
 // The kernels process one block of queries at a time, whose scores never leave the cache. The forward pass keeps one
 // number for each query, the logarithm of the sum of its exponentials, from which the backward pass recomputes the
@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "amx.hpp"
 #include "dropout_rule.hpp"
 #include "masks.hpp"
 #include "packing.hpp"
@@ -17,12 +18,15 @@
 
 namespace attention {
 
-// The most queries of a block: a multiple of a tile's rows and of a pair.
-constexpr size_t QUERIES = 48;
+// The most queries of a block: a multiple of a tile's rows and of a pair. AMX_QUERIES: with AMX, a multiple of the
+// numbers that one instruction sums.
+constexpr size_t QUERIES = 48, AMX_QUERIES = 64, MOST_QUERIES = std::max(QUERIES, AMX_QUERIES);
+static_assert(QUERIES % tiles::ROWS == 0 && AMX_QUERIES % amx::NUMBERS == 0);
 // The most keys that are packed at a time: a multiple of the blocks of random numbers. The backward pass also sums
-// the gradients of this many keys at a time, so that its memory does not grow with the number of keys.
-constexpr size_t KEYS = 1024;
-static_assert(KEYS % philox::BLOCK == 0 && KEYS % LANES == 0);
+// the gradients of this many keys at a time, so that its memory does not grow with the number of keys; with AMX, of
+// AMX_KEYS.
+constexpr size_t KEYS = 1024, AMX_KEYS = 512;
+static_assert(KEYS % philox::BLOCK == 0 && AMX_KEYS % philox::BLOCK == 0 && philox::BLOCK % amx::NUMBERS == 0);
 
 // bfloat16 [batch, head, row, feature]; features are contiguous, steps are in elements.
 struct Tensor {
@@ -35,19 +39,45 @@ struct Sizes {
   size_t batches, heads, sharing, queries, keys, features;
 };
 
-// Sizes of the workspaces, which are padded with zeros.
-// `queries`: queries of a block, whose scores fit in the cache. `tile`: keys that are packed at a time.
-// `rows`: the most rows that are packed at a time. `blocks`: blocks of random numbers for one row of scores.
+// How the work on a head is divided, and the sizes of the workspaces, which are padded with zeros.
 struct Padded {
-  explicit Padded(const Sizes& sizes)
-      : keys(padded(sizes.keys, LANES)),
-        features(padded(sizes.features, LANES)),
-        queries(keys <= 1024 ? QUERIES : keys <= 2048 ? QUERIES / 2 : QUERIES / 4),
-        tile(std::min(keys, KEYS)),
-        rows(std::max(tile, QUERIES)),
+  Padded(const Sizes& sizes, bool amx)
+      : amx(amx),
+        step(amx ? amx::NUMBERS : LANES),
+        query_step(amx ? amx::NUMBERS : 2),
+        keys(padded(sizes.keys, step)),
+        features(padded(sizes.features, step)),
+        most_queries(amx ? AMX_QUERIES : QUERIES),
+        queries(keys <= 1024 ? most_queries : keys <= 2048 ? most_queries / 2 : most_queries / 4),
+        tile(std::min(keys, amx ? AMX_KEYS : KEYS)),
+        key_row(keys + (amx ? GAP : 0)),
+        tile_row(tile + (amx ? GAP : 0)),
+        rows(std::max(tile, most_queries)),
         blocks(padded(sizes.keys, philox::BLOCK) / philox::BLOCK) {}
 
-  size_t keys, features, queries, tile, rows, blocks;
+  // sums = left right, or with ADDS sums += left right. The pairs of `left` are contiguous.
+  template <bool ADDS>
+  void product(tiles::Left left, tiles::Right right, tiles::Sums sums, size_t row_count, size_t columns,
+               size_t pairs) const {
+    (amx ? amx::product<ADDS> : tiles::product<ADDS>)(left, right, sums, row_count, columns, pairs);
+  }
+
+  bool amx;
+  size_t step;         // keys and features are padded to multiples of it
+  size_t query_step;   // queries of a block are padded to multiples of it, where a product sums over them
+  size_t keys;         // all keys
+  size_t features;
+  size_t most_queries; // of a block in the backward pass
+  size_t queries;      // of a block in the forward pass, whose scores fit in the cache
+  size_t tile;         // keys that are packed at a time; in the backward pass, keys of a block
+  size_t key_row;      // numbers in memory from row to row of `keys` numbers
+  size_t tile_row;     // the same for `tile` numbers
+  size_t rows;         // the most that are packed at a time
+  size_t blocks;       // of random numbers, for one row of scores
+
+ private:
+  // AMX loads 16 rows at once. Rows that are a multiple of 1,024 numbers apart would share one set of the cache.
+  static constexpr size_t GAP = 32;
 };
 
 // The lanes of the vector at `i` that are before `end`.
@@ -66,6 +96,7 @@ struct Attention {
   masks::Mask mask;
   float scale;
   uint32_t causal; // 1: a query attends to no key after its own position
+  uint32_t amx;    // 1: products use AMX
   dropout::Rule rule;
   float* logarithms; // log-sum-exp of the scores, [batch, head, query]
 

@@ -65,13 +65,13 @@ struct Gradients {
 
 // If there are several tiles of keys, the gradients of all queries stay in memory until the last tile.
 size_t summed_queries(const Sizes& sizes, const Padded& wide) {
-  return sizes.keys > wide.tile ? sizes.queries : QUERIES;
+  return sizes.keys > wide.tile ? padded(sizes.queries, wide.query_step) : wide.most_queries;
 }
 
 size_t bytes_backward(const Sizes& sizes, const Padded& wide) {
-  return wide.rows * wide.features * 2 + 3 * wide.tile * wide.features * 2 + 2 * wide.tile * wide.features * 4 +
-      summed_queries(sizes, wide) * wide.features * 4 + QUERIES * wide.features * 2 * 3 +
-      QUERIES * wide.tile * (2 * 4 + 3 * 2) + 64 * 16;
+  return wide.rows * wide.features * 2 + 3 * wide.tile_row * wide.features * 2 + 3 * wide.tile_row * wide.features * 4 +
+      summed_queries(sizes, wide) * wide.features * 4 + wide.most_queries * wide.features * 2 * 4 +
+      wide.most_queries * wide.tile_row * (2 * 4 + 3 * 2) + 64 * 16;
 }
 
 AVX512_BF16 float dot(const uint16_t* first, const uint16_t* second, size_t count) {
@@ -89,62 +89,84 @@ void store_rows(const float* from, size_t rows, size_t features, size_t step, ui
   }
 }
 
+// Adds a block's part of the gradients of keys or values: the products of `by_key`, words of two queries [pairs][keys],
+// and `by_feature` [pairs][features], summed over `count` queries. `sums` are [keys][features], with AMX
+// [features][keys]: pairs of its left operand are contiguous, and `by_feature` is the smaller one to transpose.
+AVX512_BF16 void add_product(const Padded& wide, uint32_t* by_key, const uint32_t* by_feature, size_t count,
+                             size_t columns, uint32_t* turned, float* sums) {
+  const size_t row_step = wide.tile_row, pairs = padded(count, wide.query_step) / 2;
+  if (!wide.amx) {
+    tiles::product<true>({by_key, 1, row_step}, {by_feature, wide.features}, {sums, wide.features}, columns,
+                         wide.features, pairs);
+    return;
+  }
+  for (size_t pair = padded(count, 2) / 2; pair < pairs; ++pair) {
+    std::fill(by_key + pair * row_step, by_key + pair * row_step + columns, 0);
+  }
+  transpose(by_feature, wide.features, pairs, wide.features, turned, pairs);
+  amx::product<true>({turned, pairs, 1}, {by_key, row_step}, {sums, row_step}, wide.features, columns, pairs);
+}
+
 AVX512_BF16 void backward_head(const Attention& args, const Gradients& gradients, const Padded& wide, size_t number,
                                Workspace space) {
-  const size_t words = wide.features / 2, tile = wide.tile;
+  const size_t words = wide.features / 2, tile = wide.tile, row_step = wide.tile_row;
   const Sizes& sizes = args.sizes;
   uint16_t* packed = space.take<uint16_t>(wide.rows * wide.features);
-  uint32_t* keys = space.take<uint32_t>(tile * words);      // pairs of features
-  uint32_t* key_pairs = space.take<uint32_t>(tile * words); // pairs of keys
-  uint32_t* values = space.take<uint32_t>(tile * words);    // pairs of features
-  float* key_gradients = space.take<float>(tile * wide.features);
-  float* value_gradients = space.take<float>(tile * wide.features);
+  uint32_t* keys = space.take<uint32_t>(row_step * words);      // pairs of features
+  uint32_t* key_pairs = space.take<uint32_t>(row_step * words); // pairs of keys
+  uint32_t* values = space.take<uint32_t>(row_step * words);    // pairs of features
+  float* key_gradients = space.take<float>(row_step * wide.features);
+  float* value_gradients = space.take<float>(row_step * wide.features);
+  float* turned_gradients = space.take<float>(row_step * wide.features);
   float* query_gradients = space.take<float>(summed_queries(sizes, wide) * wide.features);
-  uint16_t* out_gradients = space.take<uint16_t>(QUERIES * wide.features);
-  uint32_t* query_pairs = space.take<uint32_t>(QUERIES * words);
-  uint32_t* out_gradient_pairs = space.take<uint32_t>(QUERIES * words);
-  float* products = space.take<float>(QUERIES * tile);
-  float* weight_gradients = space.take<float>(QUERIES * tile);
-  uint32_t* weights = space.take<uint32_t>(QUERIES * tile / 2);
-  uint32_t* score_gradients = space.take<uint32_t>(QUERIES * tile / 2);
-  uint16_t* score_gradient_rows = space.take<uint16_t>(QUERIES * tile);
+  uint16_t* out_gradients = space.take<uint16_t>(wide.most_queries * wide.features);
+  uint32_t* query_pairs = space.take<uint32_t>(wide.most_queries * words);
+  uint32_t* out_gradient_pairs = space.take<uint32_t>(wide.most_queries * words);
+  uint32_t* turned = space.take<uint32_t>(wide.most_queries * words);
+  float* products = space.take<float>(wide.most_queries * row_step);
+  float* weight_gradients = space.take<float>(wide.most_queries * row_step);
+  uint32_t* weights = space.take<uint32_t>(wide.most_queries * row_step / 2);
+  uint32_t* score_gradients = space.take<uint32_t>(wide.most_queries * row_step / 2);
+  uint16_t* score_gradient_rows = space.take<uint16_t>(wide.most_queries * row_step);
   const auto differentiate = DIFFERENTIATE_PAIR[args.mask.type];
 
   for (size_t key = 0; key < sizes.keys; key += tile) {
-    const size_t key_count = std::min(tile, sizes.keys - key), key_rows = padded(key_count, LANES);
+    const size_t key_count = std::min(tile, sizes.keys - key), key_rows = padded(key_count, wide.step);
     pack(args.shared_head(args.key, number, key), args.key.row_step, key_count, key_rows, sizes.features,
          wide.features, packed);
-    transpose(reinterpret_cast<uint32_t*>(packed), key_rows, words, keys, tile);
+    transpose(reinterpret_cast<uint32_t*>(packed), words, key_rows, words, keys, row_step);
     interleave(packed, key_rows, wide.features, key_pairs);
     pack(args.shared_head(args.value, number, key), args.value.row_step, key_count, key_rows, sizes.features,
          wide.features, packed);
-    transpose(reinterpret_cast<uint32_t*>(packed), key_rows, words, values, tile);
-    std::fill(key_gradients, key_gradients + key_rows * wide.features, 0.0f);
-    std::fill(value_gradients, value_gradients + key_rows * wide.features, 0.0f);
+    transpose(reinterpret_cast<uint32_t*>(packed), words, key_rows, words, values, row_step);
+    std::fill(key_gradients, key_gradients + row_step * wide.features, 0.0f);
+    std::fill(value_gradients, value_gradients + row_step * wide.features, 0.0f);
 
     // Causal: queries before the tile attend to none of its keys.
-    for (size_t first = args.causal ? key / QUERIES * QUERIES : 0; first < sizes.queries; first += QUERIES) {
-      const size_t count = std::min(QUERIES, sizes.queries - first), even = padded(count, 2);
+    const size_t start = args.causal ? key / wide.most_queries * wide.most_queries : 0;
+    for (size_t first = start; first < sizes.queries; first += wide.most_queries) {
+      const size_t count = std::min(wide.most_queries, sizes.queries - first);
+      const size_t query_rows = padded(count, wide.query_step);
       const size_t seen = args.visible(first + count - 1); // of all keys
       if (seen <= key) {
         continue;
       }
-      const size_t columns = padded(std::min(seen - key, key_count), LANES);
-      pack(args.head(args.query, number, first), args.query.row_step, count, even, sizes.features, wide.features,
+      const size_t columns = padded(std::min(seen - key, key_count), wide.step);
+      pack(args.head(args.query, number, first), args.query.row_step, count, query_rows, sizes.features, wide.features,
            packed);
-      pack(args.head(gradients.out, number, first), gradients.out.row_step, count, even, sizes.features,
+      pack(args.head(gradients.out, number, first), gradients.out.row_step, count, query_rows, sizes.features,
            wide.features, out_gradients);
-      interleave(packed, even, wide.features, query_pairs);
-      interleave(out_gradients, even, wide.features, out_gradient_pairs);
-      tiles::product<false>({reinterpret_cast<uint32_t*>(packed), words, 1}, {keys, tile}, {products, tile}, even,
-                            columns, words);
-      tiles::product<false>({reinterpret_cast<uint32_t*>(out_gradients), words, 1}, {values, tile},
-                            {weight_gradients, tile}, even, columns, words);
+      interleave(packed, query_rows, wide.features, query_pairs);
+      interleave(out_gradients, query_rows, wide.features, out_gradient_pairs);
+      wide.product<false>({reinterpret_cast<uint32_t*>(packed), words, 1}, {keys, row_step}, {products, row_step},
+                          query_rows, columns, words);
+      wide.product<false>({reinterpret_cast<uint32_t*>(out_gradients), words, 1}, {values, row_step},
+                          {weight_gradients, row_step}, query_rows, columns, words);
       const uint16_t* out = args.head(args.out, number, first);
-      for (size_t row = 0; row < even; row += 2) {
+      for (size_t row = 0; row < count; row += 2) {
         BackwardRow rows[2];
         for (size_t each = row; each < row + 2; ++each) {
-          const float *product = products + each * tile, *weight_gradient = weight_gradients + each * tile;
+          const float *product = products + each * row_step, *weight_gradient = weight_gradients + each * row_step;
           if (each == count) { // completes the last pair, with weights of zero
             rows[each - row] = {product, weight_gradient, nullptr, std::numeric_limits<float>::infinity(), 0.0f, 0, 0};
             continue;
@@ -156,21 +178,26 @@ AVX512_BF16 void backward_head(const Attention& args, const Gradients& gradients
                               visible > key ? std::min(visible - key, key_count) : 0,
                               args.first_block(number, first + each, wide) + key / philox::BLOCK};
         }
-        differentiate(rows, columns, tile, args.scale, args.rule, weights + row / 2 * tile,
-                      score_gradients + row / 2 * tile, score_gradient_rows + row * tile);
+        differentiate(rows, columns, row_step, args.scale, args.rule, weights + row / 2 * row_step,
+                      score_gradients + row / 2 * row_step, score_gradient_rows + row * row_step);
       }
-      const tiles::Left left{reinterpret_cast<uint32_t*>(score_gradient_rows), tile / 2, 1};
+      const tiles::Left left{reinterpret_cast<uint32_t*>(score_gradient_rows), row_step / 2, 1};
       const tiles::Sums sums{query_gradients + (sizes.keys > tile ? first * wide.features : 0), wide.features};
-      const auto product = key == 0 ? tiles::product<false> : tiles::product<true>;
-      product(left, {key_pairs, wide.features}, sums, count, wide.features, columns / 2);
+      (wide.*(key == 0 ? &Padded::product<false> : &Padded::product<true>))(left, {key_pairs, wide.features}, sums,
+                                                                            query_rows, wide.features, columns / 2);
       if (key + key_count >= seen) { // the last tile that these queries attend to
         store_rows(sums.values, count, sizes.features, wide.features, args.head(gradients.query, number, first),
                    gradients.query.row_step);
       }
-      tiles::product<true>({weights, 1, tile}, {out_gradient_pairs, wide.features}, {value_gradients, wide.features},
-                           columns, wide.features, even / 2);
-      tiles::product<true>({score_gradients, 1, tile}, {query_pairs, wide.features}, {key_gradients, wide.features},
-                           columns, wide.features, even / 2);
+      add_product(wide, weights, out_gradient_pairs, count, columns, turned, value_gradients);
+      add_product(wide, score_gradients, query_pairs, count, columns, turned, key_gradients);
+    }
+    if (wide.amx) {
+      for (float** gradients : {&key_gradients, &value_gradients}) {
+        transpose(reinterpret_cast<uint32_t*>(*gradients), row_step, wide.features, key_rows,
+                  reinterpret_cast<uint32_t*>(turned_gradients), wide.features);
+        std::swap(*gradients, turned_gradients);
+      }
     }
     store_rows(key_gradients, key_count, sizes.features, wide.features, args.head(gradients.key, number, key),
                gradients.key.row_step);
@@ -183,7 +210,7 @@ AVX512_BF16 void backward_head(const Attention& args, const Gradients& gradients
 
 // Tensors and the return value are as in the forward pass.
 EXPORT size_t attention_bfloat16_backward(const Attention* args, const Gradients* gradients) {
-  const Padded wide(args->sizes);
-  return for_each(args->sizes.batches * args->sizes.heads, bytes_backward(args->sizes, wide),
+  const Padded wide(args->sizes, args->amx != 0);
+  return for_each(args->sizes.batches * args->sizes.heads, bytes_backward(args->sizes, wide), wide.amx,
                   [&](size_t number, Workspace space) { backward_head(*args, *gradients, wide, number, space); });
 }

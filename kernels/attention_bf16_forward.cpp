@@ -52,24 +52,25 @@ constexpr decltype(&softmax<masks::NONE>) SOFTMAX[masks::TYPES] = {
     softmax<masks::NONE>, softmax<masks::FLOAT32>, softmax<masks::BFLOAT16>, softmax<masks::BOOLEAN>};
 
 size_t bytes_forward(const Padded& wide) {
-  return wide.rows * wide.features * 2 + 2 * wide.keys * wide.features * 2 + wide.queries * wide.features * 4 +
-      wide.queries * wide.keys * 6 + 64 * 8;
+  return wide.rows * wide.features * 2 + 2 * wide.key_row * wide.features * 2 + wide.queries * wide.features * 4 +
+      wide.queries * wide.key_row * 6 + 64 * 8;
 }
 
 AVX512_BF16 void forward_head(const Attention& args, const Padded& wide, size_t number, Workspace space) {
   const size_t words = wide.features / 2;
   uint16_t* packed = space.take<uint16_t>(wide.rows * wide.features);
-  uint32_t* keys = space.take<uint32_t>(wide.keys * words);
-  uint32_t* values = space.take<uint32_t>(wide.keys * words);
+  uint32_t* keys = space.take<uint32_t>(wide.key_row * words);
+  uint32_t* values = space.take<uint32_t>(wide.key_row * words);
   float* output = space.take<float>(wide.queries * wide.features);
-  float* scores = space.take<float>(wide.queries * wide.keys);
-  uint16_t* weights = space.take<uint16_t>(wide.queries * wide.keys);
+  float* scores = space.take<float>(wide.queries * wide.key_row);
+  uint16_t* weights = space.take<uint16_t>(wide.queries * wide.key_row);
 
-  for (size_t first = 0; first < wide.keys; first += KEYS) {
-    const size_t key_count = std::min(KEYS, args.sizes.keys - first), key_rows = std::min(KEYS, wide.keys - first);
+  for (size_t first = 0; first < wide.keys; first += wide.tile) {
+    const size_t key_count = std::min(wide.tile, args.sizes.keys - first);
+    const size_t key_rows = std::min(wide.tile, wide.keys - first);
     pack(args.shared_head(args.key, number, first), args.key.row_step, key_count, key_rows, args.sizes.features,
          wide.features, packed);
-    transpose(reinterpret_cast<uint32_t*>(packed), key_rows, words, keys + first, wide.keys);
+    transpose(reinterpret_cast<uint32_t*>(packed), words, key_rows, words, keys + first, wide.key_row);
     pack(args.shared_head(args.value, number, first), args.value.row_step, key_count, key_rows, args.sizes.features,
          wide.features, packed);
     interleave(packed, key_rows, wide.features, values + first * words);
@@ -77,20 +78,21 @@ AVX512_BF16 void forward_head(const Attention& args, const Padded& wide, size_t 
   const auto softmax = SOFTMAX[args.mask.type];
   for (size_t first = 0; first < args.sizes.queries; first += wide.queries) {
     const size_t count = std::min(wide.queries, args.sizes.queries - first);
-    const size_t columns = padded(args.visible(first + count - 1), LANES);
-    pack(args.head(args.query, number, first), args.query.row_step, count, count, args.sizes.features, wide.features,
-         packed);
-    tiles::product<false>({reinterpret_cast<uint32_t*>(packed), words, 1}, {keys, wide.keys}, {scores, wide.keys},
-                          count, columns, words);
-    Row rows[QUERIES];
+    const size_t columns = padded(args.visible(first + count - 1), wide.step);
+    const size_t query_rows = wide.amx ? padded(count, amx::ROWS) : count;
+    pack(args.head(args.query, number, first), args.query.row_step, count, query_rows, args.sizes.features,
+         wide.features, packed);
+    wide.product<false>({reinterpret_cast<uint32_t*>(packed), words, 1}, {keys, wide.key_row}, {scores, wide.key_row},
+                        query_rows, columns, words);
+    Row rows[MOST_QUERIES];
     for (size_t row = 0; row < count; ++row) {
-      rows[row] = softmax(scores + row * wide.keys, args.mask_row(number, first + row), args.visible(first + row),
+      rows[row] = softmax(scores + row * wide.key_row, args.mask_row(number, first + row), args.visible(first + row),
                           columns, args.scale, args.first_block(number, first + row, wide), args.rule,
-                          weights + row * wide.keys);
+                          weights + row * wide.key_row);
       args.logarithms[number * args.sizes.queries + first + row] = rows[row].logarithm;
     }
-    tiles::product<false>({reinterpret_cast<uint32_t*>(weights), wide.keys / 2, 1}, {values, wide.features},
-                          {output, wide.features}, count, wide.features, columns / 2);
+    wide.product<false>({reinterpret_cast<uint32_t*>(weights), wide.key_row / 2, 1}, {values, wide.features},
+                        {output, wide.features}, query_rows, wide.features, columns / 2);
     uint16_t* out = args.head(args.out, number, first);
     for (size_t row = 0; row < count; ++row) {
       store_row(output + row * wide.features, args.sizes.features, rows[row].inverse_sum * args.rule.scale,
@@ -106,10 +108,15 @@ EXPORT int attention_bfloat16_supported() {
   return philox::vectors() && __builtin_cpu_supports("avx512bf16") ? 1 : 0;
 }
 
+// Whether this process may also use AMX.
+EXPORT int attention_amx_permitted() {
+  return amx::permitted() ? 1 : 0;
+}
+
 // Tensors are [batch, head, query or key, feature] of bfloat16. Returns 0, or the number of bytes that a thread could
 // not allocate, in which case there is no result.
 EXPORT size_t attention_bfloat16_forward(const Attention* args) {
-  const Padded wide(args->sizes);
-  return for_each(args->sizes.batches * args->sizes.heads, bytes_forward(wide),
+  const Padded wide(args->sizes, args->amx != 0);
+  return for_each(args->sizes.batches * args->sizes.heads, bytes_forward(wide), wide.amx,
                   [&](size_t number, Workspace space) { forward_head(*args, wide, number, space); });
 }

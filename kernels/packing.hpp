@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "amx.hpp"
 #include "tiles.hpp"
 #include "vectors.hpp"
 
@@ -56,8 +57,9 @@ class Memory {
 
 // Calls `work` for 0 .. count - 1, divided among the threads, each of which has `bytes` of memory, and returns 0. If a
 // thread gets no memory, returns `bytes` without calling `work`: an exception cannot leave OpenMP's threads.
+// `amx`: `work` uses AMX.
 template <typename Work>
-size_t for_each(size_t count, size_t bytes, Work work) {
+size_t for_each(size_t count, size_t bytes, bool amx, Work work) {
   std::atomic<bool> failed{false};
 #pragma omp parallel
   {
@@ -67,6 +69,7 @@ size_t for_each(size_t count, size_t bytes, Work work) {
     }
 #pragma omp barrier
     if (!failed) {
+      const amx::Configured configured(amx);
 #pragma omp for schedule(static)
       for (size_t number = 0; number < count; ++number) {
         work(number, memory.start());
@@ -121,17 +124,18 @@ AVX512_BF16 inline void transpose_square(const uint32_t* from, size_t from_step,
   }
 }
 
-// Transposes [rows][words] to [words][rows], with `step` words from row to row of the result. `rows` is a multiple of
-// 16, `words` of 8.
-AVX512_BF16 void transpose(const uint32_t* from, size_t rows, size_t words, uint32_t* to, size_t step) {
+// Transposes [rows][words] to [words][rows]. Steps are in words, from row to row. `rows` is a multiple of 16, `words`
+// of 8.
+AVX512_BF16 void transpose(const uint32_t* from, size_t from_step, size_t rows, size_t words, uint32_t* to,
+                           size_t step) {
   for (size_t row = 0; row < rows; row += LANES) {
     size_t word = 0;
     for (; word + LANES <= words; word += LANES) {
-      transpose_square(from + row * words + word, words, to + word * step + row, step);
+      transpose_square(from + row * from_step + word, from_step, to + word * step + row, step);
     }
     for (; word < words; ++word) {
       for (size_t each = row; each < row + LANES; ++each) {
-        to[word * step + each] = from[each * words + word];
+        to[word * step + each] = from[each * from_step + word];
       }
     }
   }

@@ -2,15 +2,14 @@
 
 torch's fused kernel for CPUs has no dropout: with dropout, scaled_dot_product_attention is a chain of operators
 over all scores, in float32 also for bfloat16 tensors. attention_fp32 replaces it for float32, and for bfloat16 on
-CPUs without bf16 instructions. attention_bf16 replaces it for bfloat16 on other CPUs. torch's fused kernel uses
-AMX, and attention_bf16 does not: attention_bf16 also replaces training without dropout on CPUs without AMX, and of
-short rows on CPUs with AMX (MOST_TOKENS).
+CPUs without bf16 instructions. attention_bf16 replaces it for bfloat16 on other CPUs, also without dropout: in
+training, and with AMX also without a backward pass.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable
 
 from entrypoints.machine.cpus import EMULATED
@@ -23,21 +22,23 @@ from entrypoints.operators.dropout import Rule, are_plain, draw_rule
 # Returns [batch, heads, queries, features] in the query's dtype.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
 NO_DROPOUT = Rule(0, 0)
-# Without dropout, attention_bf16 is faster than torch's kernel for at most so many queries and keys. Thousands of
-# instructions per head on an emulated AMX CPU, forward and backward, by torch's kernel and by ours: 74 tokens of
-# 32 features 892 and 247; 128 of 64 1,276 and 885; 191 2,526 and 1,781; 192 1,426 and 1,769; 384 3,465 and 5,520.
-MOST_TOKENS = {"avx512_bf16": math.inf, "amx_bf16": 191}
+# Without dropout and with fewer queries, torch's kernel is faster: ours first rearranges all keys. On a Xeon with
+# AMX, forward, 512 keys of 64 features, us by torch's kernel and by ours: 1 query 6.2 and 14.6, 8 queries 16.8 and
+# 17.0, 16 queries 20.9 and 18.4.
+FEWEST_QUERIES = 8
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernels of this process by dtype.
+    """The kernels of this process by dtype, which are always used with dropout.
 
-    `without_dropout`: by dtype, the most queries and keys for which they are faster even without dropout.
+    `training`, `inference`: the dtypes for which they are also used without dropout, with and without a
+    backward pass.
     """
 
     kernels: dict[Any, Kernel]
-    without_dropout: dict[Any, float]
+    training: frozenset[Any] = frozenset()
+    inference: frozenset[Any] = frozenset()
 
 
 def install(bf16: str, widened: bool) -> None:
@@ -48,12 +49,13 @@ def install(bf16: str, widened: bool) -> None:
     from torch.nn import functional
 
     original = getattr(functional, "scaled_dot_product_attention", None)  # since 2.0
-    choice = _choice(bf16, widened)
+    choice = choose(bf16, widened)
     if original is not None and choice.kernels:
-        functional.scaled_dot_product_attention = _attention(original, choice)
+        functional.scaled_dot_product_attention = replaced(original, choice)
 
 
-def _choice(bf16: str, widened: bool) -> Choice:
+def choose(bf16: str, widened: bool) -> Choice:
+    """The kernels for this CPU. For the arguments, see `install`."""
     import torch
 
     chosen: dict[Any, Kernel] = {}
@@ -62,12 +64,15 @@ def _choice(bf16: str, widened: bool) -> Choice:
         if widened:
             chosen[torch.bfloat16] = attention_fp32.attention
     if bf16 == EMULATED or not attention_bf16.supported():
-        return Choice(chosen, {})
-    chosen[torch.bfloat16] = attention_bf16.attention
-    return Choice(chosen, {torch.bfloat16: MOST_TOKENS.get(bf16, 0)})
+        return Choice(chosen)
+    amx = bf16 == "amx_bf16" and attention_bf16.amx_permitted()
+    chosen[torch.bfloat16] = partial(attention_bf16.attention, amx=amx)
+    own = frozenset({torch.bfloat16})
+    return Choice(chosen, own, own if amx else frozenset())
 
 
-def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]:
+def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]:
+    """scaled_dot_product_attention with the chosen kernels. `original` computes what they do not."""
     import torch
 
     def scaled_dot_product_attention(
@@ -85,7 +90,7 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
         dtype = computed_in(query, key, value) if are_plain(*given) else None
         is_supported = (
             dtype in choice.kernels
-            and (dropout_p > 0 or _is_faster_without(choice.without_dropout.get(dtype, 0), query, key, value))
+            and (dropout_p > 0 or _is_faster_without(choice, dtype, query, key, value))
             and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
             and not any(others.values())
             and all(tensor.dim() == 4 and tensor.numel() for tensor in given)
@@ -107,17 +112,19 @@ def _attention(original: Callable[..., Any], choice: Choice) -> Callable[..., An
     return scaled_dot_product_attention
 
 
-def _is_faster_without(most_tokens: float, query: Any, key: Any, value: Any) -> bool:
-    """Whether our kernel is faster without dropout: in training, and with a head for each thread.
+def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: Any) -> bool:
+    """Whether our kernel is faster without dropout: with a head for each thread.
 
     torch's kernel also divides a head among threads.
     """
     import torch
 
-    if query.dim() != 4 or max(query.shape[2], key.shape[2]) > most_tokens:
+    # A traced model may be for other machines.
+    if torch.jit.is_tracing() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
         return False
-    wanted = any(tensor.requires_grad for tensor in (query, key, value))
-    return torch.is_grad_enabled() and wanted and query.shape[0] * query.shape[1] >= torch.get_num_threads()
+    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    chosen = dtype in (choice.training if trains else choice.inference)
+    return chosen and query.shape[0] * query.shape[1] >= torch.get_num_threads()
 
 
 def _sizes_match(query: Any, key: Any, value: Any, shared: bool) -> bool:

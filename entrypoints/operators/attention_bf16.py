@@ -1,4 +1,4 @@
-"""Attention in bfloat16, with or without dropout, for CPUs with bf16 instructions (kernels/attention_bf16*.cpp).
+"""Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16 or AMX (kernels/attention_bf16*.cpp).
 
 A block of scores stays in the cache. The forward pass stores one number per query, and the backward pass
 recomputes the rest. Scores, softmax and sums are float32. The weights are rounded to bfloat16 before their
@@ -35,6 +35,7 @@ class _Attention(ctypes.Structure):
         ("mask", attention_mask.Mask),
         ("scale", ctypes.c_float),
         ("causal", ctypes.c_uint32),
+        ("amx", ctypes.c_uint32),
         ("rule", _Rule),
         ("logarithms", ctypes.c_void_p),
     ]
@@ -49,9 +50,19 @@ def supported() -> bool:
     return bool(library.library().attention_bfloat16_supported())
 
 
-def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule) -> Any:
-    """Attention of bfloat16 tensors. See attention.Kernel for shapes. Returns bfloat16."""
-    return _function().apply(query, key, value, mask, causal, factor, rule)
+def amx_permitted() -> bool:
+    """Whether this CPU has AMX and Linux (5.16 or later) lets this process use it, from now on."""
+    return bool(library.library().attention_amx_permitted())
+
+
+def attention(
+    query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule, amx: bool = False
+) -> Any:
+    """Attention of bfloat16 tensors. See attention.Kernel for shapes. Returns bfloat16.
+
+    `amx`: compute products with AMX; requires `amx_permitted()`.
+    """
+    return _function().apply(query, key, value, mask, causal, factor, rule, amx)
 
 
 @lru_cache(maxsize=1)
@@ -65,12 +76,20 @@ def _function() -> Any:
     class FusedAttention(torch.autograd.Function):
         @staticmethod
         def forward(
-            ctx: Any, query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule
+            ctx: Any,
+            query: Any,
+            key: Any,
+            value: Any,
+            mask: Any,
+            causal: bool,
+            factor: float,
+            rule: Rule,
+            amx: bool,
         ) -> Any:
             query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
             out = _empty(query, query.shape)
             logarithms = torch.empty(query.shape[:3])
-            ctx.how = causal, factor, rule
+            ctx.how = causal, factor, rule, amx
             ctx.save_for_backward(query, key, value, mask, out, logarithms)
             described = _described((query, key, value, mask, out, logarithms), *ctx.how)
             _run(library.library().attention_bfloat16_forward, described)
@@ -88,7 +107,7 @@ def _function() -> Any:
             written = _Gradients(*map(_tensor, (outer, *found)))
             _run(library.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
             summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
-            return (found[0], *summed, None, None, None, None)
+            return (found[0], *summed, None, None, None, None, None)
 
     return FusedAttention
 
@@ -125,7 +144,7 @@ def _tensor(tensor: Any) -> _Tensor:
     return _Tensor(tensor.data_ptr(), (ctypes.c_size_t * 3)(*tensor.stride()[:3]))
 
 
-def _described(tensors: Any, causal: bool, factor: float, rule: Rule) -> _Attention:
+def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool) -> _Attention:
     query, key, value, mask, out, logarithms = tensors
     batches, heads, queries, features = query.shape
     sizes = batches, heads, heads // key.shape[1], queries, key.shape[2], features
@@ -135,6 +154,7 @@ def _described(tensors: Any, causal: bool, factor: float, rule: Rule) -> _Attent
         attention_mask.described(mask),
         factor,
         int(causal),
+        int(amx),
         _Rule(rule.seed, rule.threshold, rule.scale),
         logarithms.data_ptr(),
     )

@@ -40,4 +40,5 @@ def library() -> ctypes.CDLL:
     loaded.attention_bfloat16_backward.argtypes = (pointer, pointer)
     loaded.attention_bfloat16_backward.restype = size
     loaded.attention_bfloat16_supported.restype = ctypes.c_int
+    loaded.attention_amx_permitted.restype = ctypes.c_int
     return loaded

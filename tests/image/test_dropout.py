@@ -16,13 +16,15 @@ SCRIPTS = Path(__file__).with_name("scripts")
 MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
 ISA = "ONEDNN_MAX_CPU_ISA"
 # Hide instructions, so that each path runs on every machine that can take it: without bf16 instructions, attention
-# in bf16 is computed in fp32; with them and without AMX, their kernel computes attention without dropout too.
+# in bf16 is computed in fp32; with them, their kernel computes attention without dropout too.
 NO_BF16, NO_AMX = {ISA: "AVX512_CORE"}, {ISA: "AVX512_CORE_BF16"}
-WITHOUT_DROPOUT = {"attention-without-dropout", "long-attention-without-dropout"}
+WITHOUT_DROPOUT = {"attention-without-dropout"}
 with_instructions = pytest.mark.skipif(
     cpus.read_model().bf16 == EMULATED,
     reason="this CPU has no bf16 instructions: the kernel for them cannot run on it",
 )
+
+with_amx = pytest.mark.skipif(cpus.read_model().bf16 != "amx_bf16", reason="this CPU has no AMX")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,8 @@ with_instructions = pytest.mark.skipif(
     [
         ("dropout", NO_BF16),
         ("attention", NO_BF16),
-        pytest.param("attention_bf16", NO_AMX, marks=with_instructions),
+        pytest.param("attention_bf16", NO_AMX, marks=with_instructions, id="attention_bf16-avx512"),
+        pytest.param("attention_bf16", {}, marks=with_amx, id="attention_bf16-amx"),
     ],
 )
 def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str, limit: dict[str, str]) -> None:
@@ -58,13 +61,3 @@ def test_a_variable_selects_torchs_kernels(
     if cpus.read_model().bf16 == EMULATED:
         left = left - WITHOUT_DROPOUT
     assert set(done.stdout.split()) == left
-
-
-def test_attention_of_long_rows_without_dropout_is_left_to_torch_where_torch_has_amx(
-    run_in_image: RunInImage,
-) -> None:
-    done = run_in_image("run", "/s/kernels_in_use.py", docker_args=MOUNT)
-    assert done.returncode == 0, done.stderr
-    short, long = "attention-without-dropout", "long-attention-without-dropout"
-    expected = {EMULATED: set(), "amx_bf16": {short}}.get(cpus.read_model().bf16, {short, long})
-    assert set(done.stdout.split()) & WITHOUT_DROPOUT == expected

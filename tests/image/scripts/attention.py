@@ -140,18 +140,6 @@ def threads_change_nothing() -> None:
         torch.testing.assert_close(one, other)
 
 
-def without_dropout_only_short_rows_of_an_amx_cpu_are_ours() -> None:
-    choice = attention.Choice({BF: lambda *_: "ours"}, {BF: attention.MOST_TOKENS["amx_bf16"]})
-    called = attention._attention(lambda *_, **__: "torch", choice)
-    one, long = (torch.zeros(2, 4, length, 8, dtype=BF, requires_grad=True) for length in (191, 192))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert called(one, one, one) == "ours"
-    assert called(long, long, long) == called(one, long, long) == called(long, one, one) == "torch"
-    assert called(long, long, long, dropout_p=0.1) == "ours"
-    torch.set_num_threads(before)
-
-
 assert OURS.__module__ == attention.__name__
 for check in (
     values_and_gradients_are_those_of_the_formula,
@@ -163,7 +151,6 @@ for check in (
     what_torch_refuses_is_refused,
     torchs_own_operators_can_be_chosen,
     threads_change_nothing,
-    without_dropout_only_short_rows_of_an_amx_cpu_are_ours,
 ):
     torch.manual_seed(7)
     check()

@@ -27,9 +27,12 @@ from formula import (  # type: ignore[import-not-found]  # beside this one
 )
 from torch.utils.checkpoint import checkpoint
 
+from entrypoints.machine import cpus
 from entrypoints.operators import attention, attention_bf16
 
 BF = torch.bfloat16
+# Whether products are computed with AMX, or with AVX512-BF16.
+AMX = cpus.bf16_of(os.environ) == "amx_bf16" and attention_bf16.amx_permitted()
 TORCHS = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 # bfloat16 has eight bits: a value rounded once is off by 2^-9 of itself at most. A gradient is made of differences
 # of such values.
@@ -68,6 +71,7 @@ def values_and_gradients_are_those_of_the_formula() -> None:
     sizes = [
         *itertools.product((1, 2, 47, 49), (15, 16, 17, 65), (8, 80)),
         (97, 384, 64),
+        (130, 600, 40),
         (50, 1100, 32),
         (7, 2100, 128),
     ]
@@ -92,7 +96,7 @@ def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
         outer = torch.randn(2, 3, 130, 64).to(BF)
         before = torch.random.get_rng_state()
         query, key, value = given
-        ours = attention_bf16.attention(query, key, value, None, causal, 0.125, attention.NO_DROPOUT)
+        ours = attention_bf16.attention(query, key, value, None, causal, 0.125, attention.NO_DROPOUT, AMX)
         found = derived(ours, given, outer)
         assert torch.equal(before, torch.random.get_rng_state())
         repeated = [given[0], *(tensor.repeat_interleave(3 // fewer, 1) for tensor in given[1:])]
@@ -103,6 +107,36 @@ def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
         wanted = derived(weights @ repeated[2].double(), given, outer)
         for one, other, exact in zip(found, torchs, wanted, strict=True):
             assert error(one, exact) < 1.1 * error(other, exact), (causal, fewer)
+
+
+def products_are_those_of_the_instruction() -> None:
+    """Bit for bit. With one key, the logarithm of the sum of exponentials is the score."""
+    for queries, features in itertools.product((1, 15, 16, 33, 64, 130), (8, 16, 32, 40, 64, 80, 128)):
+        query = torch.randn(2, 3, queries, features).to(BF).requires_grad_()
+        key = torch.randn(2, 3, 1, features).to(BF)
+        found = attention_bf16.attention(query, key, key, None, False, 1.0, attention.NO_DROPOUT, AMX)
+        logarithms = found.grad_fn.saved_tensors[-1]
+        products = query.detach().float() * key.float()  # exact
+        assert torch.equal(logarithms, (sum_by_amx if AMX else sum_by_avx512)(products)), (queries, features)
+
+
+def sum_by_amx(products: Any) -> Any:
+    """TDPBF16PS, of 32 numbers at a time: the even ones and the odd ones, each in order, then both."""
+    found = torch.zeros(products.shape[:-1])
+    for part in products.split(32, dim=-1):
+        even, odd = torch.zeros(2, *found.shape)
+        for first, second in zip(part.unbind(-1)[::2], part.unbind(-1)[1::2], strict=True):
+            even, odd = even + first, odd + second
+        found = found + (even + odd)
+    return found
+
+
+def sum_by_avx512(products: Any) -> Any:
+    """VDPBF16PS, of two numbers at a time: the second, then the first."""
+    found = torch.zeros(products.shape[:-1])
+    for first, second in zip(products.unbind(-1)[::2], products.unbind(-1)[1::2], strict=True):
+        found = found + second + first
+    return found
 
 
 def a_causal_mask_hides_what_comes() -> None:
@@ -223,26 +257,28 @@ def threads_change_nothing() -> None:
 
 
 def what_is_not_ours_is_torchs() -> None:
-    """Without a backward pass, without a head for each thread, and other shapes."""
-    given = tensors(6, 6, BF)
+    """Without a backward pass and AMX, without a head for each thread, few queries, and other shapes."""
+    given = tensors(8, 8, BF)
+    one_head, few = [tensor[:1, :1] for tensor in given], [given[0][:, :, :7], *given[1:]]
     names = []
-    for tensors_, gradients in ((given, True), (given, False), ([tensor[:1, :1] for tensor in given], True)):
+    for tensors_, gradients in ((given, True), (given, False), (one_head, True), (few, True), (few, False)):
         torch.set_num_threads(2)
         with torch.set_grad_enabled(gradients), torch.profiler.profile() as profile:
             OURS(*tensors_)
         names.append("FusedAttention" in {event.name for event in profile.events()})
-    assert names == [True, False, False]
-    uneven = given[0], given[1], torch.randn(2, 3, 6, 16).to(BF)
-    assert OURS(*uneven, dropout_p=P).shape == (2, 3, 6, 16)
+    assert names == [True, AMX, False, False, False]
+    uneven = given[0], given[1], torch.randn(2, 3, 8, 16).to(BF)
+    assert OURS(*uneven, dropout_p=P).shape == (2, 3, 8, 16)
 
 
 assert OURS.__module__ == attention.__name__
-assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16", "torch's kernel has AMX, which it is left to"
+assert AMX or os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16", "Linux does not permit AMX"
 for check in (
     without_memory_it_raises_and_names_the_size,
     memory_of_backward_does_not_grow_with_keys,
     values_and_gradients_are_those_of_the_formula,
     without_dropout_it_is_as_near_as_torchs_kernel,
+    products_are_those_of_the_instruction,
     a_causal_mask_hides_what_comes,
     masks_are_read_and_not_copied,
     rows_without_keys_are_zero_and_nan_stays,
