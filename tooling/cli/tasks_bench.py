@@ -1,6 +1,7 @@
 """Run benchmarks."""
 
 from tooling.basis.say import say
+from tooling.bench import attention as bench_attention
 from tooling.bench import collectives as bench_collectives
 from tooling.bench import launch as bench_launch
 from tooling.bench import scaling as bench_scaling
@@ -30,3 +31,9 @@ def scaling(options: bench_scaling.Options) -> None:
 def launch(options: bench_launch.Options) -> None:
     """Train the same job under launch, torchrun and run_cpu."""
     bench_launch.run(options, say)
+
+
+@Task
+def attention(options: bench_attention.Options) -> None:
+    """Measure attention with this project's kernels and with torch's."""
+    bench_attention.run(options, say)
