@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_hook
 from transformers import TrainerCallback
 
 from benchmarks import pace
@@ -51,10 +52,13 @@ class Stopwatch(TrainerCallback):
     def count_tokens(self, model: Any) -> None:
         """Count the tokens that the layers of `model` compute: those whose embedding it looks up."""
 
-        def count(_layer: Any, inputs: Any, _output: Any) -> None:
-            self._embedded += inputs[0].numel()
+        def count(layer: Any, inputs: Any, _output: Any) -> None:
+            if layer is embeddings:
+                self._embedded += inputs[0].numel()
 
-        model.get_input_embeddings().register_forward_hook(count)
+        embeddings = model.get_input_embeddings()
+        # A hook of the layer itself would prevent the adaptation no-padding.
+        register_module_forward_hook(count)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._mark, self._processor_mark = time.perf_counter(), time.process_time()
