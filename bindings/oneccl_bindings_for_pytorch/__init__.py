@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import atexit
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -56,6 +57,18 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
     return backend
 
 
+def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
+    """Extend the constructor to keep the list of files in /dev/shm."""
+
+    @functools.wraps(construct)
+    def recorded(self: object, *arguments: Any, **options: Any) -> None:
+        first = _shm.next_number()
+        construct(self, *arguments, **options)
+        _shm.created(range(first, _shm.next_number()), opened_by_all=False)
+
+    return recorded
+
+
 def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
     """Extend torch's function, which ignores all backends but gloo and nccl, to ccl."""
 
@@ -71,6 +84,9 @@ def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
     return _set_pg_timeout
 
 
+# Where Intel's bindings have it: ProcessGroupCCL(store, rank, size, timeout).
+ProcessGroupCCL.__init__ = _constructed(ProcessGroupCCL.__init__)
+torch.distributed.ProcessGroupCCL = torch.distributed.distributed_c10d.ProcessGroupCCL = ProcessGroupCCL
 torch.distributed.distributed_c10d._set_pg_timeout = _with_ccl(torch.distributed.distributed_c10d._set_pg_timeout)
 # Runs before the interpreter, which callbacks need, and the C++ libraries, which transfers need, shut down.
 atexit.register(_backend.stop)

@@ -7,6 +7,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+
 namespace ccl_backend {
 namespace {
 
@@ -20,6 +22,16 @@ c10::intrusive_ptr<c10d::Backend> create(
   return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, global_ranks});
 }
 
+// A group over a store of the caller's, as Intel's bindings create it. The ranks are those of a whole job.
+c10::intrusive_ptr<ProcessGroupCCL> create_over_store(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+  TORCH_CHECK_VALUE(
+      0 <= rank && rank < size, "ProcessGroupCCL: rank is ", rank, ", size is ", size, ", expected 0 <= rank < size");
+  static std::atomic<int> created{0};
+  const auto name = c10::str("ProcessGroupCCL-", ++created);
+  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, {}});
+}
+
 } // namespace
 } // namespace ccl_backend
 
@@ -28,6 +40,13 @@ PYBIND11_MODULE(_backend, module) {
   // The type of a group's backend in Python. Inherits the methods of c10d.Backend.
   py::class_<ccl_backend::ProcessGroupCCL, c10::intrusive_ptr<ccl_backend::ProcessGroupCCL>, c10d::Backend>(
       module, "ProcessGroupCCL")
+      .def(
+          py::init(torch::wrap_pybind_function_no_gil(ccl_backend::create_over_store)),
+          "A group over a store, without torch's registration. A collective of all its ranks.",
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("timeout") = kBackendDefaultTimeout)
       .def_property_readonly("options", &ccl_backend::ProcessGroupCCL::getBackendOptions)
       .def("set_timeout", &ccl_backend::ProcessGroupCCL::setTimeout, py::arg("timeout"))
       .def(

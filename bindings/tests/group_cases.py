@@ -147,6 +147,41 @@ def interface() -> None:
     check(inputs.tolist() == [2.0] * 6, f"PREMUL_SUM changed its input to {inputs}")
 
 
+def constructed() -> None:
+    """Groups that a program constructs from a store, as it does with Intel's bindings."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("constructed", dist.distributed_c10d._get_default_store())
+    check(isinstance(backend_of(), dist.ProcessGroupCCL), f"the default backend is a {type(backend_of())}")
+    for _ in range(2):
+        group = dist.ProcessGroupCCL(store, rank, size)
+        tensor = torch.full((3,), float(rank + 1))
+        group.allreduce([tensor]).wait()
+        check(tensor.tolist() == [3.0] * 3, f"allreduce returned {tensor}")
+        options = dist.BroadcastOptions()
+        options.rootRank = 1
+        tensor = torch.tensor([float(rank)])
+        group.broadcast([tensor], options).wait()
+        check(tensor.item() == 1, f"broadcast returned {tensor}")
+        outputs = [[torch.zeros(1) for _ in range(size)]]
+        group.allgather(outputs, [torch.tensor([float(rank)])]).wait()
+        check([part.item() for part in outputs[0]] == [0, 1], f"allgather returned {outputs}")
+        if rank == 0:
+            group.send([torch.ones(2)], 1, 7).wait()
+        else:
+            received = torch.zeros(2)
+            group.recv([received], 0, 7).wait()
+            check(received.tolist() == [1, 1], f"recv returned {received}")
+        group.barrier().wait()
+    group = dist.ProcessGroupCCL(store=store, rank=rank, size=size, timeout=timedelta(seconds=40))
+    check(group.options._timeout == timedelta(seconds=40), f"the timeout is {group.options._timeout}")
+    try:
+        dist.ProcessGroupCCL(store, size, size)
+    except ValueError as error:
+        check("rank is 2, size is 2" in str(error), f"a wrong rank raised {error!r}")
+    else:
+        check(False, "a wrong rank was accepted")
+
+
 def left_in_order() -> None:
     """A collective that a rank took part in before leaving completes. A later collective raises."""
     group = new_group(seconds=60)
@@ -164,4 +199,4 @@ def left_in_order() -> None:
 
 
 if __name__ == "__main__":
-    run(failed_creation, forked, parked_receive, same_store, interface, left_in_order)
+    run(failed_creation, forked, parked_receive, same_store, interface, constructed, left_in_order)

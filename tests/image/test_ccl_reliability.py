@@ -177,7 +177,15 @@ CALLBACK_CASES = (
     "limited_wait",
     "one_openmp_team",
 )
-GROUP_CASES = ("failed_creation", "forked", "interface", "left_in_order", "parked_receive", "same_store")
+GROUP_CASES = (
+    "constructed",
+    "failed_creation",
+    "forked",
+    "interface",
+    "left_in_order",
+    "parked_receive",
+    "same_store",
+)
 
 
 @pytest.mark.parametrize(
