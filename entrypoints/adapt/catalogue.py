@@ -9,6 +9,7 @@ from entrypoints import contract
 from entrypoints.adapt import (
     balanced_ranks,
     cpu,
+    launcher_variables,
     loss_scale,
     no_padding,
     offline_metrics,
@@ -26,6 +27,7 @@ EVERYTHING = "all"
 
 ALL: tuple[Adaptation, ...] = (
     *process_group.ADAPTATIONS,
+    *launcher_variables.ADAPTATIONS,
     *cpu.ADAPTATIONS,
     *loss_scale.ADAPTATIONS,
     *offline_metrics.ADAPTATIONS,
