@@ -26,13 +26,14 @@ Several ranks:
 
 Inspection:
   plan [--json] [--html FILE]           show a rank's cores, threads, variables and preloads, with reasons
+  generate MODEL [PROMPT ...]           print what a trained language model answers
   watch [FOLDER]                        follow a job: progress, speed, and what each rank waits for
   report FOLDER ...                     write a job's report.html, or compare several jobs on one page
   doctor [--json] [--html FILE]         check this container for training, and print how to fix each problem
 
 Any other command is executed unchanged. Each command above has its own --help.
 """
-RANK_COMMANDS = ("train", "run", "bench")
+RANK_COMMANDS = ("train", "run", "bench", "generate")
 # The module whose `main` runs the command.
 OTHER_COMMANDS = {
     "launch": "entrypoints.launch.agent",

@@ -65,6 +65,8 @@ def backend_of(argv: list[str]) -> str:
             return arguments.parse(rest).backends[0]
     except UsageError:
         return default_backend()
+    if command == "generate":
+        return "gloo"
     return _trainers_backend(rest) or default_backend()
 
 

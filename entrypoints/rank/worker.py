@@ -50,6 +50,10 @@ def prepare(command: str, argv: list[str]) -> Job:
         from entrypoints.bench import arguments
 
         return arguments.prepare(argv)
+    if command == "generate":
+        from entrypoints.generate import command as generate
+
+        return generate.prepare(argv)
     from entrypoints.train import main as train  # imports transformers: seconds
 
     return train.prepare(argv)

@@ -34,6 +34,7 @@ ENTRYPOINTS = (
     "train.tasks",
     "train.loop",
     "train",
+    "generate",
     "bench",
     "rank",
     "launch",

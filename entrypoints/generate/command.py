@@ -1,0 +1,168 @@
+"""The command `generate`: prompts in, completions out, from a model's folder or an adapter's. One process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.cli.options import option, parse_options, positive_integer, positive_number
+from entrypoints.machine import cpus
+
+if TYPE_CHECKING:
+    from entrypoints.group.banner import Announce
+    from entrypoints.placement.detect import DistributedEnvironment
+
+_DESCRIPTION = """\
+Print what a language model answers to each prompt. Without a prompt, each line of standard input is one.
+
+With a chat template, a prompt is the user's message of a conversation; without, the model continues the text. The
+answer is the most likely one (greedy), unless --temperature is given.
+"""
+
+
+@dataclass(frozen=True)
+class Generate:
+    """The command line of `generate`."""
+
+    model: str = option("", "folder or hub name of a model, or folder of an adapter", metavar="MODEL")
+    prompts: tuple[str, ...] = option("", "the prompts", nargs="*", metavar="PROMPT")
+    system: str | None = option("--system", "the system message of each conversation", metavar="TEXT")
+    raw: bool = option("--raw", "continue the prompt as text, without the chat template", False)
+    max_new_tokens: int = option(
+        "--max_new_tokens", "longest answer in tokens (default: %(default)s)", 256,
+        type=positive_integer, metavar="N",
+    )  # fmt: skip
+    temperature: float | None = option(
+        "--temperature", "draw the tokens at random; 1 keeps the model's probabilities, less favors likely tokens",
+        type=positive_number, metavar="T",
+    )  # fmt: skip
+    seed: int = option("--seed", "of the random draws (default: %(default)s)", 42, type=positive_integer)
+    as_json: bool = option("--json", "print one JSON document for each prompt, on a line of its own", False)
+    # The group of one rank, which no code here uses.
+    backend = "gloo"
+    timeout_seconds = 60.0
+
+    def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
+        """Answer all prompts. Raises UsageError for a model that cannot answer."""
+        if environment.world_size > 1:
+            raise UsageError(f"generate runs in one process, found {environment.world_size}: start it alone")
+        import torch
+        import transformers
+
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        dtype = torch.float32 if cpus.bf16_of(os.environ) == cpus.EMULATED else torch.bfloat16
+        model, tokenizer = _load(self.model, dtype)
+        if (self.system is not None) and (self.raw or not tokenizer.chat_template):
+            raise UsageError("--system needs a chat template: leave out --raw, or use a model with a template")
+        torch.manual_seed(self.seed)
+        several = len(self.prompts) != 1
+        for prompt in self.prompts or _lines():
+            if several and not self.as_json:
+                print(f"> {prompt}", flush=True)
+            self._answer(model, tokenizer, prompt)
+        return 0
+
+    def _answer(self, model: Any, tokenizer: Any, prompt: str) -> None:
+        """Print the answer: as it is generated, or as JSON at its end."""
+        import torch
+        from transformers import TextStreamer
+
+        inputs = tokenizer(
+            self._text(tokenizer, prompt), return_tensors="pt", add_special_tokens=self._plain(tokenizer)
+        )
+        streamer = None if self.as_json else TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        began = time.monotonic()
+        with torch.inference_mode():
+            tokens = model.generate(
+                **inputs,
+                max_new_tokens=self.max_new_tokens,
+                do_sample=self.temperature is not None,
+                temperature=self.temperature,
+                top_p=None,
+                top_k=None,
+                pad_token_id=tokenizer.pad_token_id
+                if tokenizer.pad_token_id is not None
+                else tokenizer.eos_token_id,
+                streamer=streamer,
+            )
+        seconds = time.monotonic() - began
+        new = tokens[0, inputs["input_ids"].shape[1] :]
+        if self.as_json:
+            completion = tokenizer.decode(new, skip_special_tokens=True)
+            document = {
+                "prompt": prompt,
+                "completion": completion,
+                "tokens": len(new),
+                "seconds": round(seconds, 3),
+            }
+            print(json.dumps(document), flush=True)
+        elif sys.stderr.isatty():
+            dtype = str(model.dtype).removeprefix("torch.")
+            print(f"({len(new)} tokens in {seconds:.1f} s, {len(new) / seconds:.1f}/s, {dtype})", file=sys.stderr)
+
+    def _plain(self, tokenizer: Any) -> bool:
+        """Whether the prompt is continued as text. A chat template writes the special tokens itself."""
+        return self.raw or not tokenizer.chat_template
+
+    def _text(self, tokenizer: Any, prompt: str) -> str:
+        if self._plain(tokenizer):
+            return prompt
+        from entrypoints.train.tasks import chat
+
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return chat.render(tokenizer, [*system, {"role": "user", "content": prompt}], ask=True)
+
+
+def prepare(argv: Sequence[str]) -> Generate:
+    """Parse the command line and check the model's folder. Raises UsageError."""
+    parsed = parse_options(Generate, argv, "generate", _DESCRIPTION, "[options] MODEL [PROMPT ...]")
+    from entrypoints.train.model import pretrained
+
+    pretrained.check_folder(parsed.model)
+    return parsed
+
+
+def _load(name: str, dtype: Any) -> tuple[Any, Any]:
+    """The model, with an adapter merged into it, and the tokenizer. Raises UsageError."""
+    from transformers import AutoModelForCausalLM
+
+    from entrypoints.train.flags.arguments import TaskArguments
+    from entrypoints.train.model import adapters, pretrained
+
+    tokenizer = pretrained.load_tokenizer("text-generation", TaskArguments(model_name_or_path=name))
+    base = adapters.base_of(name)
+    installed = packages.release(packages.versions(["transformers"]).get("transformers"))
+    name_of_dtype = "dtype" if installed >= packages.release("4.56") else "torch_dtype"
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            base or name, output_loading_info=True, **{name_of_dtype: dtype}
+        )
+        if base:
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, name).merge_and_unload()
+    except Exception as error:
+        raise UsageError(
+            f"model '{name}' cannot be loaded as a language model, which generate needs: {one_line(error)}"
+        ) from error
+    if not model.config.is_encoder_decoder and info.get("missing_keys"):
+        missing = sorted(info["missing_keys"])
+        raise UsageError(
+            f"model '{name}' has no weights for {missing[0]}, expected a language model (trained with --task "
+            "text-generation)"
+        )
+    return model.eval(), tokenizer
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input, without empty ones."""
+    if sys.stdin is not None:
+        yield from (line.strip() for line in sys.stdin if line.strip())
