@@ -2,7 +2,8 @@
 
 `nodes: Annotated[int, "containers to start"] = 2` declares the option --nodes with its type, help and default. A
 parameter whose type is a dataclass stands for the options that the dataclass's fields declare; the dataclass
-checks their values. A parameter or field named `command` receives the arguments after `--`.
+checks their values. A parameter or field named `command` receives the arguments after `--`. An underscore at the
+end of a name is left out of the option: `with_` declares --with.
 
 Help shows a default unless it is empty or 0: then the help text says what happens without the option.
 """
@@ -93,7 +94,7 @@ def _argument(option: _Parameter) -> Argument:
         kind = next(member for member in get_args(kind) if member is not NoneType)
     shown = option.default and kind not in (bool, list) and "default:" not in option.help
     return Argument(
-        name=option.name.replace("_", "-"),
+        name=option.name.rstrip("_").replace("_", "-"),
         attr_name=option.name if "_" in option.name else None,
         kind=kind,
         default=None if kind is list else option.default,

@@ -10,9 +10,9 @@ from tooling.checks import soak as soaked
 from tooling.checks.faults import reliability
 from tooling.cli.options import Task
 from tooling.image import reproduce as reproduced
-from tooling.image.choice import PinOption, TorchSourceOption
+from tooling.image.choice import PinOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse
-from tooling.wheels import check, locks
+from tooling.wheels import added, check, locks
 
 
 @Task
@@ -23,15 +23,21 @@ def check_matrix(pin: Annotated[str | None, "check only this row"] = None) -> No
 
 
 @Task
-def lock(pin: PinOption = None, torch_source: TorchSourceOption = "row") -> None:
-    """Re-create a pin's lock: images/locks/PIN.txt, every wheel with its sha256."""
-    say(f"wrote {locks.write(choose.choose(pin, (), torch_source), say)}")
+def lock(pin: PinOption = None, with_: WithOption = (), torch_source: TorchSourceOption = "row") -> None:
+    """Re-create a pin's lock, images/locks/PIN.txt, or the lock of the packages that --with adds."""
+    chosen = choose.choose(pin, (), torch_source, with_)
+    say(f"wrote {added.lock(chosen, say) if chosen.added else locks.write(chosen, say)}")
 
 
 @Task
-def reproduce(pin: PinOption = None, torch_source: TorchSourceOption = "row", json: JsonOption = False) -> None:
+def reproduce(
+    pin: PinOption = None,
+    with_: WithOption = (),
+    torch_source: TorchSourceOption = "row",
+    json: JsonOption = False,
+) -> None:
     """Build a pin twice without the build cache; compare the layers, down to the first file that differs."""
-    reproduced.run(choose.choose(pin, (), torch_source), json, say)
+    reproduced.run(choose.choose(pin, (), torch_source, with_), json, say)
 
 
 @Task

@@ -9,7 +9,7 @@ from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.image import build as image_build
 from tooling.image import push as image_push
-from tooling.image.choice import PinOption, SetOption, TorchSourceOption
+from tooling.image.choice import PinOption, SetOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse, table
 
 
@@ -24,36 +24,39 @@ def build(
     pin: PinOption = None,
     all: Annotated[bool, "build every row; report failures and exit with 1"] = False,
     set: SetOption = (),
+    with_: WithOption = (),
     torch_source: TorchSourceOption = "row",
 ) -> None:
     """Build the image cpu-train-stack:PIN."""
-    if all and (pin or set):
-        raise UsageError("build takes --all, or --pin and --set: give one of the two")
+    if all and (pin or set or with_):
+        raise UsageError("build takes --all, or --pin with --set and --with: give one of the two")
     if all:
         image_build.run_all(torch_source, say)
     else:
-        image_build.run(choose.choose(pin, set, torch_source), say)
+        image_build.run(choose.choose(pin, set, torch_source, with_), say)
 
 
 @Task
 def push(
     registry: Annotated[str, "HOST[:PORT]/NAME; docker login provides the credentials"] = "",
     pin: PinOption = None,
+    with_: WithOption = (),
     torch_source: TorchSourceOption = "row",
     alias: Annotated[bool, "also move the tag PIN to this image"] = False,
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, choose.choose(pin, (), torch_source), alias, output, say)
+    image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, say)
 
 
 @Task
 def sbom(
     pin: PinOption = None,
+    with_: WithOption = (),
     torch_source: TorchSourceOption = "row",
     output: Annotated[str | None, "the file to write; default: .cache/sbom/PIN.spdx.json"] = None,
 ) -> None:
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
     from tooling.image import sbom as image_sbom  # spdx-tools takes 0.4 s to import
 
-    image_sbom.run(choose.choose(pin, (), torch_source), output, say)
+    image_sbom.run(choose.choose(pin, (), torch_source, with_), output, say)

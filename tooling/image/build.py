@@ -19,7 +19,7 @@ from tooling.image import base, recipe
 from tooling.image.base import Base
 from tooling.pins import choose, parse
 from tooling.pins.pin import Pin
-from tooling.wheels import fetch, locks
+from tooling.wheels import added, fetch, locks
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
 
     Every command that needs an image calls this function, most of them through tooling.image.choice. The pin's
     shared tag moves to the image if the tag is unused or names this checkout's previous image. A user's own
-    combination of versions is resolved first, once.
+    versions and packages are resolved first, once.
 
     Commits that change no input of an image do not rebuild it. With `of_this_commit`, the labels of the image must
     name the commit that is checked out. The advisories for the pin's versions are printed first, one line each.
@@ -82,9 +82,12 @@ def _find_or_build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     started = time.monotonic()
     for advisory in pin.advisories:
         say(f"{pin.name}: warning: {advisory}")
-    if pin.own and not locks.path_of(pin).is_file():
+    if pin.without_added.own and not locks.path_of(pin).is_file():
         locks.write(pin, say)
-    versions = {name: wheel.version for name, wheel in locks.read(pin).items()} | pin.compiled_packages
+    if pin.added:
+        added.ensure(pin, say)
+    wheels = {**locks.read(pin), **locks.read_added(pin)}
+    versions = {name: wheel.version for name, wheel in wheels.items()} | pin.compiled_packages
     base_image = base.ensure(pin, say)
     inputs = recipe.inputs_sha256(pin, base_image)
     previous = docker.find_image(pin.image)
@@ -142,9 +145,10 @@ def _remove_untagged(identifier: str) -> None:
 def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, say: Say, *options: str) -> None:
     """Run buildx with its display on a terminal. Without a terminal, write a log, and print its end on failure."""
     wheels = fetch.fetch(pin, say)
+    added_wheels = fetch.fetch_added(pin, say) if pin.added else None
     lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
     say(f"building {tag}")
-    argv = recipe.build_argv(pin, base_image, wheels, lock_folder, labels, tag, options)
+    argv = recipe.build_argv(pin, base_image, wheels, lock_folder, labels, tag, options, added_wheels)
     environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if sys.stderr.isatty():
         if subprocess.run(argv, env=environ, check=False).returncode != 0:

@@ -1,5 +1,6 @@
 """Which image a command runs: the image of a pin, or an image that ./inv push pushed."""
 
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,10 @@ PinOption = Annotated[str | None, "a row of ./inv matrix, which also names the d
 SetOption = Annotated[
     tuple[str, ...], "PACKAGE=VERSION replaces a version of the row, such as torch=2.14.1; may be repeated"
 ]
+WithOption = Annotated[
+    tuple[str, ...],
+    "add your own package: trl==1.16.0, ./requirements.txt, a wheel or a folder of wheels; may be repeated",
+]
 TorchSourceOption = Annotated[str, TORCH_SOURCE_HELP]
 ImageLockOption = Annotated[
     str | None, "an image.lock.json of ./inv push: run that image, by digest, instead of building one"
@@ -36,19 +41,22 @@ class Choice:
 
     pin: PinOption = None
     set: SetOption = ()
+    with_: WithOption = ()
     torch_source: TorchSourceOption = TorchSource.ROW
     image_lock: ImageLockOption = None
 
     def __post_init__(self) -> None:
-        if self.image_lock and (self.pin or self.set or self.torch_source != TorchSource.ROW):
-            raise UsageError("--image-lock names the image: do not combine it with --pin, --set or --torch-source")
+        if self.image_lock and (self.pin or self.set or self.with_ or self.torch_source != TorchSource.ROW):
+            raise UsageError(
+                "--image-lock names the image: do not combine it with --pin, --set, --with or --torch-source"
+            )
 
     @cached_property
     def source(self) -> Pin | ImageLock:
         """The pin to build, or the lock of the image to pull."""
         if self.image_lock:
             return image_lock.read(Path(self.image_lock))
-        return choose.choose(self.pin, self.set, self.torch_source)
+        return choose.choose(self.pin, self.set, self.torch_source, self.with_)
 
     @property
     def row(self) -> Pin | None:
@@ -71,6 +79,7 @@ class Choice:
         """The options that differ from the defaults, as text for a command line."""
         words = [f"--pin {self.pin}"] if self.pin else []
         words += [f"--set {assignment}" for assignment in self.set]
+        words += [f"--with {shlex.quote(value)}" for value in self.with_]
         words += [f"--torch-source {self.torch_source}"] if self.torch_source != TorchSource.ROW else []
         words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
         return "".join(f" {word}" for word in words)

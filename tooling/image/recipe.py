@@ -29,6 +29,7 @@ REVISION_LABEL = "org.opencontainers.image.revision"
 DIRTY = "-dirty"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
 CCL_LABEL = f"{LABEL}.ccl"
+ADDED_LABEL = f"{LABEL}.added"
 ADVISORIES_LABEL = f"{LABEL}.advisories"
 
 
@@ -49,6 +50,7 @@ def inputs_sha256(pin: Pin, base: Base) -> str:
     ]
     total.update("\n".join(facts).encode())
     paths = [
+        *([locks.added_path_of(pin)] if pin.added else []),
         locks.path_of(pin),
         locks.build_path_of(pin),
         *_files(IMAGES),
@@ -74,9 +76,14 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def stage_locks(pin: Pin, folder: Path) -> Path:
-    """Copy the pin's two locks to a folder without the locks of other pins, under the names in the Dockerfile."""
-    write_atomic(folder / "lock.txt", locks.path_of(pin).read_text(encoding="utf-8"))
-    write_atomic(folder / "build-lock.txt", locks.build_path_of(pin).read_text(encoding="utf-8"))
+    """Copy the pin's locks to a folder without the locks of other pins, under the names in the Dockerfile.
+
+    The lock of a user's own packages is in a folder of its own: it changes no layer of the row.
+    """
+    write_atomic(folder / "row" / "lock.txt", locks.path_of(pin).read_text(encoding="utf-8"))
+    write_atomic(folder / "row" / "build-lock.txt", locks.build_path_of(pin).read_text(encoding="utf-8"))
+    if pin.added:
+        write_atomic(folder / "added" / "lock.txt", locks.added_path_of(pin).read_text(encoding="utf-8"))
     return folder
 
 
@@ -88,8 +95,12 @@ def build_argv(
     image_labels: Mapping[str, str],
     tag: str,
     options: Sequence[str] = (),
+    added_wheels: Path | None = None,
 ) -> list[str]:
-    """The buildx command, with further `options`. Labels are last in an image's history and need no layer."""
+    """The buildx command, with further `options`. Labels are last in an image's history and need no layer.
+
+    `added_wheels`: the folder of the wheels of a user's own packages. `lock_folder`: the result of `stage_locks`.
+    """
     arguments = {
         "BASE": base.reference,
         "TCMALLOC_PACKAGE": pin.tcmalloc_package,
@@ -100,13 +111,16 @@ def build_argv(
     }
     # The builder in the engine, which has the name of the context. Other builders do not see the engine's images.
     argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", tag, *options]
+    argv += ["--target", "added" if added_wheels else "row"]
     contexts = {
         "wheels": wheel_folder,
-        "locks": lock_folder,
+        "locks": lock_folder / "row",
         "entrypoints": ENTRYPOINTS,
         "bindings": BINDINGS,
         "kernels": KERNELS,
     }
+    if added_wheels:
+        contexts |= {"added-wheels": added_wheels, "added-locks": lock_folder / "added"}
     for name, folder in contexts.items():
         argv += ["--build-context", f"{name}={folder}"]
     for name, value in arguments.items():
@@ -141,6 +155,7 @@ def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> di
         CCL_LABEL: pin.ccl,
         **({ADVISORIES_LABEL: " ".join(advisory.id for advisory in pin.advisories)} if pin.advisories else {}),
         f"{LABEL}.oneccl": pin.oneccl,
+        **({ADDED_LABEL: " ".join(locks.read_added(pin))} if pin.added else {}),
         f"{LABEL}.versions": json.dumps(dict(sorted(versions.items())), separators=(",", ":")),
         INPUTS_LABEL: inputs,
     }

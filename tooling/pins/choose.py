@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from packaging.utils import canonicalize_name
 
 from tooling.basis.errors import UsageError
-from tooling.pins import parse, rules
+from tooling.pins import added, parse, rules
 from tooling.pins.pin import (
     EXACT_VERSION,
     OPTIONAL_PACKAGES,
@@ -21,10 +21,12 @@ def choose(
     name: str | None = None,
     assignments: Sequence[str] = (),
     torch_source: str = TorchSource.ROW,
+    packages: Sequence[str] = (),
 ) -> Pin:
-    """The pin for `--pin NAME --set PACKAGE=VERSION … --torch-source row|default`.
+    """The pin for `--pin NAME --set PACKAGE=VERSION … --torch-source row|default --with PACKAGE …`.
 
-    Raises UsageError with the rule that the combination breaks (tooling.pins.rules).
+    Raises UsageError with the rule that the combination breaks (tooling.pins.rules), or with the mistakes in
+    `packages` (tooling.pins.added).
     """
     if torch_source not in tuple(TorchSource):
         raise UsageError(f"--torch-source is {torch_source!r}, expected {' or '.join(TorchSource)}")
@@ -40,7 +42,7 @@ def choose(
         pin = pin.with_default_torch()
     if problem := rules.broken(pin):
         raise UsageError(f"{wanted} is not possible: {problem}")
-    return pin
+    return pin.with_added(added.parse(packages)) if packages else pin
 
 
 def parse_assignments(assignments: Sequence[str], pin: Pin) -> dict[str, str]:

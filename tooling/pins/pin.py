@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
 from tooling.basis.identity import IDENTITY
+from tooling.pins.added import NOTHING, Added
 from tooling.pins.advisories import Advisory
 
 INTEL_BINDINGS = "oneccl-bind-pt"
@@ -121,6 +123,7 @@ class Pin:
     `oneccl`: the version of oneCCL in the ccl backend.
     `sources`: where to find packages that the host's indexes may lack.
     `own`: a user's own combination of versions, which has no row.
+    `added`: a user's own packages on top of `plain`, the same pin without them.
     `known_advisories`: advisories for any version. `advisories`: those that apply to this pin's versions.
     """
 
@@ -136,6 +139,8 @@ class Pin:
     base: str = ""
     torch_source: TorchSource = TorchSource.ROW
     own: bool = False
+    added: Added = NOTHING
+    plain: Pin | None = None
     known_advisories: tuple[Advisory, ...] = ()
 
     @property
@@ -174,9 +179,15 @@ class Pin:
     @property
     def options(self) -> str:
         """The options of a command line that select this pin, if it is not a user's own."""
-        row = self.name.removesuffix(DEFAULT_TORCH_SUFFIX)
+        row = self.without_added.name.removesuffix(DEFAULT_TORCH_SUFFIX)
         default = self.torch_source is TorchSource.DEFAULT
-        return f"--pin {row}" + (f" --torch-source {TorchSource.DEFAULT}" if default else "")
+        added = "".join(f" --with {shlex.quote(value)}" for value in self.added.typed)
+        return f"--pin {row}" + (f" --torch-source {TorchSource.DEFAULT}" if default else "") + added
+
+    @property
+    def without_added(self) -> Pin:
+        """The same pin without a user's own packages."""
+        return self.plain or self
 
     @property
     def facts_sha256(self) -> str:
@@ -216,6 +227,10 @@ class Pin:
             own=True,
         )
         return replace(changed, name=f"{self.name}-own-{changed.facts_sha256[:8]}")
+
+    def with_added(self, added: Added) -> Pin:
+        """The pin with a user's own packages, under a name that depends on what was asked for."""
+        return replace(self, name=f"{self.name}-with-{added.sha256[:8]}", own=True, added=added, plain=self)
 
 
 def _requirements(packages: Mapping[str, str]) -> tuple[str, ...]:

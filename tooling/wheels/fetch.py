@@ -25,9 +25,20 @@ WHEELS = CACHE / "wheels"
 
 
 def fetch(pin: Pin, say: Say, folder: Path | None = None) -> Path:
-    """Complete the pin's wheel folder and return its path. Raises UsageError with the cause in one line."""
-    folder = folder or WHEELS / pin.name
+    """Complete the pin's wheel folder and return its path. Raises UsageError with the cause in one line.
+
+    A user's own packages are not in this folder, but in that of `fetch_added`.
+    """
     lock = {**locks.read(pin), **locks.read_build(pin)}
+    return _fetch(pin.without_added, lock, folder or WHEELS / pin.without_added.name, say)
+
+
+def fetch_added(pin: Pin, say: Say) -> Path:
+    """The same for a user's own packages."""
+    return _fetch(pin, locks.read_added(pin), WHEELS / pin.name, say)
+
+
+def _fetch(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with files.locked(
@@ -47,6 +58,10 @@ def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) ->
     for partial in folder.parent.glob(_partial_prefix(folder) + "*"):
         shutil.rmtree(partial)  # left by a fetch that was killed
     missing = _missing(folder, lock, say)
+    reused = [wheel for wheel in missing if _reuse(wheel, folder)]
+    missing = [wheel for wheel in missing if wheel not in reused]
+    if reused:
+        say(f"reusing {len(reused)} wheels that another pin has")
     if not missing:
         return
     say(f"fetching {len(missing)} of {len(lock)} wheels into {shown(folder)}")
@@ -80,6 +95,18 @@ def _missing(folder: Path, lock: dict[str, LockedWheel], say: Say) -> list[Locke
     return list(missing.values())
 
 
+def _reuse(wheel: LockedWheel, folder: Path) -> bool:
+    """Link the wheel from the folder of another pin, if one has it with the sha256 of the lock."""
+    for path in sorted(folder.parent.glob(f"[!.]*/*-{wheel.version}-*.whl")):
+        try:
+            if _find_in_lock(path, {wheel.name: wheel}) and files.sha256_of(path) == wheel.sha256:
+                os.link(path, folder / path.name)
+                return True
+        except FileNotFoundError:  # another ./inv deleted it
+            continue
+    return False
+
+
 def _find_in_lock(path: Path, lock: dict[str, LockedWheel]) -> LockedWheel | None:
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
@@ -96,7 +123,7 @@ def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, i
         scratch = Path(name)
         requirements = scratch / "lock.txt"
         requirements.write_text(
-            "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in lock.values())
+            pin.added.search + "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in lock.values())
         )
         arguments = ["download", "--no-deps", "--require-hashes", "--requirement", str(requirements)]
         arguments += ["--dest", str(scratch / "wheels")]

@@ -1,6 +1,7 @@
 """images/locks/<pin>.txt: every wheel of a pin with its sha256, in pip's --require-hashes format.
 
-<pin>-build.txt has the same for packages that are compiled into the image but not installed.
+<pin>-build.txt has the same for packages that are compiled into the image but not installed. Locks of a user's own
+versions and packages are in .cache/locks.
 
 versions.toml is the input of a lock. A lock is the only input of a fetch and of an offline install.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from tooling.basis.files import sha256_of, write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.basis.say import Say
 from tooling.pins.pin import Pin
@@ -28,18 +29,23 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def path_of(pin: Pin) -> Path:
-    """The pin's lock file, whether it exists or not."""
-    return _folder(pin) / f"{pin.name}.txt"
+    """The pin's lock file, whether it exists or not, without a user's own packages."""
+    return _folder(pin) / f"{pin.without_added.name}.txt"
 
 
 def build_path_of(pin: Pin) -> Path:
     """The lock file of the packages that are compiled into the pin's image."""
-    return _folder(pin) / f"{pin.name}-build.txt"
+    return _folder(pin) / f"{pin.without_added.name}-build.txt"
+
+
+def added_path_of(pin: Pin) -> Path:
+    """The lock file of a user's own packages."""
+    return OWN_LOCKS / f"{pin.name}.txt"
 
 
 def _folder(pin: Pin) -> Path:
     """The lock of a user's own combination is not part of the repository."""
-    return OWN_LOCKS if pin.own else LOCKS
+    return OWN_LOCKS if pin.without_added.own else LOCKS
 
 
 def read(pin: Pin) -> dict[str, LockedWheel]:
@@ -52,13 +58,37 @@ def read_build(pin: Pin) -> dict[str, LockedWheel]:
     return _read(pin, build_path_of(pin), pin.build_packages)
 
 
+def read_added(pin: Pin) -> dict[str, LockedWheel]:
+    """The wheels of a user's own packages by canonical name; none without such packages."""
+    return {wheel.name: wheel for wheel in _parse(pin, added_path_of(pin))} if pin.added else {}
+
+
+def write_added(pin: Pin, wheels: list[LockedWheel]) -> Path:
+    """Replace the lock of a user's own packages."""
+    path = added_path_of(pin)
+    write_atomic(path, _extended(pin) + _render(wheels))
+    return path
+
+
+def extends_the_present_row(pin: Pin) -> bool:
+    """Whether the lock of a user's own packages exists and was resolved against the pin's present lock."""
+    path = added_path_of(pin)
+    return path.is_file() and path.read_text(encoding="utf-8").startswith(_extended(pin))
+
+
+def _extended(pin: Pin) -> str:
+    return f"# Packages on top of {path_of(pin).name}, whose sha256 is {sha256_of(path_of(pin))}.\n"
+
+
 def write(pin: Pin, say: Say) -> Path:
     """Resolve the pin's packages with pip and replace its locks. If anything fails, the old locks stay."""
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
+    pin = pin.without_added
     resolved = resolve.resolve(pin, say)
     locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
     for path, wheels in locked.items():
-        write_atomic(path, _render(pin, wheels))
+        header = f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand.\n"
+        write_atomic(path, header + _render(wheels))
     return path_of(pin)
 
 
@@ -76,11 +106,11 @@ def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, Locked
     return wheels
 
 
-def _render(pin: Pin, wheels: list[LockedWheel]) -> str:
-    lines = [f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand."]
+def _render(wheels: list[LockedWheel]) -> str:
+    lines = []
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):
         lines += [f"{wheel.name}=={wheel.version} \\", f"    --hash=sha256:{wheel.sha256}"]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _parse(pin: Pin, path: Path) -> list[LockedWheel]:

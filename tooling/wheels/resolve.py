@@ -80,7 +80,12 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say
             if "ResolutionImpossible" in result.stdout:
                 raise error
             raise UnavailableError(str(error))
-        return [_from_report(entry) for entry in json.loads(report.read_text())["install"]]
+        return from_report(report)
+
+
+def from_report(report: Path) -> list[LockedWheel]:
+    """The wheels in the report of `pip install --report`."""
+    return [_from_report(entry) for entry in json.loads(report.read_text())["install"]]
 
 
 def _unreachable(sources: Mapping[Source, None], output: str) -> str | None:

@@ -133,7 +133,7 @@ def test_the_build_command_has_every_input_and_nothing_from_the_hosts_environmen
     assert words_after(argv, "--tag") == [f"cpu-train-stack:2.13-{IDENTITY}"]
     assert words_after(argv, "--build-context") == [
         f"wheels={tmp_path / 'wheels'}",
-        f"locks={tmp_path / 'locks'}",
+        f"locks={tmp_path / 'locks' / 'row'}",
         f"entrypoints={ROOT / 'entrypoints'}",
         f"bindings={ROOT / 'bindings'}",
         f"kernels={ROOT / 'kernels'}",

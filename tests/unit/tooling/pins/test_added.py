@@ -1,0 +1,99 @@
+"""`--with`: what each value asks for, and one line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.tiny import make_wheel
+from tooling.basis.errors import UsageError
+from tooling.image.choice import Choice
+from tooling.pins import added, choose, status
+from tooling.pins.status import Status
+
+SHA256 = "a" * 64
+
+
+def test_requirements_wheels_and_folders_are_told_apart(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheels", "tiny_a", "1.0")
+    found = added.parse(["trl==1.16.0", 'rouge_score>=0.1; python_version >= "3"', str(wheel), str(wheel.parent)])
+    assert found.requirements == ("trl==1.16.0", 'rouge_score>=0.1; python_version >= "3"')
+    assert (found.wheels, found.folders) == ((wheel,), (wheel.parent,))
+    assert found.search == f"--find-links {wheel.parent}\n"
+    assert found.wanted.splitlines() == [*found.requirements, str(wheel)]
+
+
+def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
+    make_wheel(tmp_path / "dist", "tiny_a", "1.0")
+    text = f"""# what we train with
+--extra-index-url https://user:s3cret@index.invalid/simple
+-f links
+trl[peft] >= 1.0  # the trainer
+tiny-b==2.0 \\
+    --hash=sha256:{SHA256} \\
+    --hash=sha256:{"b" * 64}
+dist/tiny_a-1.0-py3-none-any.whl
+"""
+    (tmp_path / "requirements.txt").write_text(text)
+    found = added.parse([str(tmp_path / "requirements.txt")])
+    assert found.requirements == ("trl[peft]>=1.0", "tiny-b==2.0")
+    assert found.wheels == (tmp_path / "dist/tiny_a-1.0-py3-none-any.whl",)
+    assert found.hashes == {"tiny-b": frozenset({SHA256, "b" * 64})}
+    assert found.index_options == (
+        "--extra-index-url https://user:s3cret@index.invalid/simple",
+        f"--find-links {tmp_path / 'links'}".replace("--find-links", "-f"),
+    )
+    assert "s3cret" not in repr(found)
+
+
+def test_every_mistake_is_one_line_and_no_credential_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "pyproject.toml").touch()
+    (tmp_path / "empty").mkdir()
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("-r base.txt\ntrl==\n-e .\nours @ https://user:s3cret@host.invalid/ours.whl\n")
+    values = ["trl=1.16", f"{tmp_path}/source", f"{tmp_path}/empty", f"{tmp_path}/none.txt", str(requirements)]
+    values += [
+        "ours @ https://user:s3cret@host.invalid/ours.whl",
+        f"{tmp_path}/ours.whl",
+        "./x_y-1-py3-none-any.whl",
+    ]
+    with pytest.raises(UsageError) as caught:
+        added.parse(values)
+    lines = str(caught.value).splitlines()
+    expected = [
+        "--with trl=1.16: expected a requirement such as trl==1.16.0",
+        f"--with {tmp_path}/source is a source folder: build a wheel",
+        f"--with {tmp_path}/empty is a folder without wheels",
+        f"--with {tmp_path}/none.txt cannot be read: No such file",
+        f"--with {requirements}, line 1: -r is not supported here",
+        f"--with {requirements}, line 2: expected a requirement",
+        f"--with {requirements}, line 3: -e is not supported here",
+        f"--with {requirements}, line 4: a URL: download or build the wheel",
+        "--with ours: a URL: download or build the wheel",
+        f"--with {tmp_path}/ours.whl: ours.whl is not the name of a wheel",
+        "--with ./x_y-1-py3-none-any.whl: there is no such file",
+    ]
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_image_has_a_name_of_its_own_that_depends_on_what_was_asked_for(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "tiny_a", "1.0")
+    pins = [choose.choose(packages=values) for values in (["trl"], ["trl==1.16.0"], ["trl", str(wheel)])]
+    make_wheel(tmp_path, "tiny_a", "1.0", payload=b"changed")
+    pins.append(choose.choose(packages=["trl", str(wheel)]))
+    assert len({pin.image for pin in pins}) == 4
+    assert all(pin.name.startswith("2.13-with-") and pin.without_added == choose.choose() for pin in pins)
+    assert choose.choose(packages=["trl"]).image == pins[0].image
+    assert choose.choose(packages=["trl"]).options == "--pin 2.13 --with trl"
+    assert not status.record(pins[0], Status.TESTED, "./inv demo", tmp_path / "status.json")
+
+
+def test_an_image_lock_cannot_be_combined_with_packages() -> None:
+    with pytest.raises(UsageError, match="do not combine it with --pin, --set, --with"):
+        Choice(with_=("trl",), image_lock="image.lock.json")
+    assert Choice(with_=("a>1",)).typed == " --with 'a>1'"

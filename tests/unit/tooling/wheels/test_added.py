@@ -1,0 +1,175 @@
+"""The lock of a user's own packages: no version of the row changes, and a conflict names both sides."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
+from tooling.basis.errors import UsageError
+from tooling.pins import added as packages
+from tooling.pins.pin import Pin
+from tooling.wheels import added, fetch, locks
+
+
+@pytest.fixture
+def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
+    """A row of two wheels, and an index with them, a newer one and packages that need them."""
+    for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    made = tmp_path / "made"
+    wheels = [make_wheel(made, "tiny_a", "1.0"), make_wheel(made, "tiny_b", "2.0")]
+    write_lock(tmp_path / "locks", wheels)
+    others = [
+        make_wheel(made, "fits", "1.0", requires=["tiny-a", "helper"]),
+        make_wheel(made, "fits", "2.0", requires=["tiny-a>=2", "helper"]),
+        make_wheel(made, "helper", "3.0", requires=["tiny-b<3"]),
+        make_wheel(made, "new", "1.0", requires=["tiny-a>=2"]),
+        make_wheel(made, "old_helper", "1.0", requires=["helper<3"]),
+    ]
+    index = tmp_path / "index"
+    make_simple_index(index, [*wheels, make_wheel(made, "tiny_a", "2.0"), *others])
+    for page in (index / "simple").iterdir():  # every version of a package
+        links = "".join(f'<a href="{wheel.name}">{wheel.name}</a>' for wheel in sorted(page.glob("*.whl")))
+        (page / "index.html").write_text(f"<!DOCTYPE html>{links}")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_INDEX_URL", (index / "simple").as_uri())
+    monkeypatch.setattr(locks, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(locks, "OWN_LOCKS", tmp_path / "own")
+    monkeypatch.setattr(fetch, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(added, "CACHE", tmp_path)
+    (tmp_path / "wheels" / "tiny").mkdir(parents=True)
+    for wheel in wheels:  # as if they had been fetched
+        shutil.copy(wheel, tmp_path / "wheels" / "tiny")
+    return make_pin({"tiny-a": "1.0", "tiny-b": "2.0"})
+
+
+def with_(row: Pin, *values: str) -> Pin:
+    return row.with_added(packages.parse(values))
+
+
+def refused(row: Pin, *values: str) -> str:
+    """The line of a lock that cannot be written. Asserts that nothing is written."""
+    pin = with_(row, *values)
+    with pytest.raises(UsageError) as caught:
+        added.lock(pin, silent)
+    assert "\n" not in str(caught.value)
+    assert not locks.added_path_of(pin).exists()
+    return str(caught.value)
+
+
+def versions(pin: Pin) -> dict[str, str]:
+    return {name: wheel.version for name, wheel in locks.read_added(pin).items()}
+
+
+def test_the_newest_version_that_fits_the_row_is_locked_with_what_it_needs(row: Pin) -> None:
+    pin = with_(row, "fits")
+    added.lock(pin, silent)
+    assert versions(pin) == {"fits": "1.0", "helper": "3.0"}
+    folder = fetch.fetch_added(pin, silent)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "fits-1.0-py3-none-any.whl",
+        "helper-3.0-py3-none-any.whl",
+    ]
+    assert sorted(path.name for path in fetch.fetch(pin, silent).iterdir()) == [
+        "tiny_a-1.0-py3-none-any.whl",
+        "tiny_b-2.0-py3-none-any.whl",
+    ]
+
+
+def test_a_conflict_with_the_row_names_both_sides(row: Pin) -> None:
+    expected = "pin tiny has tiny-a 1.0, but new 1.0 depends on tiny-a>=2: choose another version, another pin, or"
+    assert refused(row, "new").startswith(expected)
+    expected = "pin tiny has tiny-a 1.0, but --with asks for tiny-a==2.0"
+    assert refused(row, "tiny-a==2.0").startswith(expected)
+
+
+def test_packages_that_contradict_each_other_are_named(row: Pin) -> None:
+    message = refused(row, "old_helper", "helper==3.0")
+    assert message.startswith("the packages of --with contradict each other: ")
+    assert "old-helper 1.0 depends on helper<3" in message
+    assert "--with asks for helper==3.0" in message
+
+
+def test_a_package_without_a_wheel_is_one_line_that_tells_how_to_build_one(row: Pin) -> None:
+    message = refused(row, "only-sources==1.0")
+    assert message.startswith("no wheel of only-sources==1.0 for Python 3.11 was found")
+    assert "pip wheel --no-deps --wheel-dir wheels only-sources and add --with ./wheels" in message
+
+
+def test_a_local_wheel_and_a_folder_of_wheels_need_no_index(
+    row: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make_wheel(tmp_path / "mine", "mine", "1.0", requires=["helper", "tiny-b"])
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    make_wheel(tmp_path / "links", "helper", "3.0")
+    pin = with_(row, str(mine), str(tmp_path / "links"))
+    added.lock(pin, silent)
+    assert versions(pin) == {"mine": "1.0", "helper": "3.0"}
+    assert len(list(fetch.fetch_added(pin, silent).iterdir())) == 2
+    assert str(tmp_path) not in locks.added_path_of(pin).read_text()
+
+
+def test_a_local_wheel_does_not_replace_a_package_of_the_row(row: Pin, tmp_path: Path) -> None:
+    mine = make_wheel(tmp_path / "mine", "tiny_a", "1.0", payload=b"patched")
+    assert refused(row, str(mine)).startswith("--with tiny_a-1.0-py3-none-any.whl: pin tiny has tiny-a 1.0")
+
+
+def test_a_wheel_with_another_hash_than_the_requirements_file_is_refused(row: Pin, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"helper==3.0 --hash=sha256:{'0' * 64}\n")
+    assert refused(row, str(tmp_path / "requirements.txt")).startswith(
+        "helper 3.0: the index's wheel has the sha256"
+    )
+
+
+def test_a_lock_of_packages_is_itself_a_requirements_file(row: Pin) -> None:
+    pin = with_(row, "fits")
+    added.lock(pin, silent)
+    again = with_(row, str(locks.added_path_of(pin)))
+    added.lock(again, silent)
+    assert versions(again) == versions(pin)
+
+
+def test_what_the_row_has_adds_nothing(row: Pin) -> None:
+    pin = with_(row, "tiny-a")
+    said: list[str] = []
+    added.lock(pin, said.append)
+    assert versions(pin) == {}
+    assert said[-1] == "pin tiny has all of these packages already"
+    assert list(fetch.fetch_added(pin, silent).iterdir()) == []
+
+
+def test_packages_are_resolved_again_only_when_the_row_changed(
+    row: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = with_(row, "fits")
+    added.ensure(pin, silent)
+    monkeypatch.setattr(added, "_resolve", lambda *_: pytest.fail("resolved again"))
+    added.ensure(pin, silent)
+    monkeypatch.undo()
+    lock = tmp_path / "locks" / "tiny.txt"
+    monkeypatch.setattr(locks, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(locks, "OWN_LOCKS", tmp_path / "own")
+    assert locks.extends_the_present_row(pin)
+    lock.write_text(lock.read_text() + "# changed\n")
+    assert not locks.extends_the_present_row(pin)
+
+
+def test_a_wheel_that_another_pin_has_is_linked_and_not_fetched(
+    row: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fetch.fetch(row, silent)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    said: list[str] = []
+    second = fetch.fetch(row, said.append, fetch.WHEELS / "second")
+    assert said == ["reusing 2 wheels that another pin has"]
+    wheel = "tiny_a-1.0-py3-none-any.whl"
+    assert (first / wheel).samefile(second / wheel)
+    (first / wheel).write_bytes(b"modified after its verification")  # both names of the file
+    with pytest.raises(UsageError, match="tiny-a"):
+        fetch.fetch(row, said.append, fetch.WHEELS / "second")
+    assert f"deleted {wheel}, whose sha256 differs from the lock: fetching it again" in said

@@ -1,0 +1,111 @@
+"""Resolves and locks a user's own packages (`--with`) on top of a pin whose versions do not change.
+
+The lock is .cache/locks/PIN.txt. It lists only the wheels that the pin does not have.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from tooling.basis.errors import UsageError
+from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
+from tooling.pins.added import Added
+from tooling.pins.pin import Pin
+from tooling.wheels import fetch, locks, pip, resolve
+from tooling.wheels.resolve import LockedWheel
+
+# pip's explanation of a conflict: what was asked for, and the constraint, which is the pin's version.
+_CAUSES = re.compile(r"The conflict is caused by:\n((?: +.*\n)+)")
+_CONSTRAINT = "The user requested (constraint) "
+_ASKED = "The user requested "
+_NOTHING = re.compile(r"No matching distribution found for ([^\s;(]+)")
+
+
+def ensure(pin: Pin, say: Say) -> None:
+    """Lock the packages, unless the pin's present lock has been extended by them before."""
+    if not locks.extends_the_present_row(pin):
+        lock(pin, say)
+
+
+def lock(pin: Pin, say: Say) -> Path:
+    """Resolve the packages with pip and replace their lock. Raises UsageError in one line; the old lock stays."""
+    row = locks.read(pin)
+    _refuse_wheels_of_the_row(pin.added, row, pin.without_added.name)
+    folder = fetch.fetch(pin, say)  # pip reads the row's requirements in its wheels
+    say(f"resolving {', '.join(pin.added.typed)} for pin {pin.without_added.name}")
+    wheels = [wheel for wheel in _resolve(pin, pin.added, row, folder) if wheel.name not in row]
+    for wheel in wheels:
+        if wheel.sha256 not in pin.added.hashes.get(wheel.name, {wheel.sha256}):
+            raise UsageError(
+                f"{wheel.name} {wheel.version}: the index's wheel has the sha256 {wheel.sha256}, which is none of "
+                "those in the requirements file: nothing was installed"
+            )
+    found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
+    say(f"adding {found}" if found else f"pin {pin.without_added.name} has all of these packages already")
+    return locks.write_added(pin, wheels)
+
+
+def _refuse_wheels_of_the_row(added: Added, row: Mapping[str, LockedWheel], name: str) -> None:
+    for path in added.wheels:
+        package, version, _, _ = parse_wheel_filename(path.name)
+        if package in row:
+            raise UsageError(
+                f"--with {path.name}: pin {name} has {package} {row[package].version}, and --with changes no "
+                f"version of a pin: use --set {package}={version} if an index has that version"
+            )
+
+
+def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Path) -> list[LockedWheel]:
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        report, constraints, requirements = (
+            Path(scratch) / name for name in ("report.json", "constraints.txt", "requirements.txt")
+        )
+        constraints.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in row.values()))
+        requirements.write_text(added.search + added.wanted)
+        arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report)]
+        arguments += ["--target", str(Path(scratch) / "target"), "--find-links", str(folder)]
+        arguments += ["--constraint", str(constraints), "--requirement", str(requirements)]
+        result = pip.run(arguments, pin=pin, scratch=Path(scratch))
+        if result.returncode != 0:
+            row_name = pin.without_added.name
+            if reason := conflict(result.stdout, row_name) or _not_found(result.stdout, pin):
+                raise UsageError(reason)
+            raise pip.failure(f"{', '.join(added.typed)} for pin {row_name}", result)
+        return resolve.from_report(report)
+
+
+def conflict(output: str, row: str) -> str | None:
+    """One line that names both sides of a conflict in pip's output, or None.
+
+    pip lists every version that it tried. The first two contradicting lines are enough.
+    """
+    causes = _CAUSES.search(output)
+    if causes is None:
+        return None
+    lines = [line.strip() for line in causes[1].splitlines()]
+    fixed = [line.removeprefix(_CONSTRAINT) for line in lines if line.startswith(_CONSTRAINT)]
+    asked = [line for line in lines if not line.startswith(_CONSTRAINT)]
+    first = asked[0].replace(_ASKED, "--with asks for ") if asked else "--with"
+    if fixed:
+        package, _, version = fixed[0].partition("==")
+        return (
+            f"pin {row} has {package} {version}, but {first}: choose another version, another pin, or "
+            f"--set {canonicalize_name(package)}=VERSION"
+        )
+    others = "; ".join(line.replace(_ASKED, "--with asks for ") for line in asked[1:3])
+    return f"the packages of --with contradict each other: {first}; {others}"
+
+
+def _not_found(output: str, pin: Pin) -> str | None:
+    found = _NOTHING.search(output)
+    if found is None or pip.has_network_trouble(output):
+        return None
+    name = re.split(r"[=<>!~\[]", found[1])[0]
+    return (
+        f"no wheel of {found[1]} for Python {pin.python} was found: check the name and the version. If only its "
+        f"sources are published, run pip wheel --no-deps --wheel-dir wheels {name} and add --with ./wheels"
+    )
