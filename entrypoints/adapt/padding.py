@@ -56,7 +56,7 @@ def label_problem(arguments: Mapping[str, Any]) -> str | None:
 def module_problem(model: Any) -> str | None:
     """Why the modules inside a model may depend on the shape [rows, tokens, features] of what they get.
 
-    Those of the libraries do not. Hooks of FSDP and those that only request gradients do not either.
+    Those of the libraries do not. Neither do hooks of FSDP, of `word_rows`, and those that only request gradients.
     """
     for name, module in model.named_modules():
         kind, forward = type(module), vars(module).get("forward")
@@ -76,8 +76,8 @@ def module_problem(model: Any) -> str | None:
 
 def _is_harmless(hook: Any) -> bool:
     hook = getattr(hook, "func", hook)  # of functools.partial
-    is_of_fsdp = (getattr(hook, "__module__", None) or "").startswith("torch.distributed.")
-    return is_of_fsdp or getattr(hook, "__name__", "").startswith("make_inputs_require_grad")
+    is_known = (getattr(hook, "__module__", None) or "").startswith(("torch.distributed.", "entrypoints."))
+    return is_known or getattr(hook, "__name__", "").startswith("make_inputs_require_grad")
 
 
 def unsupported(config: Any, arguments: Mapping[str, Any]) -> str | None:

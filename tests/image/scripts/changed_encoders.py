@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from entrypoints.adapt import no_padding
 from entrypoints.operators import unpadded
+from entrypoints.train.loop import word_rows
 
 LENGTHS, WIDTH = torch.tensor([9, 1, 17, 4, 12]), 20
 NOTES: list[str] = []
@@ -62,6 +63,15 @@ def an_unchanged_model_is_computed_without_padding() -> None:
     before = USE.skipped
     model()(**batch())
     assert USE.skipped == before + 5 * WIDTH - int(LENGTHS.sum())
+
+
+def the_exchange_of_word_rows_keeps_the_model_without_padding() -> None:
+    made, before = model(), USE.skipped
+    rows = word_rows.Rows(made.bert.embeddings.word_embeddings)
+    made(**batch())
+    assert USE.skipped == before + 5 * WIDTH - int(LENGTHS.sum())
+    used = batch()["input_ids"][batch()["attention_mask"] == 1]
+    assert torch.equal(rows._words[0], used.unique())
 
 
 def noise_in_embeddings() -> None:
@@ -171,6 +181,7 @@ def a_checkpointed_base_model() -> None:
 no_padding.install(USE)
 for check in (
     an_unchanged_model_is_computed_without_padding,
+    the_exchange_of_word_rows_keeps_the_model_without_padding,
     noise_in_embeddings,
     another_head,
     hooks_and_replaced_layers,
