@@ -26,6 +26,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.records import job
 from entrypoints.watch import main, snapshot
 from tests import synthetic_records
+from tests.signals import as_at_a_terminal
 from tests.synthetic_records import BEGIN
 from tests.unit.entrypoints.watch.test_snapshot import without_end
 
@@ -106,6 +107,7 @@ def terminal(
         stderr=theirs,
         env=environment,
         start_new_session=True,
+        preexec_fn=as_at_a_terminal,
     )
     os.close(theirs)
     try:
