@@ -1,5 +1,6 @@
 """The three operators. Each class is a request that renders the documents for its operator."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,8 @@ TRAINER_RUNTIME = "TrainingRuntime"
 # Trainer requires this container name, and this label on its replicated job.
 TRAINER_CONTAINER = "node"
 TRAINER_ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+# Trainer's definition of a TrainJob allows no more arguments.
+TRAINER_ARGUMENTS = 128
 # The pod of mpirun trains nothing.
 MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY = "1", "1Gi"
 MPI_PORT = {"name": "ssh", "containerPort": contract.SSH_PORT}
@@ -58,7 +61,7 @@ class PyTorchJob(Request):
             },
             "pytorchReplicaSpecs": {"Worker": worker},
         }
-        return [pods.manifest(self, "kubeflow.org/v1", "PyTorchJob", spec)]
+        return [pods.job(self, "kubeflow.org/v1", "PyTorchJob", spec)]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,17 @@ class TrainJob(Request):
     """
 
     POD_SUFFIX: ClassVar[str] = "-node-0-{last}"
+
+    def _checks(self) -> list[Callable[[], object]]:
+        return [*super()._checks(), self._check_length]
+
+    def _check_length(self) -> None:
+        most = TRAINER_ARGUMENTS - len(pods.launch(self)) + len(self.command)
+        if len(self.command) > most:
+            raise UsageError(
+                f"the command has {len(self.command)} words, expected at most {most} in a TrainJob: "
+                "move options to a file (train CONFIG.yaml)"
+            )
 
     def documents(self) -> list[Document]:
         template = pods.training_pod(self, pods.training_container(self, TRAINER_CONTAINER, []))
@@ -101,7 +115,7 @@ class TrainJob(Request):
         }
         return [
             pods.manifest(self, TRAINER_API, TRAINER_RUNTIME, runtime),
-            pods.manifest(self, TRAINER_API, "TrainJob", job),
+            pods.job(self, TRAINER_API, "TrainJob", job),
         ]
 
 
@@ -146,7 +160,7 @@ class MPIJob(Request):
                 "Worker": _mpi_replicas(self.nodes, "OnFailure", pods.training_pod(self, worker)),
             },
         }
-        return [pods.manifest(self, "kubeflow.org/v2beta1", "MPIJob", spec)]
+        return [pods.job(self, "kubeflow.org/v2beta1", "MPIJob", spec)]
 
 
 def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document:

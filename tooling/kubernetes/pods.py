@@ -17,14 +17,21 @@ GRACE_SECONDS = 30
 # image.
 START_SECONDS = 1800
 _MEBIBYTE = 1 << 20
+# Kueue suspends a job with this label until the queue has room for all pods of the job.
+QUEUE = "kueue.x-k8s.io/queue-name"
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
-def manifest(request: Request, version: str, kind: str, spec: Document) -> Document:
+def manifest(request: Request, version: str, kind: str, spec: Document, **labels: str) -> Document:
     """An object with the name of the job, labels, and a namespace if the request has one."""
     namespace = {"namespace": request.namespace} if request.namespace else {}
-    metadata = {"name": request.name, **namespace, "labels": dict(LABELS)}
+    metadata = {"name": request.name, **namespace, "labels": {**LABELS, **labels}}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def job(request: Request, version: str, kind: str, spec: Document) -> Document:
+    """A job: the object that Kueue admits, if the request names a queue."""
+    return manifest(request, version, kind, spec, **({QUEUE: request.queue} if request.queue else {}))
 
 
 def limits(cpu: str, memory: str) -> Document:
@@ -83,8 +90,10 @@ def pod(request: Request, container: Document) -> Document:
     """A pod with one container."""
     selector = {"nodeSelector": dict(request.node_labels)} if request.node_labels else {}
     pull = {"imagePullSecrets": [{"name": request.pull_secret}]} if request.pull_secret else {}
+    scheduler = {"schedulerName": request.scheduler_name} if request.scheduler_name else {}
     return {
         **selector,
+        **scheduler,
         **pull,
         "automountServiceAccountToken": False,
         # A service named "master" would set MASTER_PORT=tcp://… in every pod of the namespace.

@@ -57,6 +57,8 @@ class Request:
         str, "the PersistentVolumeClaim for models, data and output, mounted at /pvc; default: none"
     ] = ""
     node_selector: Annotated[tuple[str, ...], "KEY=VALUE, a label that nodes must have; may be repeated"] = ()
+    queue: Annotated[str, "the LocalQueue of Kueue that admits the job; default: none"] = ""
+    scheduler_name: Annotated[str, "the scheduler of the pods, for example volcano; default: the cluster's"] = ""
     env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
     secret_env: Annotated[
         tuple[str, ...], "NAME=SECRET/KEY, a variable for every rank from a secret; may be repeated"
@@ -91,8 +93,15 @@ class Request:
             lambda: self.local_world_size,
             self._check_command,
         ]
-        if self.namespace:
-            checks.append(partial(syntax.namespace, self.namespace))
+        checks += [
+            partial(syntax.dns_label, flag, text)
+            for flag, text in (
+                ("--namespace", self.namespace),
+                ("--queue", self.queue),
+                ("--scheduler-name", self.scheduler_name),
+            )
+            if text
+        ]
         if self.pvc:
             checks.append(partial(syntax.resource_name, "--pvc", self.pvc))
         checks += [partial(syntax.label, "--node-selector", text) for text in self.node_selector]

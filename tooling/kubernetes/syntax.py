@@ -28,10 +28,10 @@ def job_name(text: str, longest_suffix: str) -> str:
     return text
 
 
-def namespace(text: str) -> str:
-    """A namespace (DNS-1123 label)."""
+def dns_label(flag: str, text: str) -> str:
+    """The name of a namespace, queue or scheduler (DNS-1123 label)."""
     if not _DNS_1123.fullmatch(text) or len(text) > LABEL_LENGTH:
-        raise UsageError(f"--namespace is {text!r}, expected lower-case letters, digits and '-', 63 at most")
+        raise UsageError(f"{flag} is {text!r}, expected lower-case letters, digits and '-', 63 at most")
     return text
 
 

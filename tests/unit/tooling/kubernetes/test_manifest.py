@@ -245,6 +245,15 @@ def test_the_images_launchers_understand_the_manifests_arguments() -> None:
     assert {"HOME", "HF_HOME", "HF_TOKEN", "NOTE"} <= set(started.variables)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_is_a_label_of_the_job_and_a_scheduler_is_in_all_its_pods(kind: str) -> None:
+    *runtimes, job = documents(kind, queue="team", scheduler_name="volcano")
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert all(len(one["metadata"]["labels"]) == 1 for one in runtimes)
+    pods = [one["spec"]["schedulerName"] for one in templates(kind, scheduler_name="volcano")]
+    assert pods == ["volcano"] * len(templates(kind))
+
+
 def test_dollar_signs_are_escaped_for_kubernetes() -> None:
     (template,) = templates("pytorchjob", command=("run", "x.py", "$(HOME)", "$$", "a$b"))
     args = template["spec"]["containers"][0]["args"]

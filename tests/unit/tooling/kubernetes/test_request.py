@@ -72,6 +72,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"node_selector": ("node-type",)}, "--node-selector is 'node-type', expected KEY=VALUE"),
     ({"node_selector": ("a b=c",)}, "--node-selector is 'a b=c'"),
     ({"node_selector": ("a/=c",)}, "--node-selector is 'a/=c'"),
+    ({"queue": "Team"}, "--queue is 'Team'"),
+    ({"scheduler_name": "a b"}, "--scheduler-name is 'a b'"),
     ({"env": ("NAME",)}, "--env 'NAME': expected NAME=VALUE"),
     ({"env": ("A-B=1",)}, "'A-B' is not a variable name"),
     ({"env": ("PET_NNODES=2",)}, "the operator and the image's launcher set this variable"),
