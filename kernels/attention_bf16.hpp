@@ -34,7 +34,8 @@ struct Tensor {
   size_t batch_step, head_step, row_step;
 };
 
-// `sharing`: the number of consecutive query heads that share one head of keys and values.
+// `sharing`: the number of consecutive query heads that share one head of keys and values. Of rows that are end to end,
+// `batches` is the number of rows, `queries` and `keys` are the tokens of the longest.
 struct Sizes {
   size_t batches, heads, sharing, queries, keys, features;
 };
@@ -99,17 +100,32 @@ struct Attention {
   uint32_t amx;    // 1: products use AMX
   dropout::Rule rule;
   float* logarithms; // log-sum-exp of the scores, [batch, head, query]
+  // nullptr, or where rows of one batch begin that are end to end, and the number of all tokens: the queries of a row
+  // attend to its own keys only.
+  const int64_t* starts;
+};
+
+// The batches of a call, or one of its rows that are end to end.
+struct Part : Attention {
+  explicit Part(const Attention& all) : Attention(all) {}
+
+  Part(const Attention& all, size_t row, const Padded& longest)
+      : Attention(all), start(all.starts[row]), earlier_blocks(start * all.sizes.heads * longest.blocks) {
+    sizes.batches = 1;
+    sizes.queries = sizes.keys = all.starts[row + 1] - start;
+    logarithms += start * sizes.heads;
+  }
 
   // Head `number` of all batches, from `row` on.
   uint16_t* head(const Tensor& tensor, size_t number, size_t row) const {
     return tensor.values + number / sizes.heads * tensor.batch_step + number % sizes.heads * tensor.head_step +
-        row * tensor.row_step;
+        (start + row) * tensor.row_step;
   }
 
   // For keys and values.
   const uint16_t* shared_head(const Tensor& tensor, size_t number, size_t row) const {
     return tensor.values + number / sizes.heads * tensor.batch_step +
-        number % sizes.heads / sizes.sharing * tensor.head_step + row * tensor.row_step;
+        number % sizes.heads / sizes.sharing * tensor.head_step + (start + row) * tensor.row_step;
   }
 
   size_t visible(size_t query_row) const {
@@ -121,8 +137,37 @@ struct Attention {
   }
 
   uint64_t first_block(size_t number, size_t query_row, const Padded& wide) const {
-    return (number * sizes.queries + query_row) * wide.blocks;
+    return earlier_blocks + (number * sizes.queries + query_row) * wide.blocks;
   }
+
+  size_t start = 0;            // the first token
+  uint64_t earlier_blocks = 0; // of random numbers
 };
+
+// Calls work(part, sizes of the workspaces, head, memory) for each head, in the memory that bytes(sizes, sizes of the
+// workspaces) needs at most. Returns as for_each.
+template <typename Bytes, typename Work>
+size_t for_each_head(const Attention& args, Bytes bytes, Work work) {
+  const size_t heads = args.sizes.heads, batches = args.sizes.batches;
+  const bool amx = args.amx != 0;
+  const Padded longest(args.sizes, amx);
+  if (args.starts == nullptr) {
+    const Part all(args);
+    return for_each(batches * heads, bytes(args.sizes, longest), amx,
+                    [&](size_t number, Workspace space) { work(all, longest, number, space); });
+  }
+  const auto part = [&](size_t row) { return Part(args, row, longest); };
+  size_t most = 0; // a shorter row may need more: its blocks have more queries
+  for (size_t row = 0; row < batches; ++row) {
+    const Sizes sizes = part(row).sizes;
+    most = std::max(most, bytes(sizes, Padded(sizes, amx)));
+  }
+  return for_each(batches * heads, most, amx, [&](size_t number, Workspace space) {
+    const Part row = part(number / heads);
+    if (row.sizes.keys > 0) {
+      work(row, Padded(row.sizes, amx), number % heads, space);
+    }
+  });
+}
 
 } // namespace attention

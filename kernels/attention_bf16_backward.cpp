@@ -107,7 +107,7 @@ AVX512_BF16 void add_product(const Padded& wide, uint32_t* by_key, const uint32_
   amx::product<true>({turned, pairs, 1}, {by_key, row_step}, {sums, row_step}, wide.features, columns, pairs);
 }
 
-AVX512_BF16 void backward_head(const Attention& args, const Gradients& gradients, const Padded& wide, size_t number,
+AVX512_BF16 void backward_head(const Part& args, const Gradients& gradients, const Padded& wide, size_t number,
                                Workspace space) {
   const size_t words = wide.features / 2, tile = wide.tile, row_step = wide.tile_row;
   const Sizes& sizes = args.sizes;
@@ -210,7 +210,7 @@ AVX512_BF16 void backward_head(const Attention& args, const Gradients& gradients
 
 // Tensors and the return value are as in the forward pass.
 EXPORT size_t attention_bfloat16_backward(const Attention* args, const Gradients* gradients) {
-  const Padded wide(args->sizes, args->amx != 0);
-  return for_each(args->sizes.batches * args->sizes.heads, bytes_backward(args->sizes, wide), wide.amx,
-                  [&](size_t number, Workspace space) { backward_head(*args, *gradients, wide, number, space); });
+  return for_each_head(*args, bytes_backward, [&](const Part& part, const Padded& wide, size_t number, Workspace space) {
+    backward_head(part, *gradients, wide, number, space);
+  });
 }

@@ -51,12 +51,12 @@ AVX512_BF16 Row softmax(float* scores, const char* mask, size_t visible, size_t 
 constexpr decltype(&softmax<masks::NONE>) SOFTMAX[masks::TYPES] = {
     softmax<masks::NONE>, softmax<masks::FLOAT32>, softmax<masks::BFLOAT16>, softmax<masks::BOOLEAN>};
 
-size_t bytes_forward(const Padded& wide) {
+size_t bytes_forward(const Sizes&, const Padded& wide) {
   return wide.rows * wide.features * 2 + 2 * wide.key_row * wide.features * 2 + wide.queries * wide.features * 4 +
       wide.queries * wide.key_row * 6 + 64 * 8;
 }
 
-AVX512_BF16 void forward_head(const Attention& args, const Padded& wide, size_t number, Workspace space) {
+AVX512_BF16 void forward_head(const Part& args, const Padded& wide, size_t number, Workspace space) {
   const size_t words = wide.features / 2;
   uint16_t* packed = space.take<uint16_t>(wide.rows * wide.features);
   uint32_t* keys = space.take<uint32_t>(wide.key_row * words);
@@ -113,10 +113,8 @@ EXPORT int attention_amx_permitted() {
   return amx::permitted() ? 1 : 0;
 }
 
-// Tensors are [batch, head, query or key, feature] of bfloat16. Returns 0, or the number of bytes that a thread could
+// Tensors are [batch, head, query or key, feature] of bfloat16, with `starts` [1, head, token, feature]. Returns 0, or the number of bytes that a thread could
 // not allocate, in which case there is no result.
 EXPORT size_t attention_bfloat16_forward(const Attention* args) {
-  const Padded wide(args->sizes, args->amx != 0);
-  return for_each(args->sizes.batches * args->sizes.heads, bytes_forward(wide), wide.amx,
-                  [&](size_t number, Workspace space) { forward_head(*args, wide, number, space); });
+  return for_each_head(*args, bytes_forward, forward_head);
 }

@@ -70,7 +70,7 @@ size_t for_each(size_t count, size_t bytes, bool amx, Work work) {
 #pragma omp barrier
     if (!failed) {
       const amx::Configured configured(amx);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic) // rows have different lengths
       for (size_t number = 0; number < count; ++number) {
         work(number, memory.start());
       }

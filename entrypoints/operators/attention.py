@@ -33,12 +33,17 @@ class Choice:
     """The kernels of this process by dtype, which are always used with dropout.
 
     `training`, `inference`: the dtypes for which they are also used without dropout, with and without a
-    backward pass.
+    backward pass. `joined`: the kernel for bfloat16 rows that are end to end (attention_bf16), if there is one.
     """
 
     kernels: dict[Any, Kernel]
     training: frozenset[Any] = frozenset()
     inference: frozenset[Any] = frozenset()
+    joined: Callable[..., Any] | None = None
+
+
+# Of this process, empty before the first `install`.
+_INSTALLED: list[Choice] = []
 
 
 def install(bf16: str, widened: bool) -> None:
@@ -51,6 +56,7 @@ def install(bf16: str, widened: bool) -> None:
     original = getattr(functional, "scaled_dot_product_attention", None)  # since 2.0
     choice = choose(bf16, widened)
     if original is not None and choice.kernels:
+        _INSTALLED[:] = [choice]
         functional.scaled_dot_product_attention = replaced(original, choice)
 
 
@@ -66,9 +72,32 @@ def choose(bf16: str, widened: bool) -> Choice:
     if bf16 == EMULATED or not attention_bf16.supported():
         return Choice(chosen)
     amx = bf16 == "amx_bf16" and attention_bf16.amx_permitted()
-    chosen[torch.bfloat16] = partial(attention_bf16.attention, amx=amx)
+    kernel = chosen[torch.bfloat16] = partial(attention_bf16.attention, amx=amx)
     own = frozenset({torch.bfloat16})
-    return Choice(chosen, own, own if amx else frozenset())
+    return Choice(chosen, own, own if amx else frozenset(), kernel)
+
+
+def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: float, dropout_p: float) -> Any:
+    """Attention of rows that are end to end in one batch, or None if this process has no kernel for it.
+
+    query: [1, heads, tokens, features]; key and value may have fewer heads. `starts`: where each row begins, and
+    the number of all tokens, int64 [rows + 1]. Returns [1, heads, tokens, features] in bfloat16.
+    """
+    import torch
+
+    kernel = _INSTALLED[0].joined if _INSTALLED else None
+    is_ours = (
+        kernel is not None
+        and are_plain(query, key, value)
+        and computed_in(query, key, value) is torch.bfloat16
+        and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
+    )
+    rule = (draw_rule(dropout_p) if dropout_p else NO_DROPOUT) if is_ours else None
+    if kernel is None or rule is None:
+        return None
+    with torch.autocast("cpu", enabled=False):
+        narrow = (tensor.to(torch.bfloat16) for tensor in (query, key, value))
+        return kernel(*narrow, None, causal, factor, rule, starts.contiguous())
 
 
 def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]:

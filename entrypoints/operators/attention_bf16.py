@@ -38,6 +38,7 @@ class _Attention(ctypes.Structure):
         ("amx", ctypes.c_uint32),
         ("rule", _Rule),
         ("logarithms", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
     ]
 
 
@@ -56,13 +57,23 @@ def amx_permitted() -> bool:
 
 
 def attention(
-    query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, rule: Rule, amx: bool = False
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    causal: bool,
+    factor: float,
+    rule: Rule,
+    starts: Any = None,
+    amx: bool = False,
 ) -> Any:
     """Attention of bfloat16 tensors. See attention.Kernel for shapes. Returns bfloat16.
 
-    `amx`: compute products with AMX; requires `amx_permitted()`.
+    `starts`: where rows begin that are end to end in one batch, and the number of all tokens, int64 [rows + 1].
+    The tokens of a row attend to each other only; `mask` is None. `amx`: compute products with AMX; requires
+    `amx_permitted()`.
     """
-    return _function().apply(query, key, value, mask, causal, factor, rule, amx)
+    return _function().apply(query, key, value, mask, causal, factor, rule, starts, amx)
 
 
 @lru_cache(maxsize=1)
@@ -84,14 +95,16 @@ def _function() -> Any:
             causal: bool,
             factor: float,
             rule: Rule,
+            starts: Any,
             amx: bool,
         ) -> Any:
             query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
             out = _empty(query, query.shape)
             logarithms = torch.empty(query.shape[:3])
             ctx.how = causal, factor, rule, amx
-            ctx.save_for_backward(query, key, value, mask, out, logarithms)
-            described = _described((query, key, value, mask, out, logarithms), *ctx.how)
+            saved = query, key, value, mask, out, starts, logarithms
+            ctx.save_for_backward(*saved)
+            described = _described(saved, *ctx.how)
             _run(library.library().attention_bfloat16_forward, described)
             return out
 
@@ -107,7 +120,7 @@ def _function() -> Any:
             written = _Gradients(*map(_tensor, (outer, *found)))
             _run(library.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
             summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
-            return (found[0], *summed, None, None, None, None, None)
+            return (found[0], *summed, *[None] * 6)
 
     return FusedAttention
 
@@ -145,9 +158,13 @@ def _tensor(tensor: Any) -> _Tensor:
 
 
 def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool) -> _Attention:
-    query, key, value, mask, out, logarithms = tensors
+    query, key, value, mask, out, starts, logarithms = tensors
     batches, heads, queries, features = query.shape
-    sizes = batches, heads, heads // key.shape[1], queries, key.shape[2], features
+    keys = key.shape[2]
+    if starts is not None:
+        batches, queries = len(starts) - 1, int(starts.diff().max())
+        keys = queries
+    sizes = batches, heads, heads // key.shape[1], queries, keys, features
     return _Attention(
         (ctypes.c_size_t * 6)(*sizes),
         *map(_tensor, (query, key, value, out)),
@@ -157,4 +174,5 @@ def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool)
         int(amx),
         _Rule(rule.seed, rule.threshold, rule.scale),
         logarithms.data_ptr(),
+        None if starts is None else starts.data_ptr(),
     )

@@ -1,4 +1,6 @@
-"""Layers without padding: the tokens of all rows end to end in one row, padded only inside attention.
+"""Layers without padding: the tokens of all rows end to end in one row.
+
+Attention in bfloat16 reads such rows (operators.attention); other attention pads them inside.
 
 A batch [rows, width] with padding on the right becomes one row [1, tokens], the longest row first, so that
 attention computes rows of similar length together. A Layout takes the place of the attention mask as a tensor, so
@@ -12,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-# Attention computes rows together that are at least this share of the longest one.
+from entrypoints.operators import attention as kernels
+
+# Attention that pads rows computes rows together that are at least this share of the longest one.
 _SIMILAR = 0.5
 
 
@@ -86,7 +90,8 @@ def padded(tokens: Any, layout: Layout) -> Any:
 def attention(original: Callable[..., Any]) -> Callable[..., Any]:
     """An attention function of transformers that also accepts a layout as the mask.
 
-    With a layout: query, key and value [1, heads, tokens, features]; returns [1, tokens, heads, features].
+    With a layout: query, key and value [1, heads, tokens, features]; returns [1, tokens, heads, features]. The
+    kernel for rows end to end computes them, or else `original` in padded groups of similar length.
     """
 
     @functools.wraps(original)
@@ -94,6 +99,11 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
         layout = layout_in(mask)
         if layout is None:
             return original(module, query, key, value, mask, *args, **options)
+        factor = options.get("scaling") or query.shape[-1] ** -0.5
+        dropout = options.get("dropout", 0.0)
+        out = None if args else kernels.joined(query, key, value, layout.starts, False, factor, dropout)
+        if out is not None:
+            return out.transpose(1, 2), None
         found, starts = [], layout.starts.tolist()
         for first, end in similar(layout.lengths.tolist()):
             lengths = layout.lengths[first:end]
