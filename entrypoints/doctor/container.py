@@ -11,6 +11,7 @@ from pathlib import Path
 
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status, attempt
+from entrypoints.machine import amx as amx_here
 from entrypoints.machine import shared_memory
 from entrypoints.machine.cpus import SUPPORTED_MACHINE, format_cpu_list
 from entrypoints.machine.facts import Topology
@@ -34,7 +35,8 @@ def examine_machine(topology: Topology, ranks: int) -> list[Check]:
     hidden = [
         Check("topology", Status.WARNING, text, "check what hides /proc or /sys") for text in topology.warnings
     ]
-    return [machine(topology), cpus(topology), quota(topology), numa(topology), memory(topology, ranks), *hidden]
+    found = [machine(topology), cpus(topology), quota(topology), numa(topology), memory(topology, ranks)]
+    return [*found, *amx(amx_here.read()), *hidden]
 
 
 def faults(topology: Topology, ranks: int) -> list[Check]:
@@ -50,6 +52,12 @@ def machine(topology: Topology) -> Check:
         return Check("CPU", Status.ERROR, found, f"use an {SUPPORTED_MACHINE} machine: the image is built for it")
     shown = [feature for feature in topology.features if SHOWN_FEATURES.search(feature)]
     return Check("CPU", Status.OK, f"{found}; {' '.join(shown) or 'no vector instructions for training'}")
+
+
+def amx(facts: amx_here.Facts) -> list[Check]:
+    """A warning if the CPU has AMX and this process may not use it: products in bf16 then take twice as long."""
+    reason = amx_here.refused(facts)
+    return [Check("AMX", Status.WARNING, *reason)] if reason else []
 
 
 def cpus(topology: Topology) -> Check:

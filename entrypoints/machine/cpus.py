@@ -57,7 +57,7 @@ def read_model(root: Path = Path("/")) -> Cpu:
 
 def parse_model(lines: Iterable[str]) -> Cpu:
     """The CPU of the first entry in `lines` of a /proc/cpuinfo."""
-    fields = _first_entry(lines)
+    fields = first_entry(lines)
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     # An image for one architecture under emulation shows the host's own entry: uname would hide it.
     machine = "x86_64" if "flags" in fields else "aarch64" if "CPU implementer" in fields else os.uname().machine
@@ -159,7 +159,7 @@ def cores(
     return tuple(sorted(groups.values(), key=lambda core: (core.socket, core.node, core.siblings)))
 
 
-def _first_entry(lines: Iterable[str]) -> dict[str, str]:
+def first_entry(lines: Iterable[str]) -> dict[str, str]:
     """Stop after the first entry: the kernel generates the file slowly on hosts with hundreds of CPUs."""
     fields: dict[str, str] = {}
     for line in lines:
@@ -175,7 +175,7 @@ def _cpuinfo_places(root: Path) -> dict[int, tuple[int, int]]:
     """Socket and core number of each CPU in /proc/cpuinfo."""
     places = {}
     for block in _text(root / "proc/cpuinfo").split("\n\n"):
-        fields = _first_entry(block.splitlines())
+        fields = first_entry(block.splitlines())
         if fields.get("processor", "").isdigit():
             cpu = int(fields["processor"])
             places[cpu] = (int(fields.get("physical id", 0)), int(fields.get("core id", -1 - cpu)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from entrypoints.cli.options import parse_options
 from entrypoints.doctor import checks, container, image, main
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
+from entrypoints.machine.amx import Facts
 from entrypoints.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology
 from entrypoints.machine.shared_memory import Space
 from entrypoints.placement import detect
@@ -96,6 +98,13 @@ def test_another_machine_is_an_error() -> None:
     assert container.machine(HOST).status is Status.OK
     check = container.machine(replace(HOST, machine="aarch64"))
     assert (check.status, check.fix) == (Status.ERROR, "use an x86_64 machine: the image is built for it")
+
+
+def test_refused_amx_is_a_warning_with_its_fix() -> None:
+    assert container.amx(Facts(True, True, False, "6.1.0", 0)) == []
+    (check,) = container.amx(Facts(True, True, False, "5.10.0", errno.EINVAL))
+    assert (check.name, check.status) == ("AMX", Status.WARNING)
+    assert check.fix == "boot the node with Linux 5.16 or later"
 
 
 def test_the_quota_is_reported_with_its_file() -> None:
