@@ -54,6 +54,7 @@ TOOLING = (
     "bench",
     "bench.train",
     "checks",
+    "checks.emulate",
     "checks.faults",
     "cli",
     "",

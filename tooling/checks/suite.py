@@ -21,7 +21,7 @@ CHECKS = (
 )
 # A superset of tooling/requirements.txt, with the same versions.
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
-PARTS = ("unit", "image", "cluster")
+PARTS = ("unit", "image", "cluster", "emulated")
 TESTS = ROOT / "tests"
 # With more processes, their start takes longer than the unit tests.
 _MAX_PROCESSES = 4
@@ -30,7 +30,7 @@ _MEMORY_BYTES = 4 << 30
 
 
 def run(part: str | None = None) -> None:
-    """Runs ruff, mypy and all tests, or one part: `unit` (with ruff and mypy), `image`, `cluster`, or a test file.
+    """Runs ruff, mypy and all tests, or one part: one of PARTS (`unit` with ruff and mypy), or a test file.
 
     Raises Exit with the first exit code that is not 0.
     """
@@ -50,7 +50,7 @@ def run(part: str | None = None) -> None:
     if part in (None, "unit"):
         _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
     # The tests of clusters first: their files take longest, and a long file at the end would run alone.
-    slow = [f"tests/{name}" for name in ("cluster", "image") if part in (None, name)]
+    slow = [f"tests/{name}" for name in ("cluster", "image", "emulated") if part in (None, name)]
     if slow:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         processes = max(1, min(processes, memory // _MEMORY_BYTES))

@@ -7,6 +7,7 @@ from tooling.basis.say import say
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
+from tooling.checks.emulate import command as emulated
 from tooling.checks.faults import reliability
 from tooling.cli.options import Task
 from tooling.image import reproduce as reproduced
@@ -76,3 +77,14 @@ def faults(
 ) -> None:
     """Inject every fault into running jobs, check how the jobs end, and resume from their checkpoints."""
     reliability.run(only, launcher, say)
+
+
+@Task
+def emulate(
+    command: tuple[str, ...],
+    bochs: Annotated[str | None, "a git checkout of Bochs, which runs the emulated machine"] = None,
+    pin: PinOption = None,
+    data: Annotated[str | None, "a folder that the command finds at /data, read-only"] = None,
+) -> None:
+    """Run a command of the image on an emulated Sapphire Rapids: ./inv dev emulate --bochs FOLDER -- plan."""
+    emulated.run(bochs, pin, data, command, say)

@@ -22,7 +22,7 @@ def doctor(json: JsonOption = False, html: HtmlOption = None) -> None:
 @partial(Task, name="test")
 def run_suite(
     part: Annotated[
-        str | None, "unit (the checks, and the tests that need no Docker), image, cluster, or a file in tests/"
+        str | None, "unit (the checks, and the tests that need no Docker), image, cluster, emulated, or a file"
     ] = None,
     inside: Annotated[
         str | None, "a row of ./inv matrix: run only the unit tests of entrypoints, in its image"

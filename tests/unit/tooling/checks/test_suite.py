@@ -34,10 +34,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (None, ["ruff", "ruff", "mypy", "build", "tests/unit", "tests/cluster tests/image"]),
+        (None, ["ruff", "ruff", "mypy", "build", "tests/unit", "tests/cluster tests/image tests/emulated"]),
         ("unit", ["ruff", "ruff", "mypy", "tests/unit"]),
         ("image", ["build", "tests/image"]),
         ("cluster", ["build", "tests/cluster"]),
+        ("emulated", ["build", "tests/emulated"]),
         (UNIT, [UNIT]),
         (IMAGE, ["build", IMAGE]),
         (f"{IMAGE}::test_name", ["build", f"{IMAGE}::test_name"]),
@@ -50,6 +51,6 @@ def test_a_part_runs_its_checks_and_tests(started: list[str], part: str | None, 
 
 @pytest.mark.parametrize("part", ["units", "tests/image/none.py", "README.md", "../tests"])
 def test_an_unknown_part_is_one_line(started: list[str], part: str) -> None:
-    with pytest.raises(UsageError, match=r"expected unit, image, cluster, or a file in tests/"):
+    with pytest.raises(UsageError, match=r"expected unit, image, cluster, emulated, or a file in tests/"):
         suite.run(part)
     assert started == []

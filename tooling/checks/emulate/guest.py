@@ -1,0 +1,76 @@
+"""A guest on the emulated machine: the disk of an image, and a command that runs there as in a container."""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tooling.basis.errors import UsageError
+from tooling.basis.files import locked
+from tooling.basis.paths import CACHE
+from tooling.basis.say import Say
+from tooling.checks.emulate import bochs
+from tooling.engine import docker
+
+FOLDER = CACHE / "emulated"
+
+
+def disk(image: str, emulator: str, say: Say) -> Path:
+    """The image's files as a disk, made once for each image. The disks of other images are removed."""
+    found = docker.read_image(image)
+    made_by = hashlib.sha256((bochs.MACHINE / "make-disk").read_bytes()).hexdigest()
+    path = FOLDER / f"{found.id.removeprefix('sha256:')[:12]}-{made_by[:6]}.disk"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with locked(FOLDER / "disk.lock", lambda: say("waiting for another ./inv that makes a disk")):
+        if path.is_file():
+            return path
+        for other in FOLDER.glob("*.disk*"):
+            other.unlink()
+        say(f"making a disk of {image}")
+        name = f"{docker.PREFIX}{uuid.uuid4().hex}"
+        docker.output("create", "--name", name, found.id)
+        try:
+            with subprocess.Popen(["docker", "export", name], stdout=subprocess.PIPE) as exported:
+                arguments = (
+                    f"--volume={FOLDER}:/made",
+                    f"--env=OWNER={os.getuid()}:{os.getgid()}",
+                    "--interactive",
+                )
+                done = docker.run(emulator, ["make-disk", f"/made/{path.name}"], arguments, stdin=exported.stdout)
+        finally:
+            docker.call("rm", "--force", name)
+        if done.returncode != 0 or exported.returncode != 0:
+            raise UsageError(f"making a disk of {image} failed: see the lines above; it takes 3 GB in {FOLDER}")
+    return path
+
+
+def run(
+    configuration: Mapping[str, Any], disk_file: Path, emulator: str, data: Path | None, command: Sequence[str]
+) -> int:
+    """Run a command, with `data` as /data, and return its exit code. `configuration`: as in LocalImage."""
+    with tempfile.TemporaryDirectory(dir=FOLDER, prefix="job-") as scratch:
+        job = Path(scratch)
+        (job / "command").write_text(script(configuration, command), encoding="utf-8")
+        if data is None:
+            (job / "data").mkdir()
+        else:
+            shutil.copytree(data, job / "data", symlinks=True)
+        arguments = (f"--volume={job}:/job:ro", f"--volume={disk_file}:/disk", "--network=none")
+        return docker.run(emulator, ["boot"], arguments).returncode
+
+
+def script(configuration: Mapping[str, Any], command: Sequence[str]) -> str:
+    """The shell script that runs a command with the image's user, variables, folder and entrypoint."""
+    variables = {**dict(pair.split("=", 1) for pair in configuration.get("Env") or ()), "HOSTNAME": "guest"}
+    assigned = [f"{name}={value}" for name, value in variables.items()]
+    entrypoint = configuration.get("Entrypoint") or ()
+    user, _, group = (configuration.get("User") or "0").partition(":")
+    argv = ["setpriv", f"--reuid={user}", f"--regid={group or user}", "--clear-groups", "env", "-i", *assigned]
+    folder = shlex.quote(configuration.get("WorkingDir") or "/")
+    return f"cd {folder}\nexec {shlex.join([*argv, *entrypoint, *command])}\n"
