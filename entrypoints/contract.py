@@ -24,6 +24,7 @@ KERNELS = "CPU_TRAIN_STACK_KERNELS"  # "torch" turns off all operators of kernel
 KERNELS_ALIAS = "CPU_TRAIN_STACK_DROPOUT"  # the older name of KERNELS
 DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"  # "torch" turns off the dropout
 ATTENTION_KERNEL = "CPU_TRAIN_STACK_ATTENTION_KERNEL"  # "torch" turns off the attention
+ATTENTION = "CPU_TRAIN_STACK_ATTENTION"  # a file of ./inv bench attention: which kernel computes which shape
 BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"  # "emulated" turns off our products on CPUs without bf16
 
 MASTER_PORT = 29500  # torch's own default for MASTER_PORT

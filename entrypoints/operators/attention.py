@@ -8,12 +8,13 @@ training, and with AMX also without a backward pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable
 
 from entrypoints.machine.cpus import EMULATED
 from entrypoints.operators import attention_bf16, attention_fp32, attention_mask
+from entrypoints.operators.attention_rule import Measured
 from entrypoints.operators.bf16_products import computed_in
 from entrypoints.operators.dropout import Rule, are_plain, draw_rule
 
@@ -33,28 +34,30 @@ class Choice:
     """The kernels of this process by dtype, which are always used with dropout.
 
     `training`, `inference`: the dtypes for which they are also used without dropout, with and without a
-    backward pass. `joined`: the kernel for bfloat16 rows that are end to end (attention_bf16), if there is one.
+    backward pass, unless `measured` decides. `joined`: the kernel for bfloat16 rows that are end to end
+    (attention_bf16), if there is one.
     """
 
     kernels: dict[Any, Kernel]
     training: frozenset[Any] = frozenset()
     inference: frozenset[Any] = frozenset()
     joined: Callable[..., Any] | None = None
+    measured: Measured | None = None
 
 
 # Of this process, empty before the first `install`.
 _INSTALLED: list[Choice] = []
 
 
-def install(bf16: str, widened: bool) -> None:
+def install(bf16: str, widened: bool, measured: Measured | None = None) -> None:
     """Replace torch.nn.functional's attention.
 
-    `bf16`: as in Topology. `widened`: bfloat16 products are in float32.
+    `bf16`: as in Topology. `widened`: bfloat16 products are in float32. `measured`: decides without dropout.
     """
     from torch.nn import functional
 
     original = getattr(functional, "scaled_dot_product_attention", None)  # since 2.0
-    choice = choose(bf16, widened)
+    choice = replace(choose(bf16, widened), measured=measured)
     if original is not None and choice.kernels:
         _INSTALLED[:] = [choice]
         functional.scaled_dot_product_attention = replaced(original, choice)
@@ -152,7 +155,10 @@ def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: 
     if torch.jit.is_tracing() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
         return False
     trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    chosen = dtype in (choice.training if trains else choice.inference)
+    if choice.measured and dtype is torch.bfloat16 and choice.training:
+        chosen = choice.measured.chooses_ours(query.shape[2], trains)
+    else:
+        chosen = dtype in (choice.training if trains else choice.inference)
     return chosen and query.shape[0] * query.shape[1] >= torch.get_num_threads()
 
 

@@ -19,7 +19,7 @@ from entrypoints.group.backends import check_backend
 from entrypoints.group.banner import Announce
 from entrypoints.group.create import MEETING, agree, initialize
 from entrypoints.machine import cpus
-from entrypoints.operators import attention, bf16_products, dropout, library
+from entrypoints.operators import attention, attention_rule, bf16_products, dropout, library
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import preload
 from entrypoints.rank import script, start, tracebacks
@@ -66,8 +66,10 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
     """
     job: Job | None = None
     problem: UsageError | None = None
+    measured = None
     try:
         job = prepare(command, argv)
+        measured = attention_rule.read(os.environ.get(contract.ATTENTION))
         check_backend(job.backend)
     except UsageError as error:
         job, problem = None, error
@@ -89,7 +91,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         if library.wanted(contract.DROPOUT_KERNEL):
             dropout.install()
         if library.wanted(contract.ATTENTION_KERNEL):
-            attention.install(bf16, widened)
+            attention.install(bf16, widened, measured)
         return job.run(environment, partial(banner.show, environment, preloaded, bf16))
 
 
