@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -61,3 +62,18 @@ def test_a_variable_selects_torchs_kernels(
     if cpus.read_model().bf16 == EMULATED:
         left = left - WITHOUT_DROPOUT
     assert set(done.stdout.split()) == left
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0.5, WITHOUT_DROPOUT), (2.0, set())], ids=["faster", "slower"])
+def test_a_measurement_decides_without_dropout(
+    run_in_image: RunInImage, tmp_path: Path, seconds: float, left: set[str]
+) -> None:
+    row = {"tokens": 8, "causal": False, "dropout": 0, "ours": seconds, "torch": 1.0}
+    file = tmp_path / "attention.json"
+    file.write_text(json.dumps({"rows": [{**row, "trains": trains} for trains in (True, False)]}))
+    mounts = (*MOUNT, "--volume", f"{file}:/attention.json:ro")
+    env = {**NO_AMX, contract.ATTENTION: "/attention.json"}
+    done = run_in_image("run", "/s/kernels_in_use.py", env=env, docker_args=mounts)
+    assert done.returncode == 0, done.stderr
+    expected = left if cpus.read_model().bf16 != EMULATED else set()
+    assert set(done.stdout.split()) == {"dropout", "attention", *expected}
