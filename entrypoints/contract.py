@@ -37,5 +37,6 @@ TERMINATED_EXIT_CODE = 143  # 128 + SIGTERM
 
 DATA = "/data"  # the user's files, mounted read-only
 OUTPUT = "/output"  # checkpoints, weights and result.json, shared by all nodes
+REPORT = "report.html"  # in a job's output folder
 
 MAX_CLOCK_SKEW_SECONDS = 1.0  # between two nodes; above it, `doctor` and the host checks warn

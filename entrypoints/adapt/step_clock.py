@@ -21,25 +21,40 @@ from entrypoints.records.record import Event, Log, Steps
 from entrypoints.records.tokens import Count, count
 from entrypoints.records.writer import Writer
 
-# The seconds that this process has waited in collectives that a backward pass calls itself.
-_WAITED = [0.0]
+
+class _Waits:
+    """What this process has waited in collectives that a backward pass calls itself.
+
+    `delays`: Counters.delays in a step that measures `delayed`, otherwise None. `before`: what it returned at the
+    beginning of the batch, plus what it grew while waiting.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.delays: Callable[[], dict[str, float]] | None = None
+        self.before: dict[str, float] = {}
+
+
+_WAITS = _Waits()
 
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
     """Count the time inside the block as waiting for other ranks, not as computing."""
-    began = time.perf_counter()
+    delays = _WAITS.delays or dict
+    began, before = time.perf_counter(), delays()
     try:
         yield
     finally:
-        _WAITED[0] += time.perf_counter() - began
+        _WAITS.seconds += time.perf_counter() - began
+        for thread, delay in delays().items():
+            _WAITS.before[thread] = _WAITS.before.get(thread, delay) + delay - before.get(thread, delay)
 
 
 class StepClock:
     """Measures the parts of each step of one Trainer. A step begins with reading its rows.
 
     `forward`, `backward` and the other fields: seconds of the current step. `tokens`: since the process began.
-    `delays`: Counters.delays in a step that measures `delayed`, otherwise None.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -55,8 +70,6 @@ class StepClock:
         trainer.compute_loss = self.compute_loss
         trainer.log = self.log
         self._in_step = False
-        self.delays: Callable[[], dict[str, float]] | None = None
-        self._delays: dict[str, float] = {}
         self._began = self._read_rows = self._computed = self._differentiated = 0.0
         self._done: Count = self.tokens
         self.reset()
@@ -123,9 +136,9 @@ class StepClock:
         """Trainer's method: forward and backward of one batch. DDP's reductions end in the backward."""
         skipped = no_padding.skipped()
         counted = _count(inputs)
-        waited = _WAITED[0]
-        if self.delays is not None:
-            self._delays = self.delays()
+        waited = _WAITS.seconds
+        if _WAITS.delays is not None:
+            _WAITS.before = _WAITS.delays()
         began = self._computed = self._differentiated = time.perf_counter()
         self._in_step = True
         try:
@@ -134,7 +147,7 @@ class StepClock:
             self._in_step = False
         self._mark = time.perf_counter()
         self.forward += self._computed - began
-        waited = _WAITED[0] - waited
+        waited = _WAITS.seconds - waited
         self.backward += self._differentiated - self._computed - waited
         self.wait += self._mark - self._differentiated + waited
         self.tokens += counted.without(no_padding.skipped() - skipped)
@@ -158,8 +171,8 @@ class StepClock:
 
     def _backward_ended(self) -> None:
         self._differentiated = time.perf_counter()
-        if self.delays is not None:
-            self.delayed = (self.delayed or 0.0) + most_delayed(self._delays, self.delays())
+        if _WAITS.delays is not None:
+            self.delayed = (self.delayed or 0.0) + most_delayed(_WAITS.before, _WAITS.delays())
 
 
 def _count(inputs: Any) -> Count:
@@ -210,9 +223,9 @@ class StepRecords(TrainerCallback):
         if self._writer is None:
             return
         self._writer.add(self._clock.end(state.global_step, time.time()))
-        if self._clock.delays is not None:
+        if _WAITS.delays is not None:
             self._sample(state.global_step)
-        self._clock.delays = self._counters.delays if self._writer.wants_sample() else None
+        _WAITS.delays = self._counters.delays if self._writer.wants_sample() else None
         self._between = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:

@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from entrypoints.plan.planner import QUIET, ranks_for
 from entrypoints.plan.threads import LAUNCH_ROLE
+from entrypoints.records.writer import Failed
 from entrypoints.report import at_end
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             recorded.record(for_records(found))
             return report(found)
         except SignalException as error:
+            recorded.record([Failed(0, signal.Signals(error.sigval).name, time.time(), "stop")])
             return 128 + int(error.sigval)
         except (RuntimeError, RendezvousError) as error:
             raise UsageError(explain(error, node, options.timeout_seconds)) from error

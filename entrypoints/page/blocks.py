@@ -117,7 +117,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lane:
-    """Marks of one kind. `kind`: "start", "evaluation", "checkpoint", "warning", "failure" or "end"."""
+    """Marks of one kind. `kind`: "start", "evaluation", "checkpoint", "failure", "stop" or "end"."""
 
     kind: str
     label: str
@@ -185,7 +185,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Page:
-    """`state`: "finished", "failed", "open", or "" for other pages. `notices`: below the numbers."""
+    """`state`: "finished", "failed", "stopped", "open", or "" for other pages. `notices`: below the numbers."""
 
     title: str
     state: str

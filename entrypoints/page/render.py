@@ -12,6 +12,7 @@ import html
 import json
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ _ESCAPED = str.maketrans({one: f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"
 
 def save(page: Page, file: Path) -> Path:
     """Write the page so that no reader sees an incomplete file. Raises UsageError if that is impossible."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    # Several nodes may write it, whose processes have the same numbers.
+    partial = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         partial.write_text(html_text(page), encoding="utf-8")
         partial.replace(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from entrypoints.machine.cpus import format_cpu_list
 
@@ -46,6 +46,11 @@ def moment(seconds: float) -> str:
 def ranks(numbers: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-3,7`."""
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {format_cpu_list(numbers)}"
+
+
+def cpus(numbers: Collection[int]) -> str:
+    """`CPU 3`, `CPUs 0-3,7`."""
+    return f"{'CPU' if len(numbers) == 1 else 'CPUs'} {format_cpu_list(numbers)}"
 
 
 def gibibytes(size: float) -> str:

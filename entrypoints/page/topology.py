@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from entrypoints.cli.numbers import count
-from entrypoints.machine.cpus import format_cpu_list
+from entrypoints.page import texts
 from entrypoints.page.blocks import Drawing, Shape
 from entrypoints.page.texts import GIBIBYTE
 
@@ -98,7 +98,7 @@ def _core(node: Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape
     cpus = core.get("cpus", ())
     local = next((node.users[cpu] for cpu in cpus if cpu in node.users), None)
     worker = next((node.workers[cpu] for cpu in cpus if cpu in node.workers), None)
-    where = f"CPU {format_cpu_list(cpus)}"
+    where = texts.cpus(cpus)
     user = local if local is not None else worker
     if not node.users:
         return [Shape(x, y, _CORE, _CORE, "core plain", title=where)]
@@ -127,13 +127,10 @@ def _words(node: Node) -> str:
     unused = sum(not used & set(core.get("cpus", ())) for core in cores)
     parts = [
         f"{count(len(cores), 'core')} on {count(len(sockets), 'socket')} and {count(len(numa), 'NUMA node')}.",
-        *(
-            f"Rank {node.first_rank + local}: CPUs {format_cpu_list(cpus)}."
-            for local, cpus in sorted(by_rank.items())
-        ),
+        *(f"Rank {node.first_rank + local}: {texts.cpus(cpus)}." for local, cpus in sorted(by_rank.items())),
     ]
     if node.workers:
-        parts.append(f"oneCCL's workers: CPUs {format_cpu_list(node.workers)} (with a line below the number).")
+        parts.append(f"oneCCL's workers: {texts.cpus(node.workers)} (with a line below the number).")
     if unused and node.users:
         parts.append(f"Unused: {count(unused, 'core')} (dashed).")
     return " ".join(parts)

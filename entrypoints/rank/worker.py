@@ -120,22 +120,23 @@ def main() -> NoReturn:
         code, why = report_usage_error(error), str(error)
     except SystemExit as error:
         code = _exit_code(error)
-        why = f"exit code {code}"
         if code:
+            why = f"exit code {code}"
             record(error)
     except BaseException as error:  # noqa: BLE001 - every exception of the job ends the rank here
         tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
         code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
         why = f"{type(error).__name__}: {one_line(error)}"
-    _finish_records(code, why)
+    is_stopped = code == contract.INTERRUPTED_EXIT_CODE
+    _finish_records("stop" if is_stopped else "failure" if code else "end", "SIGINT" if is_stopped else why)
     if code:
         exit_failed(code)
     exit_finished()
 
 
-def _finish_records(code: int, why: str) -> None:
-    """Write the last event of this rank's records, and rank 0's report. `why`: the rank failed."""
-    for output in writer.finish("failure" if code else "end", why if code else ""):
+def _finish_records(event: str, why: str) -> None:
+    """Write the last event of this rank's records, and rank 0's report."""
+    for output in writer.finish(event, why):
         at_end.write(output)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from entrypoints.machine import cgroups
@@ -64,6 +64,17 @@ class Counters:
 def most_delayed(before: Mapping[str, float], after: Mapping[str, float]) -> float:
     """The delay of the most delayed thread between two calls of `Counters.delays`, in seconds."""
     return max((now - before.get(thread, now) for thread, now in after.items()), default=0.0)
+
+
+def grown(counters: Iterable[float]) -> list[float]:
+    """A counter's growth since its first value. It begins again at 0 when the process restarts."""
+    total, before, found = 0.0, None, []
+    for now in counters:
+        if before is not None:
+            total += now - before if now >= before else now
+        before = now
+        found.append(total)
+    return found
 
 
 def remote_share(numa_maps: str, nodes: frozenset[int]) -> float | None:

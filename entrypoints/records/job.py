@@ -10,14 +10,14 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.records import record
 from entrypoints.records.record import Event, Line, Log, Sample, Start, Steps
 
-ENDS = ("end", "failure")
+ENDS = ("end", "failure", "stop")
 
 
 @dataclass(frozen=True)
 class Rank:
     """One rank's lines in the order of their steps. `starts`: at least one; `starts[-1]` is the current one.
 
-    `end`: the event that ended the rank, "end" or "failure"; None while it runs, and if it was killed. `repeated`:
+    `end`: the event that ended the rank, one of ENDS; None while it runs, and if it was killed. `repeated`:
     steps that were lost in a failure and computed again.
     """
 

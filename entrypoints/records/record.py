@@ -137,9 +137,9 @@ class Log:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: `name` is "checkpoint", "evaluation", "warning", "failure" or "end".
+    """Something that happened: `name` is "checkpoint", "evaluation", "failure", "stop" or "end".
 
-    `seconds`: how long it took, 0 if it took no time.
+    `seconds`: how long it took, 0 if it took no time. `text`: the cause of a failure, the signal of a stop.
     """
 
     time: float

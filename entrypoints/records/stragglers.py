@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
+from entrypoints.records.counters import grown
 from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Sample, Steps
 
@@ -39,7 +41,7 @@ class Share:
     """What a step of one rank takes: means over some steps, in seconds, rows and tokens.
 
     `throttled`: how long the CPU quota paused each of its CPUs. `memory`: resident bytes, the last value.
-    `delayed`, `clock`, `remote`: the medians of Sample's.
+    `processor`: CPU time per second and thread. `delayed`, `clock`, `remote`: the medians of Sample's.
     """
 
     rank: int
@@ -55,6 +57,7 @@ class Share:
     useful: float
     throttled: float = 0.0
     delayed: float = 0.0
+    processor: float = 0.0
     memory: int = 0
     clock: float | None = None
     remote: float | None = None
@@ -124,10 +127,27 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
         **{name: mean(name) for name in _MEANS},
         throttled=_rate([one.throttled for one in samples], samples) * seconds / cpus,
         delayed=_middle([one.delayed for one in samples]) or 0.0,
+        processor=_rate([one.processor for one in samples], samples) / max(1, rank.start.threads),
         memory=samples[-1].memory if samples else 0,
         clock=_middle([one.clock for one in samples]),
         remote=_middle([one.remote for one in samples]),
     )
+
+
+class Parts(NamedTuple):
+    """Shares of a step, over all ranks. `network`: of `waiting`, what even the rank that waits least waits."""
+
+    computing: float
+    reading: float
+    waiting: float
+    network: float
+
+
+def mean_parts(found: Sequence[Share]) -> Parts:
+    """Of at least one rank with a step."""
+    seconds = sum(one.seconds for one in found) or 1.0
+    reading, waiting = sum(one.read for one in found) / seconds, sum(one.wait for one in found) / seconds
+    return Parts(1 - reading - waiting, reading, waiting, min(one.wait / (one.seconds or 1.0) for one in found))
 
 
 def window(steps: Sequence[Steps], last: int | None) -> Sequence[Steps]:
@@ -174,9 +194,10 @@ def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, s
     def usual(name: str) -> float:
         return float(median(getattr(one, name) for one in others))
 
-    computing, tokens = usual("computing"), usual("computed")
-    # Paused threads count as delayed, and a rank that computes for longer is also delayed for longer.
-    expected = usual("delayed") * _ratio(slow.computing, computing) + slow.throttled
+    computing, tokens, delayed = usual("computing"), usual("computed"), usual("delayed")
+    # Paused threads count as delayed, and a rank that has more to compute is also delayed for longer.
+    work = _ratio(max(0.0, slow.computing - slow.delayed), max(0.0, computing - delayed))
+    expected = delayed * work + slow.throttled
     clock, remote = _known(others, "clock"), _known(others, "remote")
     parts = {
         "quota": slow.throttled - usual("throttled"),
@@ -218,7 +239,7 @@ def _rate(values: Sequence[float], samples: Sequence[Sample]) -> float:
     """How fast a counter grows, per second."""
     if len(samples) < 2 or samples[-1].time <= samples[0].time:
         return 0.0
-    return max(0.0, values[-1] - values[0]) / (samples[-1].time - samples[0].time)
+    return grown(values)[-1] / (samples[-1].time - samples[0].time)
 
 
 def _middle(values: Sequence[float | None]) -> float | None:

@@ -50,7 +50,7 @@ def begin(output: Path, start: Start) -> Writer:
 
 
 def finish(name: str, text: str = "") -> list[Path]:
-    """Write the job's last event, "end" or "failure", and everything else. Returns rank 0's output folders."""
+    """Write the job's last event, one of job.ENDS, and everything else. Returns rank 0's output folders."""
     for opened in _OPEN:
         opened.add(Event(round(time.time(), 3), opened.step, name, text=text))
         opened.flush()
@@ -61,11 +61,12 @@ def finish(name: str, text: str = "") -> list[Path]:
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank that has failed. `text`: how. `time`: when, in seconds since the epoch."""
+    """A rank that has failed or was stopped. `text`: how. `time`: when, in seconds since the epoch."""
 
     rank: int
     text: str
     time: float
+    name: str = "failure"  # of the event
 
 
 def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
@@ -83,7 +84,7 @@ def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
                 step = found.steps[-1].step if found.steps else found.start.first_step
                 # The launcher's time may be rounded down, to before the rank's last line.
                 at = max([failure.time, *(line.time for line in found.last_lines)])
-                event = Event(round(at, 3), step, "failure", text=failure.text)
+                event = Event(round(at, 3), step, failure.name, text=failure.text)
                 with path.open("a", encoding="utf-8") as file:  # its last line may be incomplete
                     file.write("\n" + record.encode(event))
     except OSError:

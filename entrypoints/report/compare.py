@@ -21,7 +21,7 @@ from entrypoints.report.summary import Summary
 
 NAME = "compare.html"
 _FEWEST, _MOST = 2, 8
-_ENDS = {"finished": "finished", "failed": "failed", "open": "not recorded"}
+_ENDS = {"finished": "finished", "failed": "failed", "stopped": "stopped", "open": "not recorded"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from entrypoints.page.blocks import Page, Section, Texts
 from entrypoints.page.texts import duration, moment
-from entrypoints.records import stragglers
+from entrypoints.records import findings, stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.stragglers import Straggler
 from entrypoints.report import curves, events, machine, ranks, scaling, series, summary
@@ -52,6 +52,8 @@ def notices(job: Job, slow: Straggler | None) -> list[Texts]:
         cause = "" if slow.cause == "unknown" else f"; cause: {slow.cause}"
         title = f"Rank {slow.rank} slows the job down{cause}"
         found.append(Texts(title, [slow.text[:1].upper() + slow.text[1:]], "warning"))
+    if limits := findings.find(job):
+        found.append(Texts("Warnings", [one.text for one in limits], "warning"))
     if again := events.repeated(job):
         found.append(Texts("Restarted", [again], ""))
     if absent := machine.missing(job):

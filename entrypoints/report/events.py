@@ -13,15 +13,15 @@ KINDS = {
     "start": "start",
     "evaluation": "evaluation",
     "checkpoint": "checkpoint",
-    "warning": "warning",
     "failure": "failure",
+    "stop": "stop",
     "end": "end",
 }
 _MOST_MARKS = 400  # of a lane
 _MOST_ROWS = 200
 _FEW_ROWS = 12
 # A job has few of these, and each is important.
-_ALWAYS = ("start", "failure", "end")
+_ALWAYS = ("start", "failure", "stop", "end")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def happenings(job: Job) -> list[Happening]:
         found.append(Happening(start.time, start.first_step, "start", 0.0, text))
     for number, rank in job.ranks.items():
         for event in rank.events:
-            if rank is first or event.name in ("failure", "warning"):
+            if rank is first or event.name == "failure":
                 names_rank = job.world_size == 1 or event.text.startswith("rank ")
-                who = "" if names_rank or event.name not in ("failure", "warning") else f"rank {number}: "
+                who = "" if names_rank or event.name != "failure" else f"rank {number}: "
                 found.append(
                     Happening(event.time - event.seconds, event.step, event.name, event.seconds, who + event.text)
                 )

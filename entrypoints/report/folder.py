@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.page import render
 from entrypoints.page.blocks import Page
@@ -14,13 +15,12 @@ from entrypoints.records import job as records
 from entrypoints.records.job import Job
 from entrypoints.report import document, scaling
 
-NAME = "report.html"
 _RESULT = "result.json"
 
 
 def write(output: Path) -> Path:
     """Write OUTPUT/report.html from the job's records and result.json. Returns its path. Raises UsageError."""
-    return render.save(of(output), output / NAME)
+    return render.save(of(output), output / contract.REPORT)
 
 
 def of(output: Path) -> Page:

@@ -32,7 +32,6 @@ def facts(job: Job) -> dict[str, str]:
     start = job.first.start
     found = {
         "pin": start.pin,
-        "image": start.image,
         "launcher": start.launcher,
         "process group": start.backend,
         "ranks": _ranks(job),
@@ -42,6 +41,7 @@ def facts(job: Job) -> dict[str, str]:
         "threads of a rank": str(start.threads or ""),
         "rows per step": f"{start.rows_per_step:,} of all ranks" if start.rows_per_step else "",
         "versions": ", ".join(f"{name} {version}" for name, version in start.versions.items()),
+        "image": start.image,
     }
     return {name: value or NOTHING for name, value in found.items()}
 

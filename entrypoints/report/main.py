@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoints import contract
 from entrypoints.cli.options import option, parse_options
 from entrypoints.page import render
 from entrypoints.report import compare, folder
@@ -23,7 +24,7 @@ class Options:
     )
     output: str = option(
         "--output",
-        f"the file to write (default: FOLDER/{folder.NAME}; of several folders, {compare.NAME})",
+        f"the file to write (default: FOLDER/{contract.REPORT}; of several folders, {compare.NAME})",
         "",
         metavar="FILE",
     )

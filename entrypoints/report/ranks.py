@@ -9,6 +9,7 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.page.blocks import Bar, Bars, Block, Chart, Curve, Table
 from entrypoints.page.texts import GIBIBYTE, gibibytes
 from entrypoints.records import stragglers
+from entrypoints.records.counters import grown
 from entrypoints.records.job import Job
 from entrypoints.records.record import Sample
 from entrypoints.records.stragglers import Share, Straggler
@@ -33,6 +34,7 @@ class _Optional(NamedTuple):
 
 
 _OPTIONAL = (
+    _Optional("CPU use", "processor", ".0%"),
     _Optional("throttled, s", "throttled", ".3f"),
     _Optional("delayed, s", "delayed", ".3f"),
     _Optional("clock, MHz", "clock", ",.0f"),
@@ -52,7 +54,7 @@ def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[B
     marks = {slow.rank: "slowest"} if slow is not None else {}
     bars = [Bar(f"rank {rank}", _parts(means[rank]), means[rank].seconds, marks.get(rank, "")) for rank in shown]
     return [
-        Bars("Mean step by rank", "seconds per step", PARTS, bars, note),
+        Bars("Mean step by rank", "seconds per step", PARTS, bars, "; ".join(filter(None, (note, _mean(means))))),
         _table(means, order),
         *_over_steps(job, found, {rank: share.busy for rank, share in means.items()}),
     ]
@@ -64,7 +66,7 @@ def memory(job: Job) -> list[Block]:
     rows = series.moments(ranks)
     sizes = {rank: _by_time(found, [one.memory / GIBIBYTE for one in found]) for rank, found in ranks.items()}
     charts = [_over_time(job, rows, "Memory", "GiB", sizes, _last(sizes))]
-    pauses = {rank: _by_time(found, series.grown(one.throttled for one in found)) for rank, found in ranks.items()}
+    pauses = {rank: _by_time(found, grown(one.throttled for one in found)) for rank, found in ranks.items()}
     if max(_last(pauses).values(), default=0.0) >= _LEAST_PAUSE:
         title = "Paused by the CPU quota"
         charts.append(_over_time(job, rows, title, "seconds of all CPUs, in total", pauses, _last(pauses)))
@@ -128,6 +130,14 @@ def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) 
         curves.append(Curve("the step, with waiting", steps, seconds, totals, "thin"))
     note = "reading and computing, without waiting for other ranks" if len(busy) > 1 else ""
     return [Chart("Step time over steps", "seconds per step", curves, from_zero=True, note=note)]
+
+
+def _mean(means: Mapping[int, Share]) -> str:
+    """The parts of a step."""
+    mean = stragglers.mean_parts([*means.values()])
+    text = f"{mean.computing:.0%} computing, {mean.reading:.0%} reading"
+    waiting = f", {mean.waiting:.0%} waiting, of which {mean.network:.0%} for the network"
+    return text + waiting if len(means) > 1 else text
 
 
 def _parts(share: Share) -> list[float]:

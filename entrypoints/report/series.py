@@ -117,17 +117,6 @@ def moments(ranks: Mapping[int, Sequence[Sample]], most: int = MOST // 2) -> lis
     return rows
 
 
-def grown(counters: Iterable[float]) -> list[float]:
-    """A counter's growth since its first value. It begins again at 0 when the process restarts."""
-    total, before, found = 0.0, None, []
-    for now in counters:
-        if before is not None:
-            total += now - before if now >= before else now
-        before = now
-        found.append(total)
-    return found
-
-
 def chosen(values: Mapping[int, float], names: tuple[str, str], most: int = 8) -> dict[int, str]:
     """The ranks that get a curve: all of up to `most`, otherwise the highest and the lowest, with their labels."""
     if len(values) <= most:

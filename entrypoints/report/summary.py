@@ -19,9 +19,10 @@ _LONGEST_REASON = 300  # characters
 
 @dataclass(frozen=True)
 class Summary:
-    """`state`: "finished", "failed" or "open" (no end is recorded). `seconds`: from the first start to the end.
+    """`state`: "finished", "failed", "stopped" or "open" (no end is recorded).
 
-    `samples`, `tokens`: of all ranks per second; `tokens` without padding. None: unknown.
+    `seconds`: from the first start to the end. `samples`, `tokens`: of all ranks per second, `tokens` without
+    padding. None: unknown.
     """
 
     state: str
@@ -60,7 +61,7 @@ def began(job: Job) -> float:
 def of(job: Job, result: Mapping[str, Any]) -> Summary:
     """`result`: result.json, empty if the run has not written it."""
     end, rank = job.ending
-    state = "open" if end is None else "failed" if end.name == "failure" else "finished"
+    state = "open" if end is None else {"failure": "failed", "stop": "stopped"}.get(end.name, "finished")
     seconds = max(0.0, (end.time if end else job.time) - began(job))
     planned = job.first.start.last_step
     name, metric = _metric(job, result)
@@ -107,6 +108,8 @@ def _verdict(state: str, job: Job, end: Event | None, rank: int, seconds: float)
     if state == "failed":
         who = f" on rank {rank}" if job.world_size > 1 else ""
         return f"Failed{who} after{took}" + (f": {_shortened(end.text)}" if end.text else ".")
+    if state == "stopped":
+        return f"Stopped by {end.text} after{took}."
     if planned and job.step < planned:
         return f"Ended early, after{took}."
     return f"Finished{took}." if steps else f"Finished in{took}."

@@ -28,9 +28,15 @@ def line(now: Snapshot) -> str:
         text += f"; no record for {duration(now.silent)}: the job may hang, or was killed"
     elif now.state == "restarting":
         text += f"; failed ({now.ending}): waiting for a restart"
-    elif now.straggler is not None:
-        text += f"; {now.straggler.headline}"
+    else:
+        text += "".join(f"; {one}" for one in problems(now))
     return f"{clock(now.time)}  {text}"
+
+
+def problems(now: Snapshot) -> list[str]:
+    """What slows the job down."""
+    straggler = [now.straggler.headline] if now.straggler is not None else []
+    return [*straggler, *(one.what for one in now.findings)]
 
 
 def event(happened: Event) -> str:
@@ -44,10 +50,9 @@ def ending(now: Snapshot) -> str:
     """The last line."""
     if now.state == "gone":
         return f"ended after step {now.step} without a recorded end: it was stopped or killed"
-    if now.state == "failed":
-        return f"failed at step {now.step} after {duration(now.elapsed)}" + (
-            f": {now.ending}" if now.ending else ""
-        )
+    if now.state in ("failed", "stopped"):
+        why = f": {now.ending}" if now.ending else ""
+        return f"{now.state} at step {now.step} after {duration(now.elapsed)}{why}"
     return f"finished {now.step} steps in {duration(now.elapsed)}"
 
 

@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from entrypoints.page.texts import duration, gibibytes, number
+from entrypoints.records import stragglers
 from entrypoints.records.stragglers import Share
 from entrypoints.watch import plain
 from entrypoints.watch.snapshot import Point, Snapshot
@@ -114,20 +115,26 @@ def _bars(shares: Sequence[Share], width: int, room: int) -> list[Text]:
         shown, hidden = sorted(kept, key=lambda share: share.rank), len(shares) - len(kept)
     longest = max(share.seconds for share in shares)
     digits = len(str(max(share.rank for share in shares)))
-    size = max(4, width - digits - 26)
-    legend = Text("a step of each rank: ")
-    for name, character, color in PARTS:
-        legend.append(f"{character} {name}  ", color)
-    lines = [legend]
+    size = max(4, width - digits - 35)
+    lines = [_legend(shares)]
     for share in shown:
         line = Text(f"rank {share.rank:>{digits}} ")
         for (_, character, color), cells in zip(PARTS, _cells(share, longest, size)):
             line.append(character * cells, color)
-        line.append(f" {share.seconds:.2f} s  {gibibytes(share.memory)} GiB")
+        line.append(f" {share.seconds:.2f} s  {share.processor:4.0%} CPU  {gibibytes(share.memory)} GiB")
         lines.append(line)
     if hidden:
         lines.append(Text(f"{hidden} more ranks, faster than these", "bright_black"))
     return lines
+
+
+def _legend(shares: Sequence[Share]) -> Text:
+    """What the characters mean, and the mean of the ranks."""
+    means = stragglers.mean_parts(shares)
+    line = Text("a step of each rank: ")
+    for (name, character, color), part in zip(PARTS, means):
+        line.append(f"{character} {name} {part:.0%}  ", color)
+    return line.append(f"(network {means.network:.0%})" if len(shares) > 1 else "", PARTS[-1][2])
 
 
 def _cells(share: Share, longest: float, size: int) -> tuple[int, int, int]:
@@ -146,6 +153,8 @@ def _warnings(now: Snapshot) -> list[Text]:
         found.append(f"failed ({now.ending}): waiting for a restart")
     elif now.straggler is not None:
         found += [now.straggler.headline, f"  {now.straggler.why}", f"  {now.straggler.fix}"]
+    for one in now.findings:
+        found += [one.what, f"  {one.fix}"]
     return [Text("")] * bool(found) + [Text(line, "bold yellow") for line in found]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from entrypoints.records import stragglers
+from entrypoints.records import findings, stragglers
+from entrypoints.records.findings import Finding
 from entrypoints.records.job import ENDS, Job
 from entrypoints.records.record import Event, Steps
 from entrypoints.records.stragglers import Share, Straggler
@@ -27,7 +28,8 @@ Point = tuple[int, float]  # step and value
 @dataclass(frozen=True)
 class Snapshot:
     """`state`: "running", "silent" (no line for a while), "restarting" (it failed, and may start again),
-    "finished", "failed" with the reason in `ending`, or "gone" (it no longer runs, and no end is recorded).
+    "finished", "failed" and "stopped" with the reason in `ending`, or "gone" (it no longer runs, and no end is
+    recorded).
 
     `time`: of the snapshot. `silent`: seconds since the last line. `remaining`: seconds until the last step, None
     if unknown. `loss`, `metric`: points (step, value). `samples`, `tokens`: of all ranks per second, in the last
@@ -52,13 +54,14 @@ class Snapshot:
     mean_tokens: float | None
     shares: Sequence[Share]
     straggler: Straggler | None
+    findings: Sequence[Finding]
     events: Sequence[Event]
     silent: float
     restarts: int
 
     @property
     def is_over(self) -> bool:
-        return self.state in ("finished", "failed", "gone")
+        return self.state in ("finished", "failed", "stopped", "gone")
 
 
 def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
@@ -89,6 +92,7 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
         mean_tokens=mean_tokens,
         shares=[recent[rank] for rank in sorted(recent)],
         straggler=stragglers.find(job, RECENT_STEPS),
+        findings=findings.find(job, RECENT_STEPS),
         events=[event for event in first.events if event.name not in ENDS],
         silent=silent,
         restarts=len(first.starts) - 1,
@@ -98,7 +102,7 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
 def _state(job: Job, silent: float, runs: bool | None) -> str:
     """`silent`: seconds since the last line."""
     if job.end is not None and job.end.name != "failure":
-        return "finished"
+        return "stopped" if job.end.name == "stop" else "finished"
     if job.end is not None:
         return "restarting" if runs or silent < _RESTART_SECONDS else "failed"
     if runs is False:

@@ -22,7 +22,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 IS_FIRST = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-SLOW, KILLED, FAILED, STEPS = (int(os.environ.get(name, -1)) for name in ("SLOW", "KILLED", "FAILED", "STEPS"))
+NAMES = ("SLOW", "KILLED", "FAILED", "STOPPED", "STEPS")
+SLOW, KILLED, FAILED, STOPPED, STEPS = (int(os.environ.get(name, -1)) for name in NAMES)
 
 
 class Rows(torch.utils.data.Dataset):
@@ -39,6 +40,9 @@ class Fault(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
         if IS_FIRST and state.global_step == 7 and args.process_index == FAILED:
             raise RuntimeError("no more rows")
+        if state.global_step == 7 and args.process_index == STOPPED:
+            os.kill(os.getppid(), signal.SIGTERM)  # launch
+            time.sleep(60)
 
 
 torch.manual_seed(0)
@@ -192,6 +196,13 @@ def test_a_failed_job_has_a_report_with_the_first_failure(launch: Launch, fault:
     expected = "rank 1 (local 1, node " if fault == "KILLED" else "RuntimeError: no more rows"
     assert found.end.text.startswith(expected), failures(found)
     assert expected in (output / "report.html").read_text()
+
+
+def test_a_stopped_job_has_a_report(launch: Launch) -> None:
+    code, output = launch(STOPPED=1, STEPS=12)
+    assert code == contract.TERMINATED_EXIT_CODE
+    assert failures(job.read(output)) == []
+    assert "Stopped by SIGTERM after " in (output / "report.html").read_text()
 
 
 def test_train_records_what_result_json_says(run_in_image: RunInImage, train_data: Path, tmp_path: Path) -> None:

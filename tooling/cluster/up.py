@@ -5,6 +5,7 @@ They parse options, choose a cluster and restart it after failures. tooling.clus
 
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,10 +61,19 @@ def up(request: Request) -> None:
         run.start(spec, engine, say)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
         return
+    began = time.time()
     outcome = run_with_restarts(lambda attempt: run.run(attempt, engine, say), spec, request.max_restarts)
     say(f"output folder: {folder}")
+    for report in reports(folder, began):
+        say(f"report: {report}")
     if outcome.exit_code != 0:
         raise Exit(code=outcome.exit_code)
+
+
+def reports(folder: Path, began: float) -> list[Path]:
+    """The reports of this job in its output folder. `began`: in seconds since the epoch."""
+    found = (path for pattern in ("", "*/", "*/*/") for path in folder.glob(f"{pattern}{contract.REPORT}"))
+    return sorted(path for path in found if path.stat().st_mtime >= began)
 
 
 def run_with_restarts(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:

@@ -1,6 +1,8 @@
 // Draws the blocks of entrypoints/page/blocks.py. Texts of the data are only ever inserted as text nodes.
 
-const ICONS = { finished: "✓", failed: "✕", open: "…" };
+const ICONS = { finished: "✓", failed: "✕", stopped: "■", open: "…" };
+const STEPS = [0.1, 0.2, 0.5, 1, 2, 5];
+const SMALL = 300; // a picture that leaves room for another one next to it, in pixels
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const live = document.getElementById("live");
@@ -152,9 +154,11 @@ function drawStrip(block) {
   }
   const ticks = make("div", { class: "ticks", "aria-hidden": "true" });
   const [size, unit] = timeUnit(block.seconds);
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const tick = make("span", {}, part ? `${Number(((part * block.seconds) / size).toPrecision(3))} ${unit}` : "0");
-    tick.style.left = `${100 * part}%`;
+  const longest = block.seconds / size;
+  const step = STEPS.map((one) => one * 10 ** Math.floor(Math.log10(longest))).find((one) => longest / one <= 6);
+  for (let place = 0; place < 0.98 * longest; place += step) {
+    const tick = make("span", {}, place ? `${Number(place.toPrecision(3))} ${unit}` : "0");
+    tick.style.left = `${(100 * place) / longest}%`;
     ticks.append(tick);
   }
   holder.append(make("span"), ticks);
@@ -187,7 +191,7 @@ function drawDrawing(block) {
   }
   const caption = make("figcaption", {}, make("h3", {}, block.title));
   const words = make("p", { class: "alternative soft" }, block.alternative);
-  return make("figure", {}, caption, make("div", { class: "drawing" }, svg, words));
+  return make("figure", block.half ? { class: "half" } : {}, caption, make("div", { class: "drawing" }, svg, words));
 }
 
 // The page
@@ -244,6 +248,8 @@ function section(part) {
   // Charts next to each other; the first one of an odd number takes both columns.
   const half = part.blocks.filter((block) => block.is === "chart");
   half.forEach((block, place) => (block.half = place > 0 || half.length % 2 === 0));
+  const small = part.blocks.filter((block) => block.is === "drawing" && block.width < SMALL);
+  small.forEach((block) => (block.half = small.length > 1));
   const blocks = part.blocks.map((block) => {
     const node = DRAW[block.is](block);
     node.classList.add("block");

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.records.counters import Counters, most_delayed, remote_share
+from entrypoints.records.counters import Counters, grown, most_delayed, remote_share
 
 NUMA_MAPS = """\
 7f0000000000 default anon=100 dirty=100 N0=60 N1=40 kernelpagesize_kB=4
@@ -53,3 +53,7 @@ def test_the_most_delayed_thread_counts_only_what_it_was_delayed_in_between() ->
 
 def test_no_pages_have_no_remote_share() -> None:
     assert remote_share("", frozenset({0})) is None
+
+
+def test_a_counter_goes_on_after_a_restart_of_the_process() -> None:
+    assert grown([5.0, 7.0, 1.0, 2.0]) == [0.0, 2.0, 3.0, 4.0]

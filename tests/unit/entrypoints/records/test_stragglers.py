@@ -32,6 +32,21 @@ def test_the_slowest_rank_is_named_with_the_cause(cause: str, world_size: int, t
     assert found.text.startswith("rank 1 (node 0, node0) is slower than the others by 0.")
 
 
+def test_a_rank_that_waits_longer_for_a_shared_core_is_named_with_this_cause(tmp_path: Path) -> None:
+    """Others wait, too, and most of each rank's time is waiting."""
+    slow = {0: {"compute": 5.7, "delayed": 4.9}, 1: {"compute": 8.4, "delayed": 7.6}}
+    found = stragglers.find(job.read(synthetic_records.write(tmp_path, world_size=2, slow=slow)))
+    assert found is not None
+    assert (found.rank, found.cause) == (1, "shared cores")
+
+
+def test_the_mean_of_the_ranks_and_the_networks_part(tmp_path: Path) -> None:
+    read = job.read(synthetic_records.write(tmp_path, world_size=2, slow={1: {"compute": 1.3}}))
+    means = stragglers.mean_parts([*stragglers.shares(read).values()])
+    # A step of 1.38 s: rank 0 waits 0.55 s, rank 1 0.05 s.
+    assert means == pytest.approx((0.775, 0.007, 0.218, 0.037), abs=0.02)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 8])
 def test_no_rank_of_a_healthy_job_is_named(world_size: int, tmp_path: Path) -> None:
     assert stragglers.find(job.read(synthetic_records.write(tmp_path, world_size=world_size))) is None

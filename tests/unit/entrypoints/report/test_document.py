@@ -76,6 +76,12 @@ def test_a_failed_job_shows_the_first_failure(tmp_path: Path) -> None:
     assert [lane.kind for lane in strip.lanes] == ["start", "evaluation", "checkpoint", "failure"]
 
 
+def test_a_stopped_job_shows_the_signal(tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, end=Event(synthetic_records.BEGIN + 200, 100, "stop", text="SIGTERM"))
+    of = page(tmp_path)
+    assert (of.state, of.verdict) == ("stopped", "Stopped by SIGTERM after 100 of 100 steps in 3 min 20 s.")
+
+
 def test_a_resumed_job_counts_the_repeated_steps(tmp_path: Path) -> None:
     for rank in range(2):
         first = synthetic_records.start(rank, 2, 2, 100)

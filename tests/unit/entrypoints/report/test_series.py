@@ -79,10 +79,6 @@ def test_the_loss_of_a_step_is_the_mean_of_the_ranks_that_have_one() -> None:
     assert [one.value for one in found] == pytest.approx([0.3, 0.3])
 
 
-def test_a_counter_goes_on_after_a_restart_of_the_process() -> None:
-    assert series.grown([5.0, 7.0, 1.0, 2.0]) == [0.0, 2.0, 3.0, 4.0]
-
-
 def test_samples_of_ranks_are_joined_by_time() -> None:
     def sample(time: float) -> Sample:
         return Sample(time, int(time), 1, 0.0, 0.0, 0)

@@ -90,6 +90,13 @@ def test_a_failed_job_and_its_restart(tmp_path: Path) -> None:
     assert max(step for step, _ in again.loss) == 80
 
 
+def test_a_stopped_job_is_over_at_once(tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, end=Event(BEGIN + 120, 50, "stop", text="SIGTERM"))
+    found = of(tmp_path, BEGIN + 121)
+    assert (found.state, found.is_over) == ("stopped", True)
+    assert plain.ending(found) == "stopped at step 100 after 2 min: SIGTERM"
+
+
 def test_the_straggler_is_in_the_line(tmp_path: Path) -> None:
     synthetic_records.write(tmp_path, slow={3: {"read": 0.5}})
     found = of(without_end(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_start
 def test_a_variable_without_a_valid_name_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="expected NAME=VALUE"):
         up.variables([word])
+
+
+def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) -> None:
+    for name, time in (("old", 1.0), ("new", 20.0), ("a/b/too/deep", 20.0)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / contract.REPORT).touch()
+        os.utime(tmp_path / name / contract.REPORT, (time, time))
+    assert up.reports(tmp_path, 10.0) == [tmp_path / "new" / contract.REPORT]
 
 
 def test_restarts_need_a_command_that_watches_the_cluster() -> None:
