@@ -70,14 +70,5 @@ def _last_line(job: Job, facts: Summary, now: float) -> list[str]:
 
 def name(job: Job) -> str:
     """The model if the command names one, otherwise the output folder."""
-    model = job.first.start.config.get("model_name_or_path") or _option(job, "--model_name_or_path")
-    folder = job.folder.resolve().name
+    model, folder = summary.model(job), job.folder.resolve().name
     return f"{model} in {folder}" if model else folder
-
-
-def _option(job: Job, flag: str) -> str:
-    words = job.first.start.command
-    for word, following in zip(words, words[1:]):
-        if word == flag:
-            return following
-    return next((word.partition("=")[2] for word in words if word.startswith(f"{flag}=")), "")

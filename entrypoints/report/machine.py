@@ -16,7 +16,7 @@ from entrypoints.page.texts import ranks as named
 from entrypoints.page.topology import Node
 from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Start
-from entrypoints.report import ranks
+from entrypoints.report import ranks, summary
 
 
 def what_ran(job: Job) -> list[Block]:
@@ -34,7 +34,7 @@ def facts(job: Job) -> dict[str, str]:
         "pin": start.pin,
         "launcher": start.launcher,
         "process group": start.backend,
-        "ranks": _ranks(job),
+        "ranks": f"{job.world_size} on {count(summary.nodes(job), 'node')}",
         "CPU": start.cpu_model,
         "bf16": start.bf16,
         "CPUs of a rank": str(len(start.cores)) if start.cores else "",
@@ -112,13 +112,6 @@ def _nodes(job: Job) -> list[Node]:
         first = starts[0].rank - starts[0].local_rank
         found.append(Node(f"Node {node} ({starts[0].host})", known, first, users, workers))
     return found
-
-
-def _ranks(job: Job) -> str:
-    nodes = {rank.start.node_rank for rank in job.ranks.values()}
-    local = job.first.start.local_world_size
-    number = max(len(nodes), -(-job.world_size // local))
-    return f"{job.world_size} on {count(number, 'node')}"
 
 
 def _who(job: Job, who: list[int]) -> str:

@@ -11,6 +11,7 @@ from entrypoints.page.texts import NOTHING, duration, number
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job
 from entrypoints.records.record import Event
+from entrypoints.records.stragglers import Share
 
 # Trainer's measurements of the evaluation itself.
 _OF_EVALUATION = ("_runtime", "_per_second", "_samples")
@@ -65,7 +66,7 @@ def of(job: Job, result: Mapping[str, Any]) -> Summary:
     seconds = max(0.0, (end.time if end else job.time) - began(job))
     planned = job.first.start.last_step
     name, metric = _metric(job, result)
-    samples, tokens = _rates(job)
+    samples, tokens = rates(job, stragglers.shares(job))
     return Summary(
         state,
         _verdict(state, job, end, rank, seconds),
@@ -142,15 +143,30 @@ def _metric(job: Job, result: Mapping[str, Any]) -> tuple[str, float | None]:
     return ("evaluation loss", found["eval_loss"]) if "eval_loss" in found else ("", None)
 
 
-def _rates(job: Job) -> tuple[float | None, float | None]:
-    """Samples and useful tokens per second, of all ranks: ranks without a file do as much as the others."""
-    means = [one for one in stragglers.shares(job).values() if one.seconds > 0]
-    if not means:
-        return None, None
-    ranks = job.world_size / len(means)
-    rows = sum(one.rows / one.seconds for one in means) * ranks
-    useful = sum(one.useful / one.seconds for one in means) * ranks
-    return rows or None, useful or None
+def rates(job: Job, shares: Mapping[int, Share]) -> tuple[float | None, float | None]:
+    """Samples and useful tokens per second of all ranks. Ranks without a file do as much as the others."""
+    known = [share for share in shares.values() if share.seconds > 0]
+    scale = job.world_size / len(known) if known else 0.0
+    samples = scale * sum(share.rows / share.seconds for share in known)
+    tokens = scale * sum(share.useful / share.seconds for share in known)
+    return samples or None, tokens or None
+
+
+def model(job: Job) -> str:
+    """What the configuration or the command names as the model; empty if neither does."""
+    start = job.first.start
+    found = start.config.get("model_name_or_path")
+    for word, following in zip(start.command, [*start.command[1:], ""]):
+        name, _, value = word.partition("=")
+        if not found and name == "--model_name_or_path":
+            found = value or following
+    return str(found or "")
+
+
+def nodes(job: Job) -> int:
+    """Also nodes whose ranks have no file here."""
+    found = {rank.start.node_rank for rank in job.ranks.values()}
+    return max(len(found), -(-job.world_size // max(1, job.first.start.local_world_size)))
 
 
 def _number(value: Any) -> float | None:

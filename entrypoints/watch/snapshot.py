@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from entrypoints.cli.numbers import count
 from entrypoints.records import findings, stragglers
 from entrypoints.records.findings import Finding
 from entrypoints.records.job import ENDS, Job
@@ -70,8 +71,8 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
     end = job.end
     silent = max(0.0, now - job.time)
     recent = stragglers.shares(job, RECENT_STEPS)
-    samples, tokens = rates(job, recent)
-    mean_samples, mean_tokens = rates(job, stragglers.shares(job))
+    samples, tokens = summary.rates(job, recent)
+    mean_samples, mean_tokens = summary.rates(job, stragglers.shares(job))
     metrics = [(log.step, name, value) for log in first.logs for name, value in log.values.items()]
     name = _metric_name([name for _, name, _ in metrics])
     return Snapshot(
@@ -111,32 +112,11 @@ def _state(job: Job, silent: float, runs: bool | None) -> str:
     return "silent" if silent > max(_SILENT_SECONDS, _SILENT_STEPS * longest) else "running"
 
 
-def rates(job: Job, shares: dict[int, Share]) -> tuple[float | None, float | None]:
-    """Samples and useful tokens per second of all ranks. Ranks without a file do as much as the others."""
-    known = [share for share in shares.values() if share.seconds > 0]
-    scale = job.world_size / len(known) if known else 0.0
-    samples = scale * sum(share.rows / share.seconds for share in known)
-    tokens = scale * sum(share.useful / share.seconds for share in known)
-    return samples or None, tokens or None
-
-
 def _title(job: Job) -> str:
     start = job.first.start
-    nodes = len({rank.start.node_rank for rank in job.ranks.values()})
-    ranks = f"{start.world_size} {'rank' if start.world_size == 1 else 'ranks'}"
-    where = f"{ranks} on {nodes} {'node' if nodes == 1 else 'nodes'}"
-    model = _flag(start.command, "model_name_or_path") or " ".join(start.command[:2])
+    model = summary.model(job) or " ".join(start.command[:2])
+    where = f"{count(job.world_size, 'rank')} on {count(summary.nodes(job), 'node')}"
     return ", ".join(filter(None, (model, where, start.backend, f"pin {start.pin}" if start.pin else "")))
-
-
-def _flag(command: Sequence[str], name: str) -> str:
-    """The value of a flag on a command line."""
-    for word, following in zip(command, [*command[1:], ""]):
-        if word == f"--{name}":
-            return following
-        if word.startswith(f"--{name}="):
-            return word.partition("=")[2]
-    return ""
 
 
 def _metric_name(names: Sequence[str]) -> str:
