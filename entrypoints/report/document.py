@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from entrypoints import contract
 from entrypoints.page.blocks import Page, Section, Texts
 from entrypoints.page.texts import duration, moment
 from entrypoints.records import findings, stragglers
@@ -69,6 +70,6 @@ def _last_line(job: Job, facts: Summary, now: float) -> list[str]:
 
 
 def name(job: Job) -> str:
-    """The model if the command names one, otherwise the output folder."""
-    model, folder = summary.model(job), job.folder.resolve().name
-    return f"{model} in {folder}" if model else folder
+    """The model if the command names one, and the output folder, unless it is the container's only one."""
+    model, folder = summary.model(job), job.folder.resolve()
+    return model if model and str(folder) == contract.OUTPUT else f"{model} in {folder.name}".removeprefix(" in ")

@@ -121,6 +121,7 @@ class LineChart {
       label: curve.label,
       stroke: thin ? color("thin") : color(`c${curve.place % COLORS}`),
       width: thin ? 1 : 2,
+      spanGaps: true, // a rank without a sample of its own in a short interval
       dash: thin ? [] : DASHES[curve.place % DASHES.length],
       points: { show: alone || curve.look === "points", size: 6, fill: color(`c${curve.place % COLORS}`) },
       value: (plot, value, place) => format(value ?? plot.data[place][this.nearest(plot.data[place], plot.data[0].length - 1)]),
