@@ -21,6 +21,7 @@ class Curve:
 
     In a chart over nodes, `steps` are numbers of nodes. `look`: "line", "thin" (behind the others), "points" (few
     values, with a dot each) or "band" (the lower edge of a filled band; the next curve is the upper edge).
+    `color`: the number of a color; by default, the curve's place in its chart.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Curve:
     seconds: Sequence[float]
     values: Sequence[float | None]
     look: str = "line"
+    color: int | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count
 from entrypoints.page import render
-from entrypoints.page.blocks import Block, Chart, Curve, Page, Section, Table
+from entrypoints.page.blocks import Block, Chart, Page, Section, Table
 from entrypoints.page.texts import NOTHING, duration, number
 from entrypoints.records.job import Job
 from entrypoints.report import curves, folder, machine, scaling, series, summary
@@ -150,8 +150,8 @@ def _charts(runs: Sequence[Run]) -> list[Block]:
         ("Useful tokens per second", "tokens/s", "useful"),
     ):
         lines = [
-            replace(curve, label=run.name)
-            for run in runs
+            replace(curve, label=run.name, color=place)
+            for place, run in enumerate(runs)
             for curve in curves.rate(run.job, run.intervals, unit, _amount(name), summary.began(run.job))
         ]
         found.append(Chart(title, unit, lines, from_zero=True))
@@ -172,9 +172,11 @@ def _chart(
     look: str = "line",
     zero: bool = False,
 ) -> Chart:
-    lines: list[Curve] = []
-    for run in runs:
-        lines += curves.curves(run.name, points(run), summary.began(run.job), look)
+    lines = [
+        replace(curve, color=place)
+        for place, run in enumerate(runs)
+        for curve in curves.curves(run.name, points(run), summary.began(run.job), look)
+    ]
     return Chart(title, unit, lines, from_zero=zero)
 
 

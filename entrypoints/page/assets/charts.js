@@ -31,7 +31,7 @@ class LineChart {
     // Thin curves and the edges of bands first: the others are drawn over them. Colors and dashes keep their places.
     const behind = (curve) => curve.look === "thin" || curve.look === "band";
     this.curves = block.curves
-      .map((curve, place) => ({ ...curve, place }))
+      .map((curve, place) => ({ ...curve, place, color: curve.color ?? place }))
       .sort((one, other) => behind(other) - behind(one));
     this.labels = block.curves.map((curve) => curve.label);
     const label = `${block.title}, ${block.unit}. Left and right arrow keys read the values.`;
@@ -119,11 +119,11 @@ class LineChart {
     const alone = curve.values.length < 3;
     return {
       label: curve.label,
-      stroke: thin ? color("thin") : color(`c${curve.place % COLORS}`),
+      stroke: thin ? color("thin") : color(`c${curve.color % COLORS}`),
       width: thin ? 1 : 2,
       spanGaps: true, // a rank without a sample of its own in a short interval
-      dash: thin ? [] : DASHES[curve.place % DASHES.length],
-      points: { show: alone || curve.look === "points", size: 6, fill: color(`c${curve.place % COLORS}`) },
+      dash: thin ? [] : DASHES[curve.color % DASHES.length],
+      points: { show: alone || curve.look === "points", size: 6, fill: color(`c${curve.color % COLORS}`) },
       value: (plot, value, place) => format(value ?? plot.data[place][this.nearest(plot.data[place], plot.data[0].length - 1)]),
     };
   }
@@ -131,7 +131,7 @@ class LineChart {
   markerDash(place) {
     const curve = this.curves[place - 1];
     if (!curve || curve.look === "thin" || curve.look === "band") return "solid";
-    const dash = DASHES[curve.place % DASHES.length];
+    const dash = DASHES[curve.color % DASHES.length];
     return dash.length === 0 ? "solid" : dash[0] > 2 ? "dashed" : "dotted";
   }
 

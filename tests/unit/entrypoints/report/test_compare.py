@@ -34,6 +34,17 @@ def test_two_jobs_on_one_page(tmp_path: Path) -> None:
     assert different == {"ranks", "rows per step"}
 
 
+def test_a_job_has_the_same_color_in_a_chart_that_lacks_another_one(tmp_path: Path) -> None:
+    one = synthetic_records.write(tmp_path / "one", steps=40)  # without an evaluation
+    other = synthetic_records.write(tmp_path / "other")
+    found = json.loads(data_of(compare.write([one, other], tmp_path / "compare.html").read_text(encoding="utf-8")))
+    charts = {block["title"]: block["curves"] for block in found["sections"][1]["blocks"]}
+    for title, jobs in (("Training loss", ["one", "other"]), ("Evaluation: accuracy", ["other"])):
+        assert [(curve["label"], curve["color"]) for curve in charts[title]] == [
+            (job, ["one", "other"].index(job)) for job in jobs
+        ]
+
+
 def test_the_rows_that_differ_come_first_and_the_others_are_folded() -> None:
     first, second = compare.differences("Title", {"a": {"x": "1", "y": "2"}, "b": {"x": "1"}})
     assert isinstance(first, Table)
