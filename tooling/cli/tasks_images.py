@@ -26,14 +26,15 @@ def build(
     set: SetOption = (),
     with_: WithOption = (),
     torch_source: TorchSourceOption = "row",
+    prune: Annotated[bool, "delete the wheels of each row after its build: with --all, for a small disk"] = False,
 ) -> None:
     """Build the image cpu-train-stack:PIN."""
     if all and (pin or set or with_):
         raise UsageError("build takes --all, or --pin with --set and --with: give one of the two")
     if all:
-        image_build.run_all(torch_source, say)
+        image_build.run_all(torch_source, say, prune)
     else:
-        image_build.run(choose.choose(pin, set, torch_source, with_), say)
+        image_build.run(choose.choose(pin, set, torch_source, with_), say, prune)
 
 
 @Task

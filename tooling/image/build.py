@@ -33,13 +33,13 @@ class Image:
     seconds: float
 
 
-def run(pin: Pin, say: Say) -> None:
-    """`./inv build`: build one pin, and move its shared tag to the image."""
+def run(pin: Pin, say: Say, prune: bool = False) -> None:
+    """`./inv build`: build one pin, and move its shared tag to the image. `prune`: then delete its wheels."""
     api.ensure(say)
-    _run(pin, say)
+    _run(pin, say, prune)
 
 
-def run_all(torch_source: str, say: Say) -> None:
+def run_all(torch_source: str, say: Say, prune: bool = False) -> None:
     """`./inv build --all`: build every row. Reports each row that fails, and then raises Exit with 1.
 
     A row without a lock fails. ./inv dev lock writes locks, and they are committed.
@@ -49,7 +49,7 @@ def run_all(torch_source: str, say: Say) -> None:
     for name in rows:
         pin = choose.choose(name, (), torch_source)
         try:
-            _run(pin, say)
+            _run(pin, say, prune)
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
@@ -57,8 +57,12 @@ def run_all(torch_source: str, say: Say) -> None:
         raise Exit(f"{len(failed)} of {len(rows)} rows were not built: {', '.join(failed)}", code=1)
 
 
-def _run(pin: Pin, say: Say) -> None:
-    image = build(pin, say)
+def _run(pin: Pin, say: Say, prune: bool) -> None:
+    try:
+        image = build(pin, say)
+    finally:
+        if prune:
+            fetch.remove(pin, say)
     take_shared_tag(pin)
     done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
     say(f"{image.tag}: {done}, {image.size_bytes / 1e9:.2f} GB, {image.id}; also tagged {pin.shared_tag}")

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -38,13 +39,19 @@ def fetch_added(pin: Pin, say: Say) -> Path:
     return _fetch(pin, locks.read_added(pin), WHEELS / pin.name, say)
 
 
+def remove(pin: Pin, say: Say) -> None:
+    """Delete the wheels that `fetch` and `fetch_added` downloaded. The next build that needs them fetches them."""
+    for name in {pin.name, pin.without_added.name}:
+        folder = WHEELS / name
+        if folder.is_dir():
+            with _locked(pin, folder, say):
+                shutil.rmtree(folder)
+
+
 def _fetch(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with files.locked(
-            folder.parent / f".{folder.name}.lock",
-            lambda: say(f"waiting for another ./inv that is fetching wheels for pin {pin.name}"),
-        ):
+        with _locked(pin, folder, say):
             _complete(pin, lock, folder, say)
     except OSError as error:
         raise UsageError(
@@ -52,6 +59,13 @@ def _fetch(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> Pa
             "no partial file was kept; fix the cause and run the same command again"
         ) from None
     return folder
+
+
+def _locked(pin: Pin, folder: Path, say: Say) -> AbstractContextManager[None]:
+    return files.locked(
+        folder.parent / f".{folder.name}.lock",
+        lambda: say(f"waiting for another ./inv that is fetching wheels for pin {pin.name}"),
+    )
 
 
 def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> None:

@@ -97,6 +97,18 @@ def test_a_fetch_downloads_exactly_the_locks_wheels_and_a_second_fetch_does_noth
     assert [(stat.st_ino, stat.st_mtime_ns) for stat in after] == [(s.st_ino, s.st_mtime_ns) for s in before]
 
 
+def test_removed_wheels_are_fetched_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "WHEELS", place.fetched.parent)
+    place.complete()
+    other = place.fetched.with_name("other")
+    other.mkdir()
+    fetch.remove(place.pin, silent)
+    assert (place.fetched.exists(), other.exists()) == (False, True)
+    fetch.remove(place.pin, silent)
+    fetch.fetch(place.pin, silent)
+    assert place.names() == WHEELS
+
+
 def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> None:
     place.complete()
     broken = place.fetched / WHEELS[0]
