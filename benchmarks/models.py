@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -18,17 +19,19 @@ from transformers import (
     default_data_collator,
 )
 
-from benchmarks.jobs import QUESTION_ANSWERING, Job
+from benchmarks.jobs import LANGUAGE, QUESTION_ANSWERING, Job
 
 # The mount points of the pretrained encoder and the pairs of sentences.
 PRETRAINED = "/bench/model"
 PAIRS = Path("/bench/data/pairs.csv")
 # Enough samples that no step of a measurement sees one twice.
 SAMPLES = 1024
+_CLASSES = {LANGUAGE: AutoModelForCausalLM, QUESTION_ANSWERING: AutoModelForQuestionAnswering}
+IGNORED = -100  # the label of tokens without a loss
 
 
 def _class(job: Job) -> Any:
-    return AutoModelForQuestionAnswering if job.task == QUESTION_ANSWERING else AutoModelForSequenceClassification
+    return _CLASSES.get(job.task, AutoModelForSequenceClassification)
 
 
 def create(job: Job) -> Any:
@@ -44,19 +47,34 @@ def untrained(job: Job, attention: str = "sdpa") -> Any:
         config = AutoConfig.from_pretrained(PRETRAINED)
     else:
         config = AutoConfig.for_model(job.model_type, **job.sizes)
-    return _class(job).from_config(config, attn_implementation=attention)
+    model = _class(job).from_config(config, attn_implementation=attention)
+    return with_adapter(model, job.adapter) if job.adapter else model
+
+
+def with_adapter(model: Any, rank: int) -> Any:
+    """The model with LoRA adapters on all linear layers except the head, as in peft's documentation."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear"
+    )
+    # The weights of these models are published in bf16.
+    return get_peft_model(model.to(torch.bfloat16).to(torch.float32), config)
 
 
 def random_batch(job: Job, vocabulary: int, samples: int, length: int) -> dict[str, Any]:
     """A batch of random tokens: int64 tensors input_ids and attention_mask of shape (samples, length), and labels.
 
-    The labels are start_positions and end_positions for question answering, otherwise labels, of shape (samples,).
+    The labels are start_positions and end_positions for question answering, otherwise labels, of shape (samples,),
+    and of shape (samples, length) for LANGUAGE.
     """
     batch = {"input_ids": torch.randint(0, vocabulary, (samples, length))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     if job.task == QUESTION_ANSWERING:
         for name in ("start_positions", "end_positions"):
             batch[name] = torch.randint(0, length, (samples,))
+    elif job.task == LANGUAGE:
+        batch["labels"] = batch["input_ids"].clone()
     else:
         batch["labels"] = torch.randint(0, 2, (samples,))
     return batch
@@ -81,8 +99,31 @@ def drawn_lengths(quantiles: Sequence[int], samples: int) -> torch.Tensor:
     return torch.lerp(values[below], values[below + 1], places - below).round().long()
 
 
+def chats(job: Job, batch: dict[str, Any]) -> Dataset:
+    """The batch as rows of different lengths. Only the end of each, the answers, has labels."""
+    lengths = drawn_lengths(job.quantiles, SAMPLES).clamp(max=job.length).tolist()
+    rows = []
+    for length, ids in zip(lengths, batch["input_ids"].tolist()):
+        place = next(index for index, longest in enumerate(job.quantiles) if length <= longest)
+        prompt = length - round(length * job.answers[place] / 100)
+        labels = [IGNORED] * prompt + ids[prompt:length]
+        rows.append({"input_ids": ids[:length], "attention_mask": [1] * length, "labels": labels})
+    return Dataset.from_list(rows)
+
+
+def padded(samples: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    """A batch of chats, padded to the longest one."""
+    values = {"input_ids": 0, "attention_mask": 0, "labels": IGNORED}
+    return {
+        name: torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in samples], True, value)
+        for name, value in values.items()
+    }
+
+
 def data(job: Job) -> tuple[Dataset, Any]:
     """The samples of the data set, and the collator that makes batches of them."""
+    if job.answers:
+        return chats(job, random_batch(job, job.sizes["vocab_size"], SAMPLES, job.length)), padded
     if not job.is_pretrained:
         vocabulary = AutoConfig.for_model(job.model_type, **job.sizes).vocab_size
         batch = random_batch(job, vocabulary, SAMPLES, job.length)

@@ -33,6 +33,7 @@ class Stopwatch(TrainerCallback):
         self._first = self._last = self._end = 0  # of the measured steps; of all steps
         self._shapes: list[tuple[int, int]] = []
         self._useful: list[int] = []  # tokens of each batch that are not padding
+        self._labelled: list[int] = []  # tokens of each batch that have a label
         self._embedded = 0  # tokens that the model has looked up
         self._computed: list[int] = []  # the same in each step
         self._profiler: Any = None
@@ -45,6 +46,9 @@ class Stopwatch(TrainerCallback):
             batch = collator(samples)
             self._shapes.append(tuple(batch["input_ids"].shape))
             self._useful.append(int(batch["attention_mask"].sum()))
+            labels = batch.get("labels")
+            has_tokens = labels is not None and labels.shape == batch["input_ids"].shape
+            self._labelled.append(int((labels[:, 1:] >= 0).sum()) if has_tokens else 0)
             return batch
 
         return collate
@@ -110,6 +114,7 @@ class Stopwatch(TrainerCallback):
                 "cpu_seconds": total(sum(self._processor[self._first : self._last])),
                 "warm_up": self._first,
                 "tokens_useful": int(total(sum(self._useful[self._first : self._last]))),
+                "tokens_labelled": int(total(sum(self._labelled[self._first : self._last]))),
                 "tokens_computed": int(total(sum(self._computed[self._first : self._last]))),
                 "shapes": [[samples, length, count] for (samples, length), count in sorted(shapes.items())],
                 "peak_memory_bytes": int(total(peak_memory())),

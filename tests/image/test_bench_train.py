@@ -47,5 +47,18 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
     assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_language_model_with_adapters_is_measured(
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "FOLDER", tmp_path)
+    run.run(Options(job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True), print_nothing)
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["reason"], row["steps"]) == (None, [4])
+    # Samples have up to 64 tokens (28 on average), of which 30 to 70% have a label.
+    assert all(samples == 4 and 8 <= length <= 64 for samples, length, _count in row["batches"])
+    share = row["labelled_tokens_per_second"] / (row["samples_per_second"] * 28)
+    assert 0.2 < share < 0.9
+
+
 def print_nothing(_line: str) -> None:
     """The lines of progress are for people."""

@@ -135,6 +135,7 @@ def _row(
         "samples_per_second_rounds": [_digits(speed) for speed in speeds],
         "ratio_to": {name: _digits(value) if value else None for name, value in compared.items()},
         "tokens_computed_per_useful": _digits(last["tokens_computed"] / last["tokens_useful"]),
+        "labelled_tokens_per_second": _labelled(reports),
         "cpu_seconds_per_sample": _digits(statistics.median(map(_processor, reports))),
         "gflops": _digits(rate) if rate else None,
         "ceiling_share": round(rate / limit.best, 3) if rate and limit else None,
@@ -177,6 +178,12 @@ def _processor(report: Report) -> float:
     return float(report["cpu_seconds"]) / (float(report["samples_per_second"]) * float(report["seconds"]))
 
 
+def _labelled(reports: Sequence[Report]) -> float | None:
+    """Tokens with a label per second: the median of the rounds. None for tasks without such tokens."""
+    rates = [report["tokens_labelled"] / report["seconds"] for report in reports if report["tokens_labelled"]]
+    return _digits(statistics.median(rates)) if rates else None
+
+
 def _digits(value: float) -> float:
     """Round to four significant digits: the spread of the measurements is larger."""
     return float(f"{value:.4g}")
@@ -198,6 +205,10 @@ def table(document: Document) -> RenderableType:
     for job, ranks in places(document):
         found = [row for row in document["rows"] if (row["job"], row["ranks"]) == (job, ranks)]
         parts += [Text(title(job, ranks), style="bold"), _speeds(found), Text()]
+        labelled = {row["recipe"]: row.get("labelled_tokens_per_second") for row in found}
+        if any(labelled.values()):
+            rates = ", ".join(f"{name} {rate:.0f}" for name, rate in labelled.items() if rate)
+            parts += [Text(f"tokens with a label per second: {rates}"), Text()]
         if any(row.get("split") for row in found):
             parts += [Text("where the time goes"), _splits(found), Text()]
         parts += [Text(f"{row['recipe']}: {row['reason']}") for row in found if row["reason"]]

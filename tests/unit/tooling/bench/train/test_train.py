@@ -32,6 +32,7 @@ def report(speed: float, seconds: float = 2.0, split: dict[str, float] | None = 
         "shapes": [[8, 16, 2], [8, 32, 1]],  # of one rank
         "tokens_useful": 512,
         "tokens_computed": 2 * 512,
+        "tokens_labelled": 0,
         "peak_memory_bytes": 1_500_000_000,
         "split": split,
         "torch": "2.13.0",
@@ -173,6 +174,17 @@ def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
     assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, ()) is None
     assert str(one.reason).startswith("the image of pin 2.8 is missing: run ./inv build --pin 2.8")
     assert not one.failed
+
+
+def test_a_language_model_is_measured_in_tokens_with_a_label() -> None:
+    reports = [{**report(10, seconds), "tokens_labelled": 300} for seconds in (2.0, 3.0, 1.0)]
+    runs = [Runs("tiny-lora", "guide-bf16", 2, []), Runs("tiny-lora", "ours", 2, [*reports, None])]
+    found = results.document(runs, {}, FACTS)
+    assert [row.get("labelled_tokens_per_second") for row in found["rows"]] == [None, 150]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(results.table(found))
+    assert "tokens with a label per second: ours 150" in capture.get()
 
 
 def test_operations_of_padding_that_was_left_out_do_not_count() -> None:
