@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dropout_rule.hpp"
+#include "vectors.hpp"
 
 namespace {
 
@@ -45,14 +46,6 @@ void drop(const Element* in, Element* out, size_t first, size_t last, size_t cou
       out[start + i] = numbers[i] < rule.threshold ? Element{0} : scaled(in[start + i], rule.scale);
     }
   }
-}
-
-AVX512 inline __m512i narrow(__m512 value) {
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  return _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16), is_nan, _mm512_set1_epi32(0x7fc0));
 }
 
 AVX512 inline void half_block(const float* in, float* out, __mmask32 kept, __m512 scale) {

@@ -15,6 +15,15 @@ AVX512 inline __m512 widened(const uint16_t* values, __mmask16 lanes) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, values)), 16));
 }
 
+// Rounds to bfloat16, in the lower half of each lane.
+AVX512 inline __m512i narrow(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  return _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16), is_nan, _mm512_set1_epi32(0x7fc0));
+}
+
 AVX512 inline bool has_nan(const float* values, size_t count) {
   __mmask16 found = 0;
   for (size_t i = 0; i < count; i += 16) {

@@ -9,7 +9,9 @@ from entrypoints import contract
 from entrypoints.adapt import (
     balanced_ranks,
     cpu,
+    decoder_layers,
     launcher_variables,
+    lora,
     loss_scale,
     no_padding,
     offline_metrics,
@@ -36,6 +38,8 @@ ALL: tuple[Adaptation, ...] = (
     *no_padding.ADAPTATIONS,
     *balanced_ranks.ADAPTATIONS,
     *output_layer.ADAPTATIONS,
+    *decoder_layers.ADAPTATIONS,
+    *lora.ADAPTATIONS,
     *step_records.ADAPTATIONS,
 )
 

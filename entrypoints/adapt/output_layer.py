@@ -64,7 +64,9 @@ def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
     output = output_layer_of(base, shift=True)
     if output is None or any(one._forward_hooks for one in (model, base, base.get_output_embeddings())):
         return None  # a hook may read the scores
-    return (base, output) if _is_same_loss(output, base, trainer.model_accepts_loss_kwargs) else None
+    with trainer.accelerator.autocast():
+        is_same = _is_same_loss(output, base, trainer.model_accepts_loss_kwargs)
+    return (base, output) if is_same else None
 
 
 class _OtherLossError(Exception):
@@ -76,9 +78,11 @@ def _is_same_loss(output: OutputLayer, model: Any, accepts_count: bool) -> bool:
 
     `accepts_count`: the model's forward accepts `num_items_in_batch`.
     """
+    from entrypoints.operators.bf16_products import autocast_dtype
     from entrypoints.operators.output_layer import IGNORED, probing
 
-    tolerance = 1e-3 if model.get_output_embeddings().weight.dtype.itemsize == 4 else 2e-2
+    is_wide = autocast_dtype() is None and model.get_output_embeddings().weight.dtype.itemsize == 4
+    tolerance = 1e-3 if is_wide else 2e-2
     with probing(model) as row:
         labels = row["input_ids"].clone()
         labels[:, ::3] = IGNORED

@@ -41,4 +41,13 @@ def library() -> ctypes.CDLL:
     loaded.attention_bfloat16_backward.restype = size
     loaded.attention_bfloat16_supported.restype = ctypes.c_int
     loaded.attention_amx_permitted.restype = ctypes.c_int
+    loaded.decoder_supported.restype = ctypes.c_int
+    loaded.norm_forward.argtypes = (pointer,)
+    loaded.norm_backward.argtypes = (pointer, pointer)
+    loaded.rotated.argtypes = (pointer,)
+    for kernel in (loaded.add_forward, loaded.gated_forward, loaded.gated_backward):
+        kernel.argtypes = (pointer, pointer, pointer, size)
+    for kernel in (loaded.norm_forward, loaded.norm_backward, loaded.rotated, loaded.add_forward):
+        kernel.restype = None
+    loaded.gated_forward.restype = loaded.gated_backward.restype = None
     return loaded

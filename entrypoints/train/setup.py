@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Trainer, get_scheduler, set_seed
 
-from entrypoints.adapt import catalogue, no_padding
+from entrypoints.adapt import catalogue, decoder_layers, lora, no_padding
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
@@ -96,6 +96,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         off = catalogue.switched_off((), adapt=(no_padding.ANSWERS,))
         no_padding.install_in_train(catalogue.versions(), off, functools.partial(console.note, rank=rank))
+        decoder_layers.install_in_train(catalogue.versions(), off)
+        lora.install_in_train(catalogue.versions(), off)
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task, task)

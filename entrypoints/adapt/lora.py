@@ -1,0 +1,169 @@
+"""LoRA: adapters share their layer's input and result (operators.adapted_linear), and frozen weights are bf16.
+
+While Trainer trains in bf16, frozen weights whose values are exact in bf16, as those of published checkpoints are,
+are stored in bf16: autocast would round them in every step. Afterwards, they are fp32 again, with the same values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
+
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.cli.import_hooks import after_import
+from entrypoints.operators.bf16_products import autocast_dtype
+from entrypoints.operators.dropout import are_plain
+
+NAME = "lora"
+
+
+def _hook_layers(module: Any) -> None:
+    """Change peft's linear layers with an adapter."""
+    original: Callable[..., Any] = module.Linear.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, x: Any, *args: Any, **options: Any) -> Any:
+        import torch
+
+        from entrypoints.operators.adapted_linear import adapted_linear
+
+        name = _only_adapter(self)
+        if args or options or name is None or not are_plain(x):
+            return original(self, x, *args, **options)
+        base, down, up = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
+        dtype = autocast_dtype()
+        if dtype is None:
+            # Outside of Trainer's autocast, frozen weights in bf16 are still those of a layer in fp32.
+            if not x.dtype == down.dtype == torch.float32 or base.weight.dtype != torch.bfloat16:
+                return original(self, x)
+            dtype = x.dtype
+        if not are_plain(base.weight, down, up) or dtype not in (torch.float32, torch.bfloat16):
+            return original(self, x)
+        dropout = self.lora_dropout[name]
+        dropped = dropout(x.to(dtype)) if dropout.training and getattr(dropout, "p", 0) else None
+        return adapted_linear(x, base.weight, base.bias, down, up, self.scaling[name], dtype, dropped)
+
+    module.Linear.forward = forward
+
+
+def _only_adapter(layer: Any) -> str | None:
+    """The adapter of a layer with exactly one that is plain LoRA, on a plain frozen linear layer."""
+    from torch import nn
+
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    if layer.disable_adapters or layer.merged or len(names) != 1 or names[0] in getattr(layer, "lora_variant", {}):
+        return None
+    base, name = layer.base_layer, names[0]
+    parts = (base, layer.lora_A[name], layer.lora_B[name])
+    is_plain = all(type(part) is nn.Linear and not part._forward_hooks for part in parts)
+    if not is_plain or layer.lora_B[name].bias is not None or getattr(layer, "use_dora", {}).get(name):
+        return None
+    is_frozen = not any(parameter.requires_grad for parameter in base.parameters())
+    return name if is_frozen else None
+
+
+def _hook_trainer(module: Any) -> None:
+    original = module.Trainer.train
+
+    @functools.wraps(original)
+    def train(self: Any, *args: Any, **options: Any) -> Any:
+        is_alone = not self.is_fsdp_enabled and not self.is_deepspeed_enabled and not self.args.torch_compile
+        with _narrow(self.model) if self.args.bf16 and is_alone else contextlib.nullcontext():
+            return original(self, *args, **options)
+
+    module.Trainer.train = train
+
+
+@contextlib.contextmanager
+def _narrow(model: Any) -> Iterator[None]:
+    """Store the frozen weights of a model's adapted layers and of its embedding in bf16, inside the block."""
+    import torch
+
+    narrowed = [weight for weight in _frozen(model) if _is_exact(weight)]
+    embedding = _embedding(model, narrowed)
+    for weight in narrowed:
+        weight.data = weight.data.bfloat16()
+    if embedding is not None:
+        embedding.forward = functools.partial(_widened, embedding.forward)
+    try:
+        yield
+    finally:
+        if embedding is not None:
+            del embedding.forward
+        for weight in narrowed:
+            if weight.dtype == torch.bfloat16:
+                weight.data = weight.data.float()
+
+
+def _widened(forward: Callable[..., Any], ids: Any) -> Any:
+    return forward(ids).float()
+
+
+def _frozen(model: Any) -> list[Any]:
+    """The frozen weights that only changed layers use, and the embedding that is tied to the output layer."""
+    if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
+        return []
+    from peft.tuners.lora.layer import Linear
+
+    layers = [layer for layer in model.modules() if type(layer) is Linear and _only_adapter(layer) is not None]
+    found = [layer.base_layer.weight for layer in layers]
+    base = model.get_base_model()
+    if callable(getattr(base, "get_input_embeddings", None)):
+        embedding, output = base.get_input_embeddings(), base.get_output_embeddings()
+        if output is not None and getattr(embedding, "weight", None) is output.weight:
+            found.append(output.weight)
+    return found
+
+
+def _embedding(model: Any, narrowed: list[Any]) -> Any:
+    """The embedding whose weight becomes bf16."""
+    import torch
+
+    if not narrowed:
+        return None
+    embedding = model.get_base_model().get_input_embeddings()
+    is_plain = type(embedding) is torch.nn.Embedding and "forward" not in vars(embedding)
+    position = [place for place, weight in enumerate(narrowed) if weight is embedding.weight] if is_plain else []
+    if position:
+        return embedding
+    # A tied output layer without a plain embedding keeps its weight.
+    tied = getattr(embedding, "weight", None)
+    narrowed[:] = [weight for weight in narrowed if weight is not tied]
+    return None
+
+
+def _is_exact(weight: Any) -> bool:
+    """Whether a weight is fp32, frozen, and the same in bf16."""
+    import torch
+
+    if weight.dtype != torch.float32 or weight.requires_grad or not are_plain(weight):
+        return False
+    return all(torch.equal(part, part.bfloat16().float()) for part in weight.detach().split(1024))
+
+
+def _check(situation: Situation) -> Verdict:
+    if situation.before("transformers", "5.0.0") or "transformers" not in situation.versions:
+        return Verdict(False, "it needs transformers 5 or newer")
+    return Verdict(True, "if the script uses peft's LoRA")
+
+
+def _install(situation: Situation) -> None:
+    if _check(situation).applies:
+        after_import("peft.tuners.lora.layer", _hook_layers)
+        after_import("transformers.trainer", _hook_trainer)
+
+
+def install_in_train(versions: Mapping[str, str], off: frozenset[str]) -> None:
+    """Install it for `train`. `off`: the adaptations that are turned off."""
+    if NAME not in off:
+        _install(Situation((), versions, ""))
+
+
+ADAPTATIONS = (
+    Adaptation(
+        NAME, "LoRA adapters share the passes of their layer; frozen weights are stored in bf16",
+        _check, _install,
+    ),
+)  # fmt: skip

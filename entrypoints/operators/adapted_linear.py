@@ -1,0 +1,70 @@
+"""A frozen linear layer with a LoRA adapter: x W' + b + s (x A') B', with x cast once, and the sum in one pass.
+
+peft computes both branches separately: each casts x, and the result is scaled and added in passes of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from entrypoints.operators import bf16_products
+
+
+def adapted_linear(
+    states: Any, weight: Any, bias: Any, down: Any, up: Any, scaling: float, dtype: Any, dropped: Any = None
+) -> torch.Tensor:
+    """Computed in `dtype`, with sums in float32 inside each product.
+
+    `states`: [..., inputs]; `dropped`: the same after dropout, the adapter's input if given. `weight`:
+    [outputs, inputs] and `bias`: [outputs] or None, without gradients; `down`: [rank, inputs]; `up`:
+    [outputs, rank]. Returns [..., outputs] in `dtype`.
+    """
+    with torch.autocast("cpu", enabled=False):
+        states = states.to(dtype)
+        found: torch.Tensor = _Adapted.apply(states, dropped, weight, bias, down, up, scaling)
+    return found
+
+
+class _Adapted(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Any, dropped: Any, weight: Any, bias: Any, down: Any, up: Any, scaling: float
+    ) -> Any:
+        rows, dtype = states.flatten(0, -2), states.dtype
+        inputs = rows if dropped is None else dropped.flatten(0, -2)
+        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+        narrow_down, narrow_up = down.to(dtype), (up * scaling).to(dtype)
+        thin = inputs @ narrow_down.t()
+        out = _added(functional.linear(rows, weight, bias), thin, narrow_up.t())
+        ctx.save_for_backward(inputs, weight, narrow_down, narrow_up, thin)
+        ctx.scaling, ctx.dtypes, ctx.has_dropped = scaling, (down.dtype, up.dtype), dropped is not None
+        return out.view(*states.shape[:-1], len(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Any) -> Any:
+        inputs, weight, down, up, thin = ctx.saved_tensors
+        shape = *outer.shape[:-1], weight.shape[1]
+        outer = outer.reshape(-1, outer.shape[-1])
+        by_thin = outer @ up
+        by_states = outer @ weight if ctx.needs_input_grad[0] else None
+        by_dropped = None
+        if ctx.has_dropped:
+            by_dropped = (by_thin @ down).view(shape) if ctx.needs_input_grad[1] else None
+        elif by_states is not None:
+            by_states = _added(by_states, by_thin, down)
+        by_states = None if by_states is None else by_states.view(shape)
+        by_down = (by_thin.t() @ inputs).to(ctx.dtypes[0])
+        by_up = (thin.t() @ outer).t().to(ctx.dtypes[1]) * ctx.scaling
+        return by_states, by_dropped, None, None, by_down, by_up, None
+
+
+def _added(total: Any, left: Any, right: Any) -> Any:
+    """total + left @ right. Overwrites `total`."""
+    if total.dtype is torch.bfloat16 and bf16_products.is_installed():
+        return torch.addmm(total, left, right)  # which is computed in float32
+    return total.addmm_(left, right)
