@@ -22,6 +22,8 @@ from tooling.wheels.resolve import LockedWheel
 _CAUSES = re.compile(r"The conflict is caused by:\n((?: +.*\n)+)")
 _CONSTRAINT = "The user requested (constraint) "
 _ASKED = "The user requested "
+# The run side's package, and one of the index that would hide it: old releases of mlflow and altair need it.
+_OURS = "entrypoints"
 _NOTHING = re.compile(r"No matching distribution found for ([^\s;(]+)")
 
 
@@ -38,6 +40,12 @@ def lock(pin: Pin, say: Say) -> Path:
     folder = fetch.fetch(pin, say)  # pip reads the row's requirements in its wheels
     say(f"resolving {', '.join(pin.added.typed)} for pin {pin.without_added.name}")
     wheels = [wheel for wheel in _resolve(pin, pin.added, row, folder) if wheel.name not in row]
+    if any(wheel.name == _OURS for wheel in wheels):
+        raise UsageError(
+            f"--with needs the package {_OURS!r}, whose module would hide this stack's own of that name; pip would "
+            f"install {', '.join(f'{wheel.name} {wheel.version}' for wheel in wheels)}: ask for a newer version of "
+            "what needs it, or for another package"
+        )
     for wheel in wheels:
         if wheel.sha256 not in pin.added.hashes.get(wheel.name, {wheel.sha256}):
             raise UsageError(

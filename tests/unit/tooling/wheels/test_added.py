@@ -29,6 +29,8 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
         make_wheel(made, "helper", "3.0", requires=["tiny-b<3"]),
         make_wheel(made, "new", "1.0", requires=["tiny-a>=2"]),
         make_wheel(made, "old_helper", "1.0", requires=["helper<3"]),
+        make_wheel(made, "hides_us", "1.0", requires=["entrypoints"]),
+        make_wheel(made, "entrypoints", "0.4"),
     ]
     index = tmp_path / "index"
     make_simple_index(index, [*wheels, make_wheel(made, "tiny_a", "2.0"), *others])
@@ -86,6 +88,12 @@ def test_a_conflict_with_the_row_names_both_sides(row: Pin) -> None:
     assert refused(row, "new").startswith(expected)
     expected = "pin tiny has tiny-a 1.0, but --with asks for tiny-a==2.0"
     assert refused(row, "tiny-a==2.0").startswith(expected)
+
+
+def test_a_package_that_would_hide_the_run_side_is_refused(row: Pin) -> None:
+    message = refused(row, "hides_us")
+    assert message.startswith("--with needs the package 'entrypoints', whose module would hide this stack's own")
+    assert "hides-us 1.0" in message
 
 
 def test_packages_that_contradict_each_other_are_named(row: Pin) -> None:
