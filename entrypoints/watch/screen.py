@@ -26,11 +26,12 @@ def render(now: Snapshot, width: int, height: int) -> Group:
     head = _head(now, width)
     tail = [*_warnings(now), *_events(now)]
     curves = _curves(now, width)
-    room = height - len(head) - len(tail) - 2
+    room = height - len(head) - len(tail) - 2  # the last two lines say how to leave, if nothing else needs them
     bars = _bars(now.shares, width, room - len(curves) if room - len(curves) >= 4 else room)
     if room - len(bars) < len(curves):
         curves = []
-    lines = [*head, *curves, *bars, *tail][:height]
+    leave = [] if now.is_over else [Text(""), Text("Ctrl-C closes this view; the job goes on", "bright_black")]
+    lines = [*head, *curves, *bars, *tail, *leave][:height]
     for one in lines:
         one.no_wrap, one.overflow = True, "ellipsis"
     return Group(*lines)
