@@ -41,10 +41,10 @@ def lock(pin: Pin, say: Say) -> Path:
     say(f"resolving {', '.join(pin.added.typed)} for pin {pin.without_added.name}")
     wheels = [wheel for wheel in _resolve(pin, pin.added, row, folder) if wheel.name not in row]
     if any(wheel.name == _OURS for wheel in wheels):
+        found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
         raise UsageError(
-            f"--with needs the package {_OURS!r}, whose module would hide this stack's own of that name; pip would "
-            f"install {', '.join(f'{wheel.name} {wheel.version}' for wheel in wheels)}: ask for a newer version of "
-            "what needs it, or for another package"
+            f"--with needs the package {_OURS!r}, whose module would hide this stack's own of that name: ask for "
+            f"a newer version of what needs it, or another package (pip chose {found})"
         )
     for wheel in wheels:
         if wheel.sha256 not in pin.added.hashes.get(wheel.name, {wheel.sha256}):
