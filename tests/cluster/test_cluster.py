@@ -31,6 +31,22 @@ def test_ranks_on_two_nodes_add_their_numbers_up(scripts: Path, image: str) -> N
     assert "uid 0" not in result.stdout
 
 
+def test_plain_docker_compose_runs_the_printed_file(scripts: Path, image: str, tmp_path: Path) -> None:
+    (scripts / "job.py").write_text(ALL_REDUCE)
+    words = ("--name=printed", f"--data={scripts}", f"--output={tmp_path / 'output'}", "--print-compose")
+    printed = inv("up", *words, "--", "run", "/data/job.py")
+    assert printed.returncode == 0, printed.stderr
+    file = tmp_path / "compose.yaml"
+    file.write_text(printed.stdout)
+    compose = ["docker", "compose", f"--file={file}"]
+    try:
+        done = subprocess.run([*compose, "up"], capture_output=True, text=True, check=False, timeout=300)
+        assert done.stdout.count("exited with code 0") == 2, done.stdout + done.stderr
+        assert "rank 1 of 2 on node-1: sum 3" in done.stdout
+    finally:
+        subprocess.run([*compose, "down"], capture_output=True, check=True, timeout=60)
+
+
 def test_the_jobs_exit_code_is_the_commands(scripts: Path, image: str) -> None:
     (scripts / "job.py").write_text(EXIT_ON_RANK_1)
     result = inv("up", "--name=seven", "--nodes=2", f"--data={scripts}", "--", "run", "/data/job.py")

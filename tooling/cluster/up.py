@@ -16,10 +16,12 @@ from invoke.exceptions import Exit
 
 from entrypoints import contract
 from entrypoints.cli import errors
+from entrypoints.machine import topology
 from entrypoints.watch import main as watch_main
+from tooling.basis import yaml
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cluster import compose, nodes, run
+from tooling.cluster import compose, nodes, plain_compose, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.run import Outcome
 from tooling.image.choice import Choice
@@ -38,12 +40,16 @@ class Request:
     env: EnvOption = ()
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
     max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
+    print_compose: Annotated[bool, "print a file for docker compose up, and start nothing"] = False
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
             raise UsageError(f"--max-restarts is {self.max_restarts}, expected 0 or more")
         if self.max_restarts and self.detach:
             raise UsageError("--max-restarts needs a cluster that ./inv up watches: leave out --detach")
+        if self.print_compose and (self.cluster.launcher == "mpirun" or self.max_restarts):
+            found = "--max-restarts" if self.max_restarts else "--launcher mpirun, whose ssh keys ./inv up creates"
+            raise UsageError(f"--print-compose and {found}: expected --launcher torchrun, and no restarts")
 
 
 def up(request: Request) -> None:
@@ -55,6 +61,11 @@ def up(request: Request) -> None:
     mounts = [Mount(Path(request.data).resolve(), contract.DATA)] if request.data else []
     output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
+    if request.print_compose:
+        spec = replace(spec, environment={contract.IMAGE: spec.image, **environment})
+        document = compose.document(spec, topology.read().cores, folder)
+        print(yaml.render([plain_compose.plain(document, name)]), end="")
+        return
     engine, image = request.choice.ensure(say)
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
