@@ -8,6 +8,7 @@ import signal
 import sys
 
 from entrypoints import contract
+from entrypoints.cli import account
 from entrypoints.cli.errors import UsageError
 from entrypoints.rank.exit import report_usage_error
 
@@ -54,6 +55,7 @@ def main(argv: list[str]) -> int:
     if command == "--version":
         print(f"cpu-train-stack, pin {os.environ.get(contract.PIN, 'unknown: not in an image')}")
         return 0
+    account.complete()
     try:
         # Each command imports its own modules only: imports cost time.
         if command == "run" and "--explain" in rest:

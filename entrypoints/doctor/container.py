@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import tempfile
@@ -9,6 +10,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from entrypoints.cli.account import SHARED_MEMORY, TMP
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status, attempt
 from entrypoints.machine import amx as amx_here
@@ -166,11 +168,15 @@ def open_files(soft: int) -> Check:
 
 def temporary_files() -> Check:
     """torch and the launchers do not start without a folder for temporary files."""
+    fix = f"start the container with docker run --tmpfs {TMP} (Kubernetes: mount an emptyDir at {TMP})"
     try:
-        return Check("temporary files", Status.OK, f"{tempfile.gettempdir()} is writable")
+        folder = tempfile.gettempdir()
     except FileNotFoundError as error:
-        fix = "start the container with docker run --tmpfs /tmp (Kubernetes: mount an emptyDir at /tmp)"
         return Check("temporary files", Status.ERROR, error.strerror or str(error), fix)
+    if folder == SHARED_MEMORY and not os.access(TMP, os.W_OK):
+        detail = f"in {folder}, because {TMP} is not writable: they take memory that the ranks share"
+        return Check("temporary files", Status.WARNING, detail, fix)
+    return Check("temporary files", Status.OK, f"{folder} is writable")
 
 
 def examine_limits() -> list[Check]:
