@@ -17,11 +17,12 @@ from entrypoints.machine.facts import Topology
 from entrypoints.machine.numa import REFUSED, MemoryPolicy
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.launchers import TORCHRUN
 from entrypoints.plan import ccl
 from entrypoints.plan.cores import Share, share_of
 from entrypoints.plan.notes import Notes
 from entrypoints.plan.preload import Preloads, compose
-from entrypoints.plan.threads import explain_threads, openmp_variables, users_threads
+from entrypoints.plan.threads import LAUNCH_ROLE, explain_threads, openmp_variables, users_threads
 
 # For TORCH_CPP_LOG_LEVEL: torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
 QUIET = "FATAL"
@@ -85,6 +86,11 @@ def plan(
     share = share_of(placement, topology, notes)
     users_value = users_threads(placement, user_environ, notes)
     users_number = int(users_value.split(",")[0]) if users_value else None  # of nested levels, the outer one
+    if placement.launcher == TORCHRUN.name and user_environ.get("ROLE_NAME") != LAUNCH_ROLE:
+        notes.reasons.append(
+            "torchrun: a script that torchrun starts itself becomes `run SCRIPT`, with this plan, unless "
+            f"{contract.TORCHRUN} is plain"
+        )
     workers = ccl.worker_cores(placement, share, backend, users_number, user_environ, notes)
     computing = tuple(core for core in share.cores if not set(workers) & set(core.cpus)) or tuple(share.cores)
     threads = users_number or min(share.most_threads, len(computing))

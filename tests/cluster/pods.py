@@ -49,18 +49,24 @@ def pytorchjob_pods(job: Document) -> list[Pod]:
 
 
 def trainjob_pods(runtime: Document, job: Document) -> list[Pod]:
-    """The runtime's container called node with the job's arguments and limits in it, one pod an index."""
+    """The runtime's container called node with the job's command and limits in it, one pod an index.
+
+    A command replaces the image's entrypoint. Without a number of ranks in the job: one for each requested CPU.
+    """
     name, trainer = job["metadata"]["name"], job["spec"]["trainer"]
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     spec = replicated["template"]["spec"]["template"]["spec"]
     (container,) = [one for one in spec["containers"] if one["name"] == "node"]
-    container = {**container, "args": trainer["args"], "resources": trainer["resourcesPerNode"]}
+    container = {**container, **{key: trainer[key] for key in ("command", "args") if key in trainer}}
+    container["resources"] = trainer.get("resourcesPerNode", container.get("resources"))
+    container["env"] = [_of_the_job(entry, name) for entry in container["env"]]
+    ranks = trainer.get("numProcPerNode", container["resources"]["requests"]["cpu"])
     pods = []
     for index in range(trainer["numNodes"]):
         environment = {
             "PET_NNODES": str(trainer["numNodes"]),
-            "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+            "PET_NPROC_PER_NODE": str(ranks),
             "PET_NODE_RANK": str(index),
             "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
             "PET_MASTER_PORT": "29500",
@@ -68,6 +74,15 @@ def trainjob_pods(runtime: Document, job: Document) -> list[Pod]:
         host = f"{name}-{replicated['name']}-0-{index}"
         pods.append(Pod(host, (f"{host}.{name}",), {**spec, "containers": [container]}, environment))
     return pods
+
+
+def _of_the_job(entry: Document, name: str) -> Document:
+    """A variable with the name of the TrainJob, which JobSet writes to a label of the pod, as its value."""
+    reference = entry.get("valueFrom", {}).get("fieldRef")
+    if reference is None:
+        return entry
+    assert reference == {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/jobset-name']"}
+    return {"name": entry["name"], "value": name}
 
 
 def mpijob_pods(job: Document, keys: Path, config: Path) -> tuple[list[Pod], Pod]:
@@ -123,7 +138,10 @@ def docker_arguments(pod: Pod, claim: Path, secrets: Mapping[str, str]) -> list[
         argv += ["--mount", _mount(volumes[mount["name"]], mount["mountPath"], claim)]
     for path, folder in pod.folders.items():
         argv += ["--mount", f"type=bind,source={folder},target={path},readonly"]
-    return [*argv, container["image"], *map(_unescaped, container.get("args", ()))]
+    argv += [f"--workdir={container['workingDir']}"] if "workingDir" in container else []
+    entrypoint, *rest = container.get("command", [""])
+    argv += [f"--entrypoint={entrypoint}"] if entrypoint else []
+    return [*argv, container["image"], *rest, *map(_unescaped, container.get("args", ()))]
 
 
 def _mount(volume: Document, path: str, claim: Path) -> str:

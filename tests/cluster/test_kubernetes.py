@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,37 +17,17 @@ import yaml
 
 from tests import containers
 from tests.cluster import pods
-from tests.cluster.pods import Document, Pod
-from tests.image.train_runs import reviews
+from tests.cluster.pod_cluster import NAMESPACE, REFERENCE, Cluster, cluster_of, fill_claim, log, wait
+from tests.cluster.pods import Document
 from tooling.basis.yaml import render
 from tooling.kubernetes.operators import Job
 
-NAMESPACE = "ml"
-REFERENCE = "registry.example/team/cpu-train-stack@sha256:" + "1" * 64
 STEPS = 4
 # A folder's name with $( in it, which Kubernetes and a shell could each take for something else.
 TRAIN = (
     *("train", "--model_name_or_path=/pvc/tiny", "--train_file=/pvc/train.csv"),
     *("--output_dir=/pvc/output/$(job)", "--bf16", f"--max_steps={STEPS}", "--max_seq_length=32"),
 )
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A private network, and the folder behind the claim."""
-
-    image: str
-    network: str
-    claim: Path
-
-    def start(self, pod: Pod) -> str:
-        """Starts the pod's container. Returns its name."""
-        name = containers.unique_name()
-        words = pods.docker_arguments(pod, self.claim, {"hub/token": "hf_secret"})
-        words = [self.image if word == REFERENCE else word for word in words]
-        command = ["docker", "run", "--detach", f"--name={name}", f"--network={self.network}", *words]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return name
 
 
 @pytest.fixture(autouse=True)
@@ -60,27 +37,15 @@ def nothing_left() -> None:
 
 @pytest.fixture(scope="module")
 def claim(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A claim with a tiny model and its data. The kubelet makes it the group's to write to; the owner stays."""
     folder = tmp_path_factory.mktemp("claim")
-    (folder / "train.csv").write_text(reviews(22))
-    os.chown(folder, -1, 1000)
-    folder.chmod(0o2775)
-    shutil.copytree(tiny_model, folder / "tiny")
+    fill_claim(folder, tiny_model)
     return folder
 
 
 @pytest.fixture
-def cluster(image: str, claim: Path, tmp_path: Path) -> Iterator[Cluster]:
-    network = containers.unique_name()
-    subprocess.run(["docker", "network", "create", "--internal", network], check=True, capture_output=True)
-    try:
-        yield Cluster(image, network, claim)
-    finally:
-        listed = ["docker", "ps", "--all", "--quiet", f"--filter=network={network}"]
-        left = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
-        if left:
-            subprocess.run(["docker", "rm", "--force", "--volumes", *left], check=True, capture_output=True)
-        subprocess.run(["docker", "network", "rm", network], check=True, capture_output=True)
+def cluster(image: str, claim: Path) -> Iterator[Cluster]:
+    with cluster_of(image, claim) as started:
+        yield started
 
 
 def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
@@ -99,20 +64,6 @@ def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
         secret_env=("HF_TOKEN=hub/token",),
     )
     return list(yaml.safe_load_all(render(request.documents())))
-
-
-def wait(names: list[str]) -> None:
-    """Until the containers have ended, all of them well."""
-    waited = subprocess.run(
-        ["docker", "wait", *names], check=True, capture_output=True, text=True, timeout=containers.TIMEOUT_SECONDS
-    )
-    logs = "\n".join(f"{name}: {log(name)}" for name in names)
-    assert waited.stdout.split() == ["0"] * len(names), logs
-
-
-def log(name: str) -> str:
-    shown = subprocess.run(["docker", "logs", name], check=True, capture_output=True, text=True, timeout=60)
-    return shown.stdout + shown.stderr
 
 
 def check(claim: Path, kind: str, launcher: str) -> None:

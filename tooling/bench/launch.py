@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from entrypoints import contract
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
@@ -89,9 +90,12 @@ def run(options: Options, say: Say) -> None:
 
 def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
     """The report that the loop prints. If the loop fails, prints its output and raises Exit."""
-    mount = ("--volume", f"{ROOT / 'examples'}:/data:ro")
+    options_of_docker = ["--volume", f"{ROOT / 'examples'}:/data:ro"]
+    if launcher.is_baseline:  # torchrun's own ranks, without this project's plan and process group
+        options_of_docker += ["--env", f"{contract.TORCHRUN}=plain"]
+    command = (*launcher.command, *options)
     done = docker.run(
-        image, (*launcher.command, *options), mount, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
+        image, command, options_of_docker, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
     )
     lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
     if done.returncode != 0 or len(lines) != 1:

@@ -1,11 +1,12 @@
-"""Write the Kubernetes manifest of a job."""
+"""Write the Kubernetes manifest of a job, or of a runtime for jobs of Kubeflow's SDK."""
 
 from typing import Annotated
 
 from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.kubernetes import manifest
-from tooling.kubernetes.operators import MPIJob, PyTorchJob, TrainJob
+from tooling.kubernetes.operators import MPIJob, PyTorchJob
+from tooling.kubernetes.trainer import Runtime, TrainJob
 
 OutputOption = Annotated[str, "the file to write; default: standard output"]
 
@@ -26,3 +27,9 @@ def trainjob(job: TrainJob, output: OutputOption = "") -> None:
 def mpijob(job: MPIJob, output: OutputOption = "") -> None:
     """Write a Kubernetes MPIJob with Intel MPI: ./inv manifest mpijob ... -- train ..."""
     manifest.write(job, output, say)
+
+
+@Task
+def runtime(runtime: Runtime, output: OutputOption = "") -> None:
+    """Write a TrainingRuntime for Kubeflow's SDK, which starts a Python function in its pods."""
+    manifest.write(runtime, output, say)

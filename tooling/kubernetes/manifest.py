@@ -1,4 +1,4 @@
-"""`./inv manifest KIND`: the documents of a job as YAML, on standard output or in a file."""
+"""`./inv manifest KIND`: the documents of a job or a runtime as YAML, on standard output or in a file."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ from tooling.basis import yaml
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import Say
-from tooling.kubernetes.operators import Job
-from tooling.kubernetes.request import warnings
+from tooling.kubernetes.operators import Manifest
+from tooling.kubernetes.request import Request, pod_warnings, warnings
 
 
-def write(job: Job, output: str, say: Say) -> None:
+def write(wanted: Manifest, output: str, say: Say) -> None:
     """Write the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
-    text = yaml.render(job.documents())
-    for warning in warnings(job):
+    text = yaml.render(wanted.documents())
+    for warning in warnings(wanted) if isinstance(wanted, Request) else pod_warnings(wanted):
         say(f"warning: {warning}")
     if not output:
         print(text, end="")

@@ -1,6 +1,5 @@
-"""The three operators. Each class is a request that renders the documents for its operator."""
+"""Jobs of the three operators. Each class is a request that renders the documents for its operator."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,18 +10,11 @@ from tooling.cluster import launchers
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
 from tooling.kubernetes.request import TMP, Request
+from tooling.kubernetes.trainer import Runtime, TrainJob
 
 # The webhook of training-operator requires this container name. The operator reads the port for PET_RDZV_ENDPOINT.
 PYTORCH_CONTAINER = "pytorch"
 PYTORCH_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
-TRAINER_API = "trainer.kubeflow.org/v1alpha1"
-# Not a ClusterTrainingRuntime, which jobs of the same name in different namespaces would share.
-TRAINER_RUNTIME = "TrainingRuntime"
-# Trainer requires this container name, and this label on its replicated job.
-TRAINER_CONTAINER = "node"
-TRAINER_ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-# Trainer's definition of a TrainJob allows no more arguments.
-TRAINER_ARGUMENTS = 128
 # The pod of mpirun trains nothing.
 MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY = "1", "1Gi"
 MPI_PORT = {"name": "ssh", "containerPort": contract.SSH_PORT}
@@ -62,61 +54,6 @@ class PyTorchJob(Request):
             "pytorchReplicaSpecs": {"Worker": worker},
         }
         return [pods.job(self, "kubeflow.org/v1", "PyTorchJob", spec)]
-
-
-@dataclass(frozen=True)
-class TrainJob(Request):
-    """Kubeflow Trainer 2.3: a TrainingRuntime describes the pods, and a TrainJob sets their number and command.
-
-    If a pod fails, all pods restart together, at most `max_restarts` times: without an elastic rendezvous, the
-    remaining pods could not continue.
-    """
-
-    POD_SUFFIX: ClassVar[str] = "-node-0-{last}"
-
-    def _checks(self) -> list[Callable[[], object]]:
-        return [*super()._checks(), self._check_length]
-
-    def _check_length(self) -> None:
-        most = TRAINER_ARGUMENTS - len(pods.launch(self)) + len(self.command)
-        if len(self.command) > most:
-            raise UsageError(
-                f"the command has {len(self.command)} words, expected at most {most} in a TrainJob: "
-                "move options to a file (train CONFIG.yaml)"
-            )
-
-    def documents(self) -> list[Document]:
-        template = pods.training_pod(self, pods.training_container(self, TRAINER_CONTAINER, []))
-        replicated_job = {
-            "name": TRAINER_CONTAINER,
-            "template": {
-                "metadata": {"labels": {**TRAINER_ANCESTOR, **pods.LABELS}},
-                "spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", **template}}},
-            },
-        }
-        runtime = {
-            "mlPolicy": {"numNodes": self.nodes, "torch": {}},
-            "template": {
-                "spec": {
-                    "failurePolicy": {"maxRestarts": self.max_restarts},
-                    "replicatedJobs": [replicated_job],
-                },
-            },
-        }
-        group = TRAINER_API.partition("/")[0]
-        job = {
-            "runtimeRef": {"apiGroup": group, "kind": TRAINER_RUNTIME, "name": self.name},
-            "trainer": {
-                "numNodes": self.nodes,
-                "numProcPerNode": pods.operator_ranks(self),
-                "args": [pods.escape(argument) for argument in pods.launch(self)],
-                "resourcesPerNode": pods.resources(self),
-            },
-        }
-        return [
-            pods.manifest(self, TRAINER_API, TRAINER_RUNTIME, runtime),
-            pods.job(self, TRAINER_API, "TrainJob", job),
-        ]
 
 
 @dataclass(frozen=True)
@@ -171,3 +108,4 @@ def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document
 
 
 Job = PyTorchJob | TrainJob | MPIJob
+Manifest = Job | Runtime

@@ -5,7 +5,7 @@ from typing import Any
 
 from entrypoints import contract
 from tooling.cluster import launchers
-from tooling.kubernetes.request import CLAIM, TMP, Request
+from tooling.kubernetes.request import CLAIM, TMP, PodRequest, Request
 
 Document = dict[str, Any]
 
@@ -22,7 +22,7 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 LABELS = {"app.kubernetes.io/name": "cpu-train-stack"}
 
 
-def manifest(request: Request, version: str, kind: str, spec: Document, **labels: str) -> Document:
+def manifest(request: PodRequest, version: str, kind: str, spec: Document, **labels: str) -> Document:
     """An object with the name of the job, labels, and a namespace if the request has one."""
     namespace = {"namespace": request.namespace} if request.namespace else {}
     metadata = {"name": request.name, **namespace, "labels": {**LABELS, **labels}}
@@ -39,28 +39,27 @@ def limits(cpu: str, memory: str) -> Document:
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
 
 
-def resources(request: Request) -> Document:
+def resources(request: PodRequest) -> Document:
     """The requests and limits of a pod that trains."""
     return limits(str(request.cpus), request.memory)
 
 
-def environment(request: Request) -> dict[str, Any]:
+def environment(request: PodRequest) -> dict[str, Any]:
     """The variables of the ranks: the stack's, the user's, and those with a value from a secret."""
     own = {
-        contract.IMAGE: request.reference,
-        contract.JOB: request.job,
         "HF_HOME": f"{CLAIM if request.pvc else TMP}/huggingface",
         "HOME": TMP,
     }
     plain = {name: {"value": escape(value)} for name, value in {**own, **request.variables}.items()}
+    job = {contract.IMAGE: {"value": request.reference}, contract.JOB: request.job_source}
     secret = {
         name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in request.secret_variables.items()
     }
-    return {**plain, **secret}
+    return {**job, **plain, **secret}
 
 
-def container(request: Request, name: str, args: Sequence[str]) -> Document:
+def container(request: PodRequest, name: str, args: Sequence[str]) -> Document:
     """A container that runs the image's entrypoint with `args`. Only its volumes are writable."""
     return {
         "name": name,
@@ -77,7 +76,7 @@ def container(request: Request, name: str, args: Sequence[str]) -> Document:
     }
 
 
-def training_container(request: Request, name: str, args: Sequence[str], **fields: object) -> Document:
+def training_container(request: PodRequest, name: str, args: Sequence[str], **fields: object) -> Document:
     """A container for ranks, with /dev/shm, the claim if the request has one, and `fields`."""
     result = {**container(request, name, args), **fields}
     result["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - a path in the pod
@@ -86,7 +85,7 @@ def training_container(request: Request, name: str, args: Sequence[str], **field
     return result
 
 
-def pod(request: Request, container: Document) -> Document:
+def pod(request: PodRequest, container: Document) -> Document:
     """A pod with one container."""
     selector = {"nodeSelector": dict(request.node_labels)} if request.node_labels else {}
     pull = {"imagePullSecrets": [{"name": request.pull_secret}]} if request.pull_secret else {}
@@ -112,7 +111,7 @@ def pod(request: Request, container: Document) -> Document:
     }
 
 
-def training_pod(request: Request, container: Document) -> Document:
+def training_pod(request: PodRequest, container: Document) -> Document:
     """A pod with one container for ranks."""
     result = pod(request, container)
     result["volumes"].append(memory_volume("shm", request.shm_bytes))
@@ -131,7 +130,7 @@ def launch(request: Request) -> list[str]:
     return launchers.launch(request.command, ranks_per_node=request.local_world_size, timeout=START_SECONDS)
 
 
-def operator_ranks(request: Request) -> int:
+def operator_ranks(request: PodRequest) -> int:
     """The value of the operator's field for ranks per pod. Never "auto", which means one rank for each CPU.
 
     Trainer counts the CPUs that the pod requests. training-operator passes it to torchrun, which ignores limits.

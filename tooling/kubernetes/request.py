@@ -28,13 +28,9 @@ _RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 
 @dataclass(frozen=True)
-class Request:
-    """The options, as typed. Raises UsageError, one line with all invalid options."""
+class PodRequest:
+    """The options of pods that train, as typed. Raises UsageError, one line with all invalid options."""
 
-    # The end of the longest name of the job's pods. {last} is the number of the last pod.
-    POD_SUFFIX: ClassVar[str]
-
-    command: tuple[str, ...]
     name: Annotated[str, "the job's name, with which the names of its pods begin"] = "train"
     namespace: Annotated[str, "the namespace; default: that of kubectl's context"] = ""
     image_lock: Annotated[str, "run the image in this image.lock.json of ./inv push, by digest"] = ""
@@ -57,7 +53,6 @@ class Request:
         str, "the PersistentVolumeClaim for models, data and output, mounted at /pvc; default: none"
     ] = ""
     node_selector: Annotated[tuple[str, ...], "KEY=VALUE, a label that nodes must have; may be repeated"] = ()
-    queue: Annotated[str, "the LocalQueue of Kueue that admits the job; default: none"] = ""
     scheduler_name: Annotated[str, "the scheduler of the pods, for example volcano; default: the cluster's"] = ""
     env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
     secret_env: Annotated[
@@ -87,17 +82,14 @@ class Request:
             partial(_check_at_least, "--cpus", self.cpus, 1),
             partial(_check_at_least, "--max-restarts", self.max_restarts, 0),
             partial(_check_at_least, "--node-cpus", self.node_cpus, 0),
-            partial(syntax.job_name, self.name, self.POD_SUFFIX.format(last=self.nodes - 1)),
             lambda: self.reference,
             lambda: self.memory_bytes,
             lambda: self.local_world_size,
-            self._check_command,
         ]
         checks += [
             partial(syntax.dns_label, flag, text)
             for flag, text in (
                 ("--namespace", self.namespace),
-                ("--queue", self.queue),
                 ("--scheduler-name", self.scheduler_name),
             )
             if text
@@ -112,6 +104,11 @@ class Request:
         if self.node_memory:
             checks.append(partial(syntax.memory, "--node-memory", self.node_memory))
         return checks
+
+    @property
+    def job_source(self) -> Mapping[str, object]:
+        """The value of the job's name for `train`, as Kubernetes describes the value of a variable."""
+        raise NotImplementedError
 
     @cached_property
     def reference(self) -> str:
@@ -159,11 +156,36 @@ class Request:
         """Map a variable to its secret and the key in the secret."""
         return dict(_secret(text) for text in self.secret_env)
 
+
+@dataclass(frozen=True)
+class Request(PodRequest):
+    """The options of a job, as typed. Raises UsageError, one line with all invalid options."""
+
+    # The end of the longest name of the job's pods. {last} is the number of the last pod.
+    POD_SUFFIX: ClassVar[str]
+
+    command: tuple[str, ...] = ()
+    queue: Annotated[str, "the LocalQueue of Kueue that admits the job; default: none"] = ""
+
+    def _checks(self) -> list[Callable[[], object]]:
+        checks: list[Callable[[], object]] = [
+            partial(syntax.job_name, self.name, self.POD_SUFFIX.format(last=self.nodes - 1)),
+            *super()._checks(),
+            self._check_command,
+        ]
+        if self.queue:
+            checks.append(partial(syntax.dns_label, "--queue", self.queue))
+        return checks
+
     @property
     def job(self) -> str:
         """The job's name for `train`: the same for every start of its pods, different for another command."""
         text = "\0".join(self.command)
         return f"{self.namespace}/{self.name}/{hashlib.sha256(text.encode()).hexdigest()[:12]}".lstrip("/")
+
+    @property
+    def job_source(self) -> Mapping[str, object]:
+        return {"value": self.job}
 
     def _check_command(self) -> None:
         if not self.command:
@@ -182,8 +204,8 @@ class Request:
             )
 
 
-def warnings(request: Request) -> list[str]:
-    """One line for each valid option with a likely unwanted effect."""
+def pod_warnings(request: PodRequest) -> list[str]:
+    """One line for each valid option of the pods with a likely unwanted effect."""
     found = []
     if request.node_cpus and request.cpus >= request.node_cpus:
         found.append(
@@ -200,6 +222,12 @@ def warnings(request: Request) -> list[str]:
             f"shared memory may take {request.shm_bytes // _MEBIBYTE} MiB of the pod's {request.memory}, which "
             "the ranks also need: raise --memory, or pass --node-cpus if the node has fewer hardware threads"
         )
+    return found
+
+
+def warnings(request: Request) -> list[str]:
+    """One line for each valid option with a likely unwanted effect."""
+    found = pod_warnings(request)
     output = _output(request.command)
     if request.command[0] != "train" or output is None:
         return found

@@ -15,6 +15,8 @@ RUN = ("--", "run", "--quiet", "--adapt", "no-padding-answers")
 # The recipes with which the others are compared.
 FP32, BF16 = "guide-fp32", "guide-bf16"
 BASELINES = (FP32, BF16)
+# torchrun's own ranks, without this project's plan and process group.
+PLAIN = (f"{contract.TORCHRUN}=plain",)
 # The row of the matrix with the last IPEX.
 IPEX_PIN = "2.8"
 
@@ -61,8 +63,8 @@ def _launch(ranks: int) -> tuple[str, ...]:
 
 
 ALL = (
-    Recipe(FP32, _torchrun, flags=()),
-    Recipe(BF16, _torchrun),
+    Recipe(FP32, _torchrun, flags=(), variables=PLAIN),
+    Recipe(BF16, _torchrun, variables=PLAIN),
     Recipe("run_cpu", _run_cpu),
     Recipe("accelerate", _accelerate),
     # IPEX alone: the image of its row also has the kernels of this project.

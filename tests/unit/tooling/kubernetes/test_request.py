@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.tooling.kubernetes.test_manifest import request
 from tooling.basis.errors import UsageError
-from tooling.kubernetes.operators import TrainJob
 from tooling.kubernetes.request import warnings
+from tooling.kubernetes.trainer import TrainJob
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""As much of a Kubernetes API server as Kubeflow's SDK needs to find a runtime and to create a TrainJob."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+_API = "/apis/trainer.kubeflow.org/v1alpha1/"
+
+
+@dataclass
+class Cluster:
+    """`runtimes`: the objects in the namespace. `jobs`: those that the SDK has created."""
+
+    namespace: str
+    runtimes: dict[str, dict[str, Any]]
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    address: str = ""
+
+
+@contextmanager
+def serve(cluster: Cluster) -> Iterator[Cluster]:
+    """Serves the cluster on a port of this machine, and sets its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            folder = f"{_API}namespaces/{cluster.namespace}/trainingruntimes"
+            name = self.path.removeprefix(f"{folder}/")
+            if self.path == folder:
+                self._answer(200, {"items": list(cluster.runtimes.values())})
+            elif self.path == f"{_API}clustertrainingruntimes":
+                self._answer(200, {"items": []})
+            elif name in cluster.runtimes:
+                self._answer(200, cluster.runtimes[name])
+            else:
+                self._answer(404, {"kind": "Status", "code": 404})
+
+        def do_POST(self) -> None:
+            job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            cluster.jobs.append(job)
+            self._answer(201, job)
+
+        def _answer(self, code: int, document: dict[str, Any]) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        cluster.address = f"http://127.0.0.1:{server.server_port}"
+        yield cluster
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
