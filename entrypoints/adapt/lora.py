@@ -86,7 +86,7 @@ def _narrow(model: Any) -> Iterator[None]:
     for weight in narrowed:
         weight.data = weight.data.bfloat16()
     if embedding is not None:
-        embedding.forward = functools.partial(_widened, embedding.forward)
+        embedding.forward = _widened(embedding.forward)
     try:
         yield
     finally:
@@ -97,8 +97,11 @@ def _narrow(model: Any) -> Iterator[None]:
                 weight.data = weight.data.float()
 
 
-def _widened(forward: Callable[..., Any], ids: Any) -> Any:
-    return forward(ids).float()
+def _widened(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(ids: Any) -> Any:
+        return original(ids).float()
+
+    return forward
 
 
 def _frozen(model: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Compute no padding in the layers of encoders (operators.unpadded), where the loss stays the same.
+"""Compute no padding in the layers of encoders and decoders (operators.unpadded), where the loss stays the same.
 
 Three kinds of classes of each family are changed. The base model joins the rows of its input, or computes the
 padded input if it does not support the arguments. The encoder inside it returns the padded shape, which the pooler
@@ -36,6 +36,8 @@ _FAMILIES = {
     "roberta": ("Roberta", "RobertaEncoder"),
     "xlm_roberta": ("XLMRoberta", "XLMRobertaEncoder"),
 }
+_DECODERS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+_SCORES = "ForCausalLM"  # of decoders, with a label for each token
 # Heads that read only the first token of each row, and heads with a label for each token.
 _FIRST_TOKEN = ("ForSequenceClassification",)
 _LABELS = ("ForTokenClassification", "ForMaskedLM")
@@ -88,8 +90,9 @@ def skips_padding(model: Any, arguments: Any) -> bool:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
     if not _USE or arguments.torch_compile:
         return False
-    suffixes = (*_FIRST_TOKEN, *_LABELS, *((_ANSWERS,) if _USE[0].answers else ()))
-    names = {f"{prefix}{suffix}" for prefix, _ in _FAMILIES.values() for suffix in suffixes}
+    heads = (*_FIRST_TOKEN, *_LABELS, *((_ANSWERS,) if _USE[0].answers else ()))
+    names = {f"{prefix}{head}" for prefix, _ in _FAMILIES.values() for head in heads}
+    names |= {f"{prefix}{_SCORES}" for prefix in _DECODERS.values()}
     return any(one.__name__ in names for one in type(base).__mro__)
 
 
@@ -99,7 +102,9 @@ def check(situation: Situation) -> Verdict:
         return Verdict(False, "transformers is not installed")
     if situation.before("transformers", "5.0.0"):
         return Verdict(False, "it needs transformers 5.0 or newer: in 4.55, each encoder has its own attention")
-    return Verdict(True, f"for heads whose loss does not depend on padding ({', '.join(_FAMILIES)})")
+    return Verdict(
+        True, f"for heads whose loss does not depend on padding ({', '.join((*_FAMILIES, *_DECODERS))})"
+    )
 
 
 def install(use: Use) -> None:
@@ -109,7 +114,7 @@ def install(use: Use) -> None:
     if is_hooked:
         return
     after_import("transformers.modeling_utils", _hook_attention)
-    for family in _FAMILIES:
+    for family in (*_FAMILIES, *_DECODERS):
         after_import(f"transformers.models.{family}.modeling_{family}", functools.partial(_hook, family))
     after_import("transformers.trainer", _hook_trainer)
 
@@ -121,12 +126,14 @@ def _hook_attention(module: Any) -> None:
 
 
 def _hook(family: str, module: Any) -> None:
-    prefix, encoder = _FAMILIES[family]
+    prefix, encoder = (_DECODERS[family], None) if family in _DECODERS else _FAMILIES[family]
     _replace(module, f"{prefix}Model", _base)
-    _replace(module, encoder, _encoder)
-    for suffix in (*_FIRST_TOKEN, *_LABELS):
-        _replace(module, f"{prefix}{suffix}", functools.partial(_head, f"{prefix}Model", suffix in _LABELS))
-    _replace(module, f"{prefix}{_ANSWERS}", functools.partial(_answers, f"{prefix}Model"))
+    for suffix in (_SCORES,) if encoder is None else (*_FIRST_TOKEN, *_LABELS):
+        change = functools.partial(_head, f"{prefix}Model", suffix not in _FIRST_TOKEN)
+        _replace(module, f"{prefix}{suffix}", change)
+    if encoder is not None:
+        _replace(module, encoder, _encoder)
+        _replace(module, f"{prefix}{_ANSWERS}", functools.partial(_answers, f"{prefix}Model"))
 
 
 def _replace(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -152,7 +159,12 @@ def _base(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **options)
         if not use.in_train:
             use.note(f"{type(self).__name__} computes no padding in its layers")
-        return original(self, **_joined(self, given, layout))
+        joined = _joined(self, given, layout)
+        if self.config.model_type not in _DECODERS:
+            return original(self, **joined)
+        out = original(self, **{**joined, "use_cache": False})
+        out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
+        return out
 
     return forward
 
@@ -238,24 +250,12 @@ def _is_traced() -> bool:
 def _joined(model: Any, given: dict[str, Any], layout: unpadded.Layout) -> dict[str, Any]:
     """The arguments with the tokens of all rows in one row."""
     ids, places = given["input_ids"], layout.places()
-    by_token = {"input_ids": ids, "position_ids": _positions(model.embeddings, given)}
+    by_token = {"input_ids": ids, "position_ids": padding.positions(model, given)}
     if "token_type_ids" in given:
         by_token["token_type_ids"] = given["token_type_ids"]
     _USE[0].skipped += ids.numel() - len(places)
     joined = {name: values.expand_as(ids).flatten()[places][None] for name, values in by_token.items()}
     return {**given, **joined, "attention_mask": layout.mask}
-
-
-def _positions(embeddings: Any, given: Mapping[str, Any]) -> Any:
-    """The position of each token within its row."""
-    import torch
-
-    if "position_ids" in given:
-        return given["position_ids"]
-    ids = given["input_ids"]
-    # RoBERTa's positions start after the index of the padding token.
-    own = getattr(embeddings, "create_position_ids_from_input_ids", None)
-    return own(ids, embeddings.padding_idx) if own is not None else torch.arange(ids.shape[1])
 
 
 def _hook_trainer(module: Any) -> None:
@@ -292,7 +292,7 @@ def _install_answers(_situation: Situation) -> None:
 
 
 ADAPTATIONS = (
-    Adaptation(NAME, "encoders compute no padding in their layers, if the loss stays the same", check, _install),
+    Adaptation(NAME, "layers compute no padding, if the loss stays the same", check, _install),
     Adaptation(
         ANSWERS, "the same for question answering, whose loss then excludes padding", check, _install_answers,
         is_default=False,

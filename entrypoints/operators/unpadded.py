@@ -101,7 +101,8 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(module, query, key, value, mask, *args, **options)
         factor = options.get("scaling") or query.shape[-1] ** -0.5
         dropout = options.get("dropout", 0.0)
-        out = None if args else kernels.joined(query, key, value, layout.starts, False, factor, dropout)
+        is_causal = getattr(module, "is_causal", False)
+        out = None if args else kernels.joined(query, key, value, layout.starts, is_causal, factor, dropout)
         if out is not None:
             return out.transpose(1, 2), None
         found, starts = [], layout.starts.tolist()
@@ -114,7 +115,9 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
                 _spread(tensor[0, :, tokens].transpose(0, 1), places, *is_real.shape).transpose(1, 2)
                 for tensor in (query, key, value)
             )
-            out, _weights = original(module, *together, is_real[:, None, None], *args, **options)
+            # The tokens of a causal row do not see the padding after them.
+            key_mask = None if is_causal else is_real[:, None, None]
+            out, _weights = original(module, *together, key_mask, *args, **options)
             found.append(out.flatten(0, 1).index_select(0, places))
         import torch
 

@@ -245,7 +245,7 @@ def test_packed_rows_see_themselves_alone_and_compute_little_padding(
     assert packed["losses"] == pytest.approx(rows["losses"], abs=2e-4)
     assert abs(rows["losses"][1] - rows["losses"][0]) > 0.1
     assert packed["tokens_useful"] == rows["tokens_useful"]
-    assert packed["tokens_computed_per_useful"] < 1.2 < 1.5 < rows["tokens_computed_per_useful"]
+    assert rows["tokens_computed_per_useful"] == 1 <= packed["tokens_computed_per_useful"] < 1.2
     assert "packing: 24 rows in" in alone["packed"]["stderr"]
 
 
