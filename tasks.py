@@ -20,7 +20,12 @@ MANIFEST = Collection.from_module(tasks_manifests, name="manifest")
 
 SECTIONS: dict[str, list[Member]] = {
     "Start": [tasks_machine.doctor, tasks_clusters.demo, tasks_images.matrix],
-    "Build and push": [tasks_images.build, tasks_images.push, tasks_images.sbom],
+    "Build and push": [
+        tasks_images.build,
+        tasks_images.push,
+        tasks_images.verify,
+        tasks_images.sbom,
+    ],
     "Local clusters": [
         tasks_clusters.up,
         tasks_clusters.logs,

@@ -1,5 +1,6 @@
 """The tasks about pins and images."""
 
+from functools import partial
 from typing import Annotated
 
 from tooling.basis.console import JsonOption
@@ -9,6 +10,7 @@ from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.image import build as image_build
 from tooling.image import push as image_push
+from tooling.image import sign as image_sign
 from tooling.image.choice import PinOption, SetOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse, table
 
@@ -45,9 +47,23 @@ def push(
     torch_source: TorchSourceOption = "row",
     alias: Annotated[bool, "also move the tag PIN to this image"] = False,
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
+    sign: Annotated[str, "sign the image with this key of cosign: a file, or env://NAME; default: do not"] = "",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, say)
+    image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, say, sign)
+
+
+@partial(Task, words="image")
+def verify(
+    image: Annotated[tuple[str, ...], "HOST/NAME@sha256:…; the flag can be left out"] = (),
+    key: Annotated[str, "required: the public key, cosign.pub or env://NAME"] = "",
+) -> None:
+    """Check the signature, provenance and bill of materials of a pushed image: ./inv verify HOST/NAME@sha256:…"""
+    if len(image) != 1:
+        raise UsageError(f"found {len(image)} images, expected ./inv verify HOST/NAME@sha256:… --key cosign.pub")
+    found = image_sign.verify(image[0], key)["buildDefinition"]
+    commit = found["resolvedDependencies"][0]["digest"]["gitCommit"]
+    say(f"verified {image[0]}: pin {found['externalParameters']['pin']}, commit {commit}")
 
 
 @Task

@@ -10,23 +10,29 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import Say
 from tooling.engine import api, docker
-from tooling.image import build, inspect, recipe
+from tooling.image import build, inspect, recipe, sign
 from tooling.image import lock as image_lock
 from tooling.image.lock import ImageLock
 from tooling.image.registry import Registry, Target
 from tooling.pins import status
 from tooling.pins.pin import Pin
+from tooling.wheels import locks
 
 LOCK_FILE = "image.lock.json"
 SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
 
 
-def run(target: str, pin: Pin, alias: bool, output: str, say: Say) -> None:
-    """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`."""
+def run(target: str, pin: Pin, alias: bool, output: str, say: Say, key: str = "") -> None:
+    """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`.
+
+    `key`: sign the image with it, and attach its provenance and its bill of materials.
+    """
     if not target:
         raise UsageError("push needs --registry HOST[:PORT]/NAME")
     where = Target.parse(target)
+    if key:
+        sign.check_key(key)
     folder = Path(output)
     if not folder.is_dir():
         raise UsageError(f"--output is {output!r}, expected an existing folder")
@@ -50,6 +56,9 @@ def run(target: str, pin: Pin, alias: bool, output: str, say: Say) -> None:
     tag = tag_of(found.pin, labels[recipe.REVISION_LABEL])
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag, say)
+    if key:
+        wheels_lock = hashlib.sha256(locks.path_of(pin).read_bytes()).hexdigest()
+        sign.sign(f"{where}@{digest}", key, sign.provenance(labels, wheels_lock), bill, say)
     if alias:
         repository.push(image.id, found.pin, say, moving=True)
     lock = ImageLock(

@@ -25,6 +25,10 @@ KERNELS = ROOT / "kernels"
 LABEL = "cpu-train-stack"
 # Files of images/ that are not inputs, because they describe all pins.
 NO_INPUTS = ("versions.toml", "status.json")
+PIN_LABEL = f"{LABEL}.pin"
+SOURCE_LABEL = "org.opencontainers.image.source"
+BASE_NAME_LABEL = "org.opencontainers.image.base.name"
+BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 REVISION_LABEL = "org.opencontainers.image.revision"
 DIRTY = "-dirty"
 INPUTS_LABEL = f"{LABEL}.inputs-sha256"
@@ -144,10 +148,10 @@ def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> di
         "org.opencontainers.image.version": f"{project_version()}-{pin.name}",
         REVISION_LABEL: commit,
         "org.opencontainers.image.created": created,
-        "org.opencontainers.image.source": source,
-        "org.opencontainers.image.base.name": pin.base.partition("@")[0] or f"debian:{pin.debian.suite}",
-        "org.opencontainers.image.base.digest": base.digest,
-        f"{LABEL}.pin": pin.name,
+        SOURCE_LABEL: source,
+        BASE_NAME_LABEL: pin.base.partition("@")[0] or f"debian:{pin.debian.suite}",
+        BASE_DIGEST_LABEL: base.digest,
+        PIN_LABEL: pin.name,
         f"{LABEL}.base-source": base.source,
         f"{LABEL}.debian": str(pin.debian.number),
         f"{LABEL}.python": pin.python,

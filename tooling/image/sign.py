@@ -1,0 +1,125 @@
+"""Signatures of pushed images, with Debian's cosign: the digest, its provenance and its bill of materials.
+
+`./inv push --sign KEY` signs, and `./inv verify` checks. The keys are files or variables (env://NAME), and nothing
+is sent to a public log of signatures. cosign stores all three beside the image in its registry.
+"""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tooling.basis.errors import UsageError
+from tooling.basis.say import Say, last_line
+from tooling.image import recipe
+
+COSIGN = "cosign"
+PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - a variable's name
+# The types of the attestations, as cosign names them.
+PROVENANCE, BILL = "slsaprovenance1", "spdxjson"
+BUILD_TYPE = "urn:cpu-train-stack:build:1"
+BUILDER = "urn:cpu-train-stack:inv-push"
+_REFERENCE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+_LOCAL_LOG = ("--insecure-ignore-tlog=true",)
+_LIMIT_SECONDS = 120
+# What cosign prints, and what to do.
+_CAUSES = (
+    ("no matching signatures", "the signature was made with another key: check --key"),
+    ("no signatures found", "the image is not signed: push it with ./inv push --sign KEY"),
+    ("no matching attestations", "the attestation is missing, changed, or made with another key"),
+    ("decrypt", f"the key's password is wrong: set {PASSWORD}"),
+)
+
+
+def provenance(labels: Mapping[str, str], lock_sha256: str) -> dict[str, Any]:
+    """The predicate of a SLSA provenance (version 1): what the image was built from."""
+    revision, source = labels[recipe.REVISION_LABEL], labels.get(recipe.SOURCE_LABEL, "unknown")
+    base_digest = labels.get(recipe.BASE_DIGEST_LABEL, "").removeprefix("sha256:")
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"pin": labels[recipe.PIN_LABEL]},
+            "resolvedDependencies": [
+                {"name": "source", "uri": source, "digest": {"gitCommit": revision}},
+                {"name": "wheels' lock", "digest": {"sha256": lock_sha256}},
+                {
+                    "name": "base",
+                    "uri": labels.get(recipe.BASE_NAME_LABEL, "unknown"),
+                    "digest": {"sha256": base_digest},
+                },
+            ],
+        },
+        "runDetails": {"builder": {"id": BUILDER}, "metadata": {}},
+    }
+
+
+def check_key(key: str) -> None:
+    """Raises UsageError if the key or cosign is missing: before anything is pushed."""
+    find()
+    if not key.startswith("env://") and not Path(key).is_file():
+        raise UsageError(f"--sign is {key!r}, expected a file of cosign generate-key-pair, or env://NAME")
+
+
+def sign(reference: str, key: str, predicate: Mapping[str, Any], bill: str, say: Say) -> None:
+    """Sign the image, and attach its provenance and its bill of materials. Raises UsageError."""
+    common = ("--key", key, "--tlog-upload=false", "--yes")
+    _cosign("sign", *common, reference)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, text in ((PROVENANCE, json.dumps(predicate)), (BILL, bill)):
+            file = Path(folder) / f"{kind}.json"
+            file.write_text(text, encoding="utf-8")
+            _cosign("attest", *common, "--type", kind, "--predicate", str(file), reference)
+    say(f"signed {reference}, with its provenance and its bill of materials")
+
+
+def verify(reference: str, key: str) -> dict[str, Any]:
+    """Check the signature and both attestations of HOST/NAME@DIGEST. Returns the provenance. Raises UsageError."""
+    if not _REFERENCE.fullmatch(reference):
+        raise UsageError(f"{reference!r} is not an image by digest, expected HOST/NAME@sha256:…")
+    if not key.startswith("env://") and not Path(key).is_file():
+        raise UsageError(
+            f"--key is {repr(key) if key else 'missing'}, expected the file cosign.pub, or env://NAME"
+        )
+    _cosign("verify", "--key", key, *_LOCAL_LOG, reference)
+    found = {}
+    for kind in (PROVENANCE, BILL):
+        lines = _cosign("verify-attestation", "--key", key, *_LOCAL_LOG, "--type", kind, reference)
+        statement = json.loads(base64.b64decode(json.loads(lines.splitlines()[-1])["payload"]))
+        found[kind] = statement["predicate"]
+    provenance: dict[str, Any] = found[PROVENANCE]
+    return provenance
+
+
+def find() -> str:
+    """cosign's path. Raises UsageError."""
+    path = shutil.which(COSIGN)
+    if path is None:
+        raise UsageError(
+            f"{COSIGN} is not on PATH: install Debian 13's package cosign, which also works on Debian 12"
+        )
+    return path
+
+
+def _cosign(command: str, *arguments: str) -> str:
+    """The output of a cosign command. Raises UsageError with its cause."""
+    try:
+        done = subprocess.run(
+            [find(), command, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"cosign {command} took more than {_LIMIT_SECONDS} s: check the registry") from None
+    if done.returncode != 0:
+        said = last_line(done.stderr)
+        fix = next((fix for text, fix in _CAUSES if text in done.stderr), "check the registry and the key")
+        raise UsageError(f"{arguments[-1]}: cosign {command} failed ({said}): {fix}")
+    return done.stdout
