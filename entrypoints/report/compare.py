@@ -143,7 +143,7 @@ def _charts(runs: Sequence[Run]) -> list[Block]:
         ),
         _chart(runs, "Learning rate", "learning rate", _logged("learning_rate"), zero=True),
         _chart(runs, "Gradient norm", "norm", _logged("grad_norm")),
-        _chart(runs, "Step time", "seconds per step", lambda run: _seconds(run.intervals), zero=True),
+        _chart(runs, "Step time", "seconds per step", _step_times, zero=True),
     ]
     for title, unit, name in (
         ("Samples per second", "samples/s", "rows"),
@@ -193,11 +193,5 @@ def _amount(name: str) -> Callable[[series.Total], float]:
     return lambda total: float(getattr(total, name))
 
 
-def _seconds(found: Sequence[Interval]) -> list[Point]:
-    """The median of the ranks."""
-    return [
-        Point(
-            one.step, one.time, series.middle(total.seconds / total.steps for total in one.ranks.values()) or 0.0
-        )
-        for one in found
-    ]
+def _step_times(run: Run) -> list[Point]:
+    return [Point(one.step, one.time, one.seconds) for one in run.intervals]

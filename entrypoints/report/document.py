@@ -26,7 +26,7 @@ def document(job: Job, result: Mapping[str, Any], forecast: Sequence[Forecast], 
     sections = [
         Section("curves", "Curves", [*curves.learning(job), *curves.speed(job, found)], axis=True),
         Section("steps", "Step time by rank", ranks.steps(job, found, slow)),
-        Section("memory", "Memory by rank", ranks.memory(job)),
+        Section("resources", "Memory and CPU by rank", ranks.resources(job)),
         Section("scaling", "Scaling", scaling.blocks(scaling.measured("this job", job, facts.samples), forecast)),
         Section("time-line", "Time line", events.blocks(job)),
         Section("plan", "Plan and checks", machine.plan(job)),

@@ -60,12 +60,16 @@ def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[B
     ]
 
 
-def memory(job: Job) -> list[Block]:
-    """Memory, and the time for which the quota or other processes stopped a rank, over time."""
+def resources(job: Job) -> list[Block]:
+    """Memory, CPU use, and the time for which the quota or other processes stopped a rank, over time."""
     ranks = {number: rank.samples for number, rank in job.ranks.items() if rank.samples}
     rows = series.moments(ranks)
     sizes = {rank: _by_time(found, [one.memory / GIBIBYTE for one in found]) for rank, found in ranks.items()}
-    charts = [_over_time(job, rows, "Memory", "GiB", sizes, _last(sizes))]
+    used = {rank: _by_time(found, _cpus(found)) for rank, found in ranks.items()}
+    charts = [
+        _over_time(job, rows, "Memory", "GiB", sizes, _last(sizes)),
+        _over_time(job, rows, "CPU use", "CPUs", used, _last(used)),
+    ]
     pauses = {rank: _by_time(found, grown(one.throttled for one in found)) for rank, found in ranks.items()}
     if max(_last(pauses).values(), default=0.0) >= _LEAST_PAUSE:
         title = "Paused by the CPU quota"
@@ -77,6 +81,13 @@ def memory(job: Job) -> list[Block]:
         order = {rank: means[rank].delayed for rank in delays if rank in means}
         charts.append(_over_time(job, rows, title, "seconds per step", delays, order))
     return [chart for chart in charts if chart.curves]
+
+
+def _cpus(samples: Sequence[Sample]) -> list[float | None]:
+    """The CPU time of each second, between this sample and the one before; None at a start of the process."""
+    pairs = zip(samples, samples[1:])
+    grown = ((one.processor - before.processor, one.time - before.time) for before, one in pairs)
+    return [None, *(used / seconds if used >= 0 and seconds > 0 else None for used, seconds in grown)]
 
 
 def _by_time(samples: Sequence[Sample], values: Sequence[float | None]) -> dict[float, float | None]:
@@ -97,37 +108,36 @@ def _over_time(
     order: Mapping[int, float],
 ) -> Chart:
     """`values`: of each rank, by the time of its samples. `order`: the highest and lowest rank have a curve."""
-    named = series.chosen(order, ("highest", "lowest"))
+    found = [{rank: values[rank][one.time] for rank, one in row.items()} for _, row in rows]
+    lines = _lines(job, [point for point, _ in rows], found, series.chosen(order, ("highest", "lowest")))
+    return Chart(title, unit, lines, from_zero=True, axis="time")
+
+
+def _lines(
+    job: Job,
+    points: Sequence[series.Point | Interval],
+    rows: Sequence[Mapping[int, float | None]],
+    named: Mapping[int, str],
+) -> list[Curve]:
+    """A curve for each of `named`, and the median of the ranks if some have none. `rows`: values by rank."""
     begin = summary.began(job)
-    steps = [point.step for point, _ in rows]
-    seconds = [round(max(0.0, point.time - begin), 1) for point, _ in rows]
-
-    def value(rank: int, row: Mapping[int, Sample]) -> float | None:
-        return values[rank][row[rank].time] if rank in row else None
-
-    curves = [Curve(label, steps, seconds, [value(rank, row) for _, row in rows]) for rank, label in named.items()]
-    if len(named) < len(order):
-        medians = [series.middle(values[rank][one.time] for rank, one in row.items()) for _, row in rows]
-        curves.insert(1, Curve("median of the ranks", steps, seconds, medians))
-    return Chart(title, unit, curves, from_zero=True, axis="time")
+    steps = [point.step for point in points]
+    seconds = [round(max(0.0, point.time - begin), 1) for point in points]
+    found = [Curve(label, steps, seconds, [row.get(rank) for row in rows]) for rank, label in named.items()]
+    if any(rank not in named for row in rows for rank in row):
+        found.insert(
+            1, Curve("median of the ranks", steps, seconds, [series.middle(row.values()) for row in rows])
+        )
+    return found
 
 
 def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) -> list[Chart]:
     """Of many ranks, the slowest, the median and the fastest."""
-    begin = summary.began(job)
-    steps = [one.step for one in found]
-    seconds = [round(max(0.0, one.time - begin), 1) for one in found]
-    named = series.chosen(busy, ("slowest", "fastest"))
-    curves = [
-        Curve(label, steps, seconds, [one.ranks[rank].busy if rank in one.ranks else None for one in found])
-        for rank, label in named.items()
-    ]
-    if len(named) < len(busy):
-        medians = [series.middle(total.busy for total in one.ranks.values()) for one in found]
-        curves.insert(1, Curve("median of the ranks", steps, seconds, medians))
-    totals = [series.middle(total.seconds / total.steps for total in one.ranks.values()) for one in found]
+    rows = [{rank: total.busy for rank, total in one.ranks.items()} for one in found]
+    curves = _lines(job, found, rows, series.chosen(busy, ("slowest", "fastest")))
     if len(busy) > 1:
-        curves.append(Curve("the step, with waiting", steps, seconds, totals, "thin"))
+        totals = [one.seconds for one in found]
+        curves.append(Curve("the step, with waiting", curves[0].steps, curves[0].seconds, totals, "thin"))
     note = "reading and computing, without waiting for other ranks" if len(busy) > 1 else ""
     return [Chart("Step time over steps", "seconds per step", curves, from_zero=True, note=note)]
 

@@ -60,6 +60,11 @@ class Interval:
     def time(self) -> float:
         return max(total.time for total in self.ranks.values())
 
+    @property
+    def seconds(self) -> float:
+        """Of a step, as the median of the ranks."""
+        return median(total.seconds / total.steps for total in self.ranks.values())
+
 
 def extremes(points: Sequence[Point], most: int = MOST) -> list[Point]:
     """At most `most` points: of each part, the lowest and the highest one, so that peaks stay."""

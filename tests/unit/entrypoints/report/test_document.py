@@ -38,12 +38,14 @@ def test_a_good_job(tmp_path: Path) -> None:
     assert list(tiles(of)) == ["Duration", "Steps", "Loss", "Accuracy", "Samples/s", "Useful tokens/s"]
     assert of.notices == []
     assert [section.name for section in of.sections] == [
-        "what-ran", "curves", "steps", "memory", "time-line", "plan", "configuration",
+        "what-ran", "curves", "steps", "resources", "time-line", "plan", "configuration",
     ]  # fmt: skip
     charts = found(of, Chart)
     assert [curve.label for curve in charts["Training loss"].curves] == ["logged", "each step"]
     assert charts["Evaluation: accuracy"].curves[0].steps == [50, 100]
     assert len(charts["Step time over steps"].curves) == 4 + 1
+    # Two threads that compute for 0.8 s of each step of 0.88 s.
+    assert charts["CPU use"].curves[0].values[1:4] == pytest.approx([1.82] * 3, abs=0.02)
     (bars,) = found(of, Bars).values()
     assert [bar.label for bar in bars.bars] == ["rank 0", "rank 1", "rank 2", "rank 3"]
     assert bars.bars[0].values == pytest.approx([0.28, 0.52, 0.02, 0.01, 0.05], abs=0.03)
