@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn, Optional
 
+from entrypoints import contract
 from entrypoints.adapt.flags import name_of
 from entrypoints.cli import config_files, packages
 from entrypoints.cli.errors import UsageError
@@ -220,7 +221,10 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
             "--model_name_or_path is missing: write the folder of a pretrained model, or its name on the hub"
         )
     if not training.get("output_dir"):
-        raise UsageError("--output_dir is missing: write the folder for checkpoints, weights and result.json")
+        raise UsageError(
+            "--output_dir is missing: name the folder for checkpoints, weights and result.json, such as "
+            f"--output_dir {contract.OUTPUT}/first"
+        )
     if not training["do_train"] and not training["do_eval"]:
         for name, file in (("do_train", task.train_file), ("do_eval", task.validation_file)):
             training[name] = name not in given and (file is not None or task.dataset_name is not None)
