@@ -29,19 +29,6 @@ def given(signature: inspect.Signature, *call: Any) -> dict[str, Any]:
     return {name: value for name, value in bound.items() if value is not None and name != "self"}
 
 
-def positions(model: Any, arguments: Mapping[str, Any]) -> Any:
-    """The position of each token within its row."""
-    import torch
-
-    if "position_ids" in arguments:
-        return arguments["position_ids"]
-    ids = arguments["input_ids"]
-    embeddings: Any = getattr(model, "embeddings", None)
-    # RoBERTa's positions start after the index of the padding token.
-    own = getattr(embeddings, "create_position_ids_from_input_ids", None)
-    return own(ids, embeddings.padding_idx) if own is not None else torch.arange(ids.shape[1])
-
-
 def share(config: Any, arguments: Mapping[str, Any]) -> float:
     """Of all positions, as far as the arguments show it. 0 if their values cannot be read (meta tensors, vmap)."""
     mask, ids = arguments.get("attention_mask"), arguments.get("input_ids")
@@ -106,14 +93,6 @@ def unsupported(config: Any, arguments: Mapping[str, Any]) -> str | None:
         return "there is no attention_mask" if mask is None else f"attention_mask has {mask.dim()} dimensions"
     if mask.shape != arguments["input_ids"].shape:
         return "attention_mask has another shape than input_ids"
-    if getattr(config, "is_decoder", False):
-        return "it is a decoder"
-    is_sliding = getattr(config, "model_type", "") == "mistral" or "sliding_attention" in (
-        getattr(config, "layer_types", None) or ()
-    )
-    window = getattr(config, "sliding_window", None) if is_sliding else None
-    if window is not None and window < mask.shape[1]:
-        return f"its attention sees only {window} tokens"
     if config._attn_implementation != ATTENTION:
         return f"its attn_implementation is {config._attn_implementation}, not {ATTENTION}"
     return None

@@ -100,24 +100,23 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
         if layout is None:
             return original(module, query, key, value, mask, *args, **options)
         factor = options.get("scaling") or query.shape[-1] ** -0.5
-        dropout = options.get("dropout", 0.0)
-        is_causal = getattr(module, "is_causal", False)
-        out = None if args else kernels.joined(query, key, value, layout.starts, is_causal, factor, dropout)
+        dropout, causal = options.get("dropout", 0.0), getattr(module, "is_causal", False)
+        out = None if args else kernels.joined(query, key, value, layout.starts, causal, factor, dropout)
         if out is not None:
             return out.transpose(1, 2), None
         found, starts = [], layout.starts.tolist()
         for first, end in similar(layout.lengths.tolist()):
             lengths = layout.lengths[first:end]
-            is_real = real(lengths, int(lengths[0]))
+            is_real = real(lengths, int(lengths.max()))
             tokens = slice(starts[first], starts[end])
             places = is_real.flatten().nonzero()[:, 0]
             together = (
                 _spread(tensor[0, :, tokens].transpose(0, 1), places, *is_real.shape).transpose(1, 2)
                 for tensor in (query, key, value)
             )
-            # The tokens of a causal row do not see the padding after them.
-            key_mask = None if is_causal else is_real[:, None, None]
-            out, _weights = original(module, *together, key_mask, *args, **options)
+            # A causal token sees no padding, which is on its right.
+            mask = None if causal else is_real[:, None, None]
+            out, _weights = original(module, *together, mask, *args, **options)
             found.append(out.flatten(0, 1).index_select(0, places))
         import torch
 
@@ -127,12 +126,13 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def similar(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first row and the end of each group of similar lengths. `lengths`: the longest first."""
-    first = 0
+    """The first row and the end of each group of similar lengths."""
+    first, shortest, longest = 0, lengths[0], lengths[0]
     for row, length in enumerate(lengths):
-        if length < _SIMILAR * lengths[first]:
+        shortest, longest = min(shortest, length), max(longest, length)
+        if shortest < _SIMILAR * longest:
             yield first, row
-            first = row
+            first, shortest, longest = row, length, length
     yield first, len(lengths)
 
 

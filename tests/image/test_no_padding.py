@@ -28,7 +28,7 @@ FLAGS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["no_padding.py", "changed_encoders.py", "decoders_without_padding.py"])
+@pytest.mark.parametrize("name", ["no_padding.py", "changed_encoders.py", "no_padding_decoders.py"])
 def test_losses_and_gradients_are_those_with_padding_and_the_rest_falls_back(
     run_in_image: RunInImage, name: str
 ) -> None:

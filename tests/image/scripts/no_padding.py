@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from entrypoints.adapt import no_padding
+from entrypoints.adapt import joining, no_padding
 from entrypoints.operators import unpadded
 
 FAMILIES = ("Albert", "Bert", "Camembert", "DistilBert", "Electra", "Roberta", "XLMRoberta")
@@ -39,7 +39,7 @@ LENGTHS = torch.tensor([9, 1, 17, 4, 12])
 WIDTH = 20
 
 NOTES: list[str] = []
-USE = no_padding.Use(NOTES.append)
+USE = joining.Use(NOTES.append)
 
 
 def padded() -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import no_padding, padding
+from entrypoints.adapt import joining, no_padding, padding
 from entrypoints.adapt.adaptation import Situation
 
 
@@ -38,7 +38,6 @@ ROWS = {"input_ids": tensor(5, 20), "attention_mask": tensor(5, 20)}
         (config(), {"attention_mask": tensor(5, 20, 20)}, "attention_mask has 3 dimensions"),
         (config(), {"attention_mask": tensor(5, 18)}, "attention_mask has another shape than input_ids"),
         (config(chunk_size_feed_forward=10), {}, "chunk_size_feed_forward is not supported"),
-        (config(is_decoder=True), {}, "it is a decoder"),
         (config(_attn_implementation="eager"), {}, "its attn_implementation is eager, not sdpa"),
     ],
 )
@@ -50,7 +49,7 @@ def test_arguments_that_the_layers_cannot_join_have_a_reason(
 
 def test_every_reason_is_reported_once() -> None:
     lines: list[str] = []
-    use = no_padding.Use(lines.append)
+    use = joining.Use(lines.append)
     for line in ("a", "b", "a"):
         use.note(line)
     assert lines == ["a", "b"]
