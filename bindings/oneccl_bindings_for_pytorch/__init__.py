@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+import torch.distributed.distributed_c10d as _c10d
 
 from oneccl_bindings_for_pytorch import _libraries, _shm
 from oneccl_bindings_for_pytorch._version import TORCH_VERSION, __version__
@@ -69,14 +70,18 @@ def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
     return recorded
 
 
-def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
+def _backend_of(group: object) -> Any:
+    """The ccl backend of a group, or None."""
+    cpu = torch.device("cpu")
+    backend = group._get_backend(cpu) if cpu in getattr(group, "_device_types", ()) else None
+    return backend if isinstance(backend, ProcessGroupCCL) else None
+
+
+def _with_timeout(set_timeout: Callable[..., None]) -> Callable[..., None]:
     """Extend torch's function, which ignores all backends but gloo and nccl, to ccl."""
 
     def _set_pg_timeout(timeout: timedelta, group: torch.distributed.ProcessGroup | None = None) -> None:
-        found = torch.distributed.group.WORLD if group is None else group
-        cpu = torch.device("cpu")
-        backend = found._get_backend(cpu) if cpu in getattr(found, "_device_types", ()) else None
-        if isinstance(backend, _backend.ProcessGroupCCL):
+        if backend := _backend_of(_c10d.GroupMember.WORLD if group is None else group):
             backend.set_timeout(timeout)
         else:
             set_timeout(timeout, group)
@@ -84,10 +89,31 @@ def _with_ccl(set_timeout: Callable[..., None]) -> Callable[..., None]:
     return _set_pg_timeout
 
 
+def _with_shutdown(destroy: Callable[..., None]) -> Callable[..., None]:
+    """Extend torch's function to shut ccl down, as it does itself since torch 2.7."""
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: torch.distributed.ProcessGroup | None = None) -> None:
+        covers_all = group is None or group is _c10d.GroupMember.WORLD
+        for left in reversed(list(_c10d._world.pg_map)) if covers_all else [group]:
+            if backend := _backend_of(left):
+                backend.shutdown()
+        destroy(group)
+
+    return destroy_process_group
+
+
+_release = tuple(int(part) for part in TORCH_VERSION.split(".")[:2])
 # Where Intel's bindings have it: ProcessGroupCCL(store, rank, size, timeout).
 ProcessGroupCCL.__init__ = _constructed(ProcessGroupCCL.__init__)
-torch.distributed.ProcessGroupCCL = torch.distributed.distributed_c10d.ProcessGroupCCL = ProcessGroupCCL
-torch.distributed.distributed_c10d._set_pg_timeout = _with_ccl(torch.distributed.distributed_c10d._set_pg_timeout)
+torch.distributed.ProcessGroupCCL = _c10d.ProcessGroupCCL = ProcessGroupCCL
+if _release >= (2, 3):
+    _c10d._set_pg_timeout = _with_timeout(_c10d._set_pg_timeout)
+if _release < (2, 7):
+    torch.distributed.destroy_process_group = _c10d.destroy_process_group = _with_shutdown(
+        _c10d.destroy_process_group
+    )
 # Runs before the interpreter, which callbacks need, and the C++ libraries, which transfers need, shut down.
 atexit.register(_backend.stop)
-torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])
+_devices = {"devices": ["cpu"]} if _release >= (2, 1) else {}
+torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, **_devices)

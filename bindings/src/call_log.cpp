@@ -1,5 +1,7 @@
 #include "call_log.hpp"
 
+#include "releases.hpp"
+
 #include <algorithm>
 #include <sstream>
 
@@ -12,7 +14,7 @@ std::string Started::describe() const {
   std::ostringstream text;
   text << (lane > 0 ? "callback #" : "#") << sequence << " " << name;
   if (elements >= 0) {
-    text << "(" << c10::getDtypeNames(type).first << ", " << elements << ")";
+    text << "(" << dtype_name(type) << ", " << elements << ")";
   }
   return text.str();
 }

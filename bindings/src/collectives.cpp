@@ -121,7 +121,7 @@ WorkPtr ProcessGroupCCL::allgather_into_tensor_coalesced(
   constexpr auto name = "all_gather_into_tensor_coalesced";
   CCL_CHECK(
       outputs.size() == inputs.size(), name, ": expected ", inputs.size(), " outputs, found ", outputs.size());
-  Call call{OpType::COALESCED, name, options.timeout, inputs, outputs, {}};
+  Call call{kCoalesced, name, options.timeout, inputs, outputs, {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     call.steps.push_back(gather_into_step(outputs[i], inputs[i], {rank_, size_}, name));
   }

@@ -51,9 +51,12 @@ PYBIND11_MODULE(_backend, module) {
       .def("set_timeout", &ccl_backend::ProcessGroupCCL::setTimeout, py::arg("timeout"))
       .def(
           "has_error",
-          [](ccl_backend::ProcessGroupCCL& self) { return self.getError() != c10d::ErrorType::SUCCESS; },
+          [](ccl_backend::ProcessGroupCCL& self) { return self.getError() != ccl_backend::ErrorType::SUCCESS; },
           py::call_guard<py::gil_scoped_release>(),
-          "Whether the group has failed, was aborted or has lost a rank.");
+          "Whether the group has failed, was aborted or has lost a rank.")
+      // torch's own class has these two since 2.7.
+      .def("shutdown", &ccl_backend::ProcessGroupCCL::shutdown, py::call_guard<py::gil_scoped_release>())
+      .def("abort", &ccl_backend::ProcessGroupCCL::abort, py::call_guard<py::gil_scoped_release>());
   module.def(
       "stop",
       [] { ccl_backend::Engine::instance().stop(); },

@@ -6,6 +6,7 @@
 #include "types.hpp"
 #include "watchdog.hpp"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 
@@ -63,7 +64,7 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
           group->options.rank,
           call.type,
           profiler_title(call.name),
-          std::make_optional(call.inputs.empty() ? call.outputs : call.inputs)),
+          call.inputs.empty() ? call.outputs : call.inputs),
       group_(std::move(group)),
       call_(std::move(call)),
       what_(summarize(call_, sequence, lane)),

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "group.hpp"
+#include "releases.hpp"
 #include "transfer.hpp"
 
 #include <ATen/core/ivalue.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
 #include <list>
@@ -55,7 +55,7 @@ class Operation final : public c10d::Work {
   void synchronize() override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  uint64_t getSequencenumber() const override;
+  uint64_t getSequencenumber() const OVERRIDE_SINCE_2_2;
 
   const Started& what() const {
     return what_;

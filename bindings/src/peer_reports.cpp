@@ -1,6 +1,7 @@
 #include "peer_reports.hpp"
 
 #include "bounded.hpp"
+#include "releases.hpp"
 
 #include <sstream>
 #include <thread>
@@ -19,7 +20,7 @@ std::string last_key(int rank) {
 c10::intrusive_ptr<c10d::Store> PeerReports::store() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!store_) {
-    store_ = group_.store->clone();
+    store_ = connect_again(group_.store);
   }
   return store_;
 }

@@ -81,9 +81,9 @@ void ProcessGroupCCL::monitoredBarrier(const c10d::BarrierOptions& options, bool
   found->monitored_barrier(options.timeout == c10d::kUnsetTimeout ? found->timeout() : options.timeout, wait_for_all);
 }
 
-c10d::ErrorType ProcessGroupCCL::getError() {
+ErrorType ProcessGroupCCL::getError() {
   const auto found = group();
-  return is_aborted_ || (found && found->has_error()) ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+  return is_aborted_ || (found && found->has_error()) ? ErrorType::COMM_ERROR : ErrorType::SUCCESS;
 }
 
 bool ProcessGroupCCL::drain(const Group& group) {

@@ -3,8 +3,6 @@
 
 #include "operation.hpp"
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <memory>
 
 namespace ccl_backend {
@@ -33,7 +31,7 @@ class ProcessGroupCCL final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) OVERRIDE_SINCE_2_1;
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
@@ -41,7 +39,7 @@ class ProcessGroupCCL final : public c10d::Backend {
   WorkPtr allgather_coalesced(
       std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr allgather_into_tensor_coalesced(
-      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) OVERRIDE_SINCE_2_1;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
   WorkPtr reduce_scatter(
@@ -49,7 +47,7 @@ class ProcessGroupCCL final : public c10d::Backend {
   WorkPtr _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(
-      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) OVERRIDE_SINCE_2_1;
   WorkPtr alltoall_base(
       at::Tensor& output,
       at::Tensor& input,
@@ -65,17 +63,17 @@ class ProcessGroupCCL final : public c10d::Backend {
   void setSequenceNumberForGroup() override;
   uint64_t getSequenceNumberForGroup() override;
   // SUCCESS, or COMM_ERROR once the group has failed, was aborted or lost a rank.
-  c10d::ErrorType getError() override;
+  ErrorType getError() OVERRIDE_SINCE_2_7;
   // The timeout of later calls. After torch 2.8, this function and the next are virtual in Backend, and override.
   void setTimeout(Milliseconds timeout);
   c10::intrusive_ptr<Options> getBackendOptions();
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
   // Waits a few seconds for operations in flight, then leaves the group. Never hangs.
-  void shutdown() override;
+  void shutdown() OVERRIDE_SINCE_2_7;
   // Immediately ends operations in flight, informs the other ranks and leaves the group. A new group can be created
   // afterwards.
-  void abort() override;
+  void abort() OVERRIDE_SINCE_2_7;
 
  private:
   WorkPtr receive(Tensors& tensors, int source, int tag, c10d::OpType type);

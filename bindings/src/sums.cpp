@@ -1,6 +1,6 @@
 #include "sums.hpp"
 
-#include <bit>
+#include <cstring>
 
 // The compiler vectorizes the loops below once for each target; the loader selects the best supported one.
 #define VECTORS __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
@@ -10,11 +10,15 @@ namespace {
 
 // A bfloat16 is the upper half of a float32.
 inline float widen(uint16_t value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof(wide)); // the compiler of Debian 11 has no std::bit_cast
+  return wide;
 }
 
 inline uint16_t round_to_even(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

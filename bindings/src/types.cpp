@@ -1,5 +1,7 @@
 #include "types.hpp"
 
+#include "releases.hpp"
+
 #include <ATen/ATen.h>
 
 #include <map>
@@ -13,9 +15,11 @@ const std::map<at::ScalarType, ccl::datatype> kDatatypes = {
     {at::kShort, ccl::datatype::int16},
     {at::kInt, ccl::datatype::int32},
     {at::kLong, ccl::datatype::int64},
+#if TORCH_SINCE(2, 3)
     {at::kUInt16, ccl::datatype::uint16},
     {at::kUInt32, ccl::datatype::uint32},
     {at::kUInt64, ccl::datatype::uint64},
+#endif
     {at::kHalf, ccl::datatype::float16},
     {at::kBFloat16, ccl::datatype::bfloat16},
     {at::kFloat, ccl::datatype::float32},

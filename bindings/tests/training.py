@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node N training.py
 
+torch before 2.6 has no FSDP2.
 Covers DDP with a parameter that some ranks do not use, DDP with bf16 gradients, FSDP2, and DDP with torch's
 PowerSGD and quantization hooks, whose callbacks call collectives and wait for them.
 """
@@ -17,12 +18,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
@@ -102,6 +102,9 @@ def quantized(group: dist.ProcessGroup, net: Net) -> nn.Module:
 
 
 def fsdp(group: dist.ProcessGroup, net: Net) -> nn.Module:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = DeviceMesh.from_group(group, "cpu")
     for layer in (net.first, net.even, net.last):
         fully_shard(layer, mesh=mesh)
@@ -144,7 +147,7 @@ def main() -> None:
         "ddp": ddp,
         "ddp_bf16": ddp_bf16,
         "ddp_hook": ddp_hook,
-        "fsdp": fsdp,
+        **({"fsdp": fsdp} if hasattr(torch.distributed.fsdp, "fully_shard") else {}),
         "power_sgd_1": partial(power_sgd, rank=1, batched=False),
         "power_sgd_2": partial(power_sgd, rank=2, batched=False),
         "batched_power_sgd": partial(power_sgd, rank=1, batched=True),

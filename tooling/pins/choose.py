@@ -12,6 +12,7 @@ from tooling.pins.pin import (
     PYTORCH_CPU,
     REQUIRED_PACKAGES,
     VERSION,
+    Ccl,
     Pin,
     TorchSource,
 )
@@ -31,18 +32,35 @@ def choose(
     if torch_source not in tuple(TorchSource):
         raise UsageError(f"--torch-source is {torch_source!r}, expected {' or '.join(TorchSource)}")
     pin = parse.load().pin(name)
+    is_intel, assignments = _split_backend(assignments)
+    if is_intel:
+        if not pin.intel:
+            raise UsageError(f"--set ccl=intel: Intel published no bindings for the torch of pin {pin.name}")
+        if torch_source == TorchSource.DEFAULT:
+            raise UsageError("--set ccl=intel needs the CPU build of torch: omit --torch-source default")
+        pin = pin.with_intel(pin.intel)
     versions = parse_assignments(assignments, pin)
     torch = versions.get("torch")
     if torch and "+" not in torch:  # the row's index has only +cpu builds; with_default_torch removes the suffix
         versions["torch"] = torch + PYTORCH_CPU
     wanted = f"pin {pin.name}" + (f" with {', '.join(assignments)}" if assignments else "")
-    if versions:
+    if versions or is_intel:
         pin = pin.with_versions(versions)
     if torch_source == TorchSource.DEFAULT:
         pin = pin.with_default_torch()
     if problem := rules.broken(pin):
         raise UsageError(f"{wanted} is not possible: {problem}")
     return pin.with_added(added.parse(packages)) if packages else pin
+
+
+def _split_backend(assignments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether ccl=intel is among the assignments, and the others."""
+    chosen = {value for value in assignments if value.startswith("ccl=")}
+    if wrong := chosen - {f"ccl={Ccl.INTEL}", f"ccl={Ccl.BINDINGS}"}:
+        raise UsageError(f"--set {min(wrong)}: expected ccl={Ccl.BINDINGS} or ccl={Ccl.INTEL}")
+    if len(chosen) > 1:
+        raise UsageError("--set ccl=bindings and --set ccl=intel: give one of the two")
+    return f"ccl={Ccl.INTEL}" in chosen, [value for value in assignments if value not in chosen]
 
 
 def parse_assignments(assignments: Sequence[str], pin: Pin) -> dict[str, str]:

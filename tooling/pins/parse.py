@@ -25,6 +25,7 @@ from tooling.pins.pin import (
     REQUIRED_PACKAGES,
     VERSION,
     Ccl,
+    IntelWheel,
     Pin,
     Source,
 )
@@ -34,7 +35,7 @@ VERSIONS_FILE = IMAGES / "versions.toml"
 _Parsed = TypeVar("_Parsed")
 
 _PIN_KEYS = ("debian", "python", "tcmalloc_package", "ccl", "sources", "packages")
-_OPTIONAL_PIN_KEYS = ("base", "oneccl", "build_packages")
+_OPTIONAL_PIN_KEYS = ("base", "oneccl", "build_packages", "intel")
 _URL = re.compile(r"(https?|file)://\S+")
 _PIN_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _BASE = re.compile(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}")
@@ -162,6 +163,7 @@ def _pin(
         build_packages=build_packages,
         sources=MappingProxyType({package: known_sources[source] for package, source in sources.items()}),
         base=row.get("base", ""),
+        intel=_intel(f"{where}, intel", row["intel"], known_sources) if "intel" in row else None,
         known_advisories=advisories,
     )
 
@@ -182,6 +184,14 @@ def _ccl(where: str, row: dict[str, Any]) -> tuple[Ccl, Mapping[str, str], str]:
         return ccl, MappingProxyType({}), row["oneccl"]
     build_packages = _packages(f"{where}, build_packages", row["build_packages"], (ONECCL,))
     return ccl, build_packages, build_packages[ONECCL]
+
+
+def _intel(where: str, value: Any, known_sources: Mapping[str, Source]) -> IntelWheel:
+    _table(where, value, ("version", "oneccl", "source"))
+    for key in ("version", "oneccl"):
+        _check_text(where, key, value[key], VERSION, EXACT_VERSION)
+    _check_choice(where, "source", value["source"], tuple(known_sources))
+    return IntelWheel(value["version"], value["oneccl"], known_sources[value["source"]])
 
 
 def _packages(

@@ -115,12 +115,22 @@ class Source:
 
 
 @dataclass(frozen=True)
+class IntelWheel:
+    """Intel's wheel of the ccl backend for a row: its version, its version of oneCCL, and where to find it."""
+
+    version: str
+    oneccl: str
+    source: Source
+
+
+@dataclass(frozen=True)
 class Pin:
     """One row of the matrix. `packages` maps a distribution's name to its exact version.
 
     `base`: the official image by digest; empty if only mmdebstrap can build the base.
     `build_packages`: the packages that the ccl backend is compiled from. They are fetched, but not installed.
     `oneccl`: the version of oneCCL in the ccl backend.
+    `intel`: Intel's wheel, which replaces this project's backend with `--set ccl=intel`.
     `sources`: where to find packages that the host's indexes may lack.
     `own`: a user's own combination of versions, which has no row.
     `added`: a user's own packages on top of `plain`, the same pin without them.
@@ -137,6 +147,7 @@ class Pin:
     build_packages: Mapping[str, str]
     sources: Mapping[str, Source]
     base: str = ""
+    intel: IntelWheel | None = None
     torch_source: TorchSource = TorchSource.ROW
     own: bool = False
     added: Added = NOTHING
@@ -198,8 +209,7 @@ class Pin:
     def with_default_torch(self) -> Pin:
         """The same row with the default index's build of torch.
 
-        Intel's bindings are linked against the CPU build of torch and are left out. This project's bindings need a
-        newer torch than Intel's, so the process group of such a pin is gloo.
+        Intel's bindings are linked against the CPU build of torch and are left out: a row with them has only gloo.
         """
         packages = {name: version for name, version in self.packages.items() if name != INTEL_BINDINGS}
         packages["torch"] = packages["torch"].removesuffix(PYTORCH_CPU)
@@ -213,6 +223,17 @@ class Pin:
             packages=MappingProxyType(packages),
             sources=MappingProxyType(sources),
             torch_source=TorchSource.DEFAULT,
+        )
+
+    def with_intel(self, wheel: IntelWheel) -> Pin:
+        """The row with Intel's wheel as its backend."""
+        return replace(
+            self,
+            ccl=Ccl.INTEL,
+            oneccl=wheel.oneccl,
+            packages=MappingProxyType({**self.packages, INTEL_BINDINGS: wheel.version}),
+            build_packages=MappingProxyType({}),
+            sources=MappingProxyType({**self.sources, INTEL_BINDINGS: wheel.source}),
         )
 
     def with_versions(self, versions: Mapping[str, str]) -> Pin:

@@ -39,7 +39,20 @@ def test_a_users_own_combination_has_another_tag_and_keeps_the_rest_of_the_row()
     assert other.image != pin.image
 
 
-@pytest.mark.parametrize("row", ["2.7", "2.4", "2.0"])
+def test_intels_wheel_can_replace_this_projects_backend_in_a_row_that_names_one() -> None:
+    row = choose.choose("2.7")
+    intel = choose.choose("2.7", ["ccl=intel"])
+    assert (row.ccl, row.oneccl, row.build_requirements) == (Ccl.BINDINGS, "2022.2.0", ("oneccl-devel==2022.2.0",))
+    assert (intel.ccl, intel.oneccl, intel.build_requirements) == (Ccl.INTEL, "2021.14", ())
+    assert intel.packages == {**row.packages, "oneccl-bind-pt": "2.7.0+cpu"}
+    assert intel.sources["oneccl-bind-pt"].url.startswith("https://pytorch-extension.intel.com/")
+    assert intel.own
+    assert intel.name.startswith("2.7-own-")
+    assert choose.choose("2.7", ["ccl=bindings"]) == row
+    assert choose.choose("2.7", torch_source="default").ccl is Ccl.BINDINGS
+
+
+@pytest.mark.parametrize("row", ["2.4", "2.1", "2.0"])
 def test_with_the_default_indexs_torch_intels_bindings_are_left_out(row: str) -> None:
     pin = choose.choose(row, torch_source="default")
     assert (pin.ccl, pin.oneccl, dict(pin.build_packages)) == (Ccl.NONE, "", {})
@@ -61,6 +74,13 @@ def test_the_version_of_a_compiled_package_can_be_chosen() -> None:
         pytest.param(None, ["torch"], "row", "--set torch: '', expected an exact version", id="no-version"),
         pytest.param(None, ["torch=>=2"], "row", "'>=2', expected an exact version", id="range"),
         pytest.param(None, [], "mine", "--torch-source is 'mine', expected row or default", id="source"),
+        pytest.param("2.7", ["ccl=gloo"], "row", "expected ccl=bindings or ccl=intel", id="backend"),
+        pytest.param("2.7", ["ccl=intel", "ccl=bindings"], "row", "give one of the two", id="two-backends"),
+        pytest.param(None, ["ccl=intel"], "row", "no bindings for the torch of pin 2.13", id="no-intel"),
+        pytest.param("2.7", ["ccl=intel"], "default", "needs the CPU build of torch", id="intel-and-default"),
+        pytest.param(
+            "2.7", ["ccl=intel", "torch=2.7.1"], "row", "was never published for torch 2.7.1", id="intel-other"
+        ),
         pytest.param("1.9", [], "row", "no wheel of oneccl_bind_pt was ever published", id="refused"),
     ],
 )

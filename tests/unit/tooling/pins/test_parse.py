@@ -96,7 +96,16 @@ def test_an_unknown_pin_lists_the_choices() -> None:
             'ccl = "bindings"', 'ccl = "intel"', "ccl = 'intel' needs the key oneccl, without", id="intel"
         ),
         pytest.param(
-            'oneccl = "2021.14"', "", "ccl = 'intel' needs the key oneccl, without build_packages", id="no-oneccl"
+            'oneccl = "2021.12"', "", "ccl = 'intel' needs the key oneccl, without build_packages", id="no-oneccl"
+        ),
+        pytest.param(
+            'source = "intel-cpu"', 'source = "mine"', "2.7, intel: source = 'mine' is unknown", id="intel-source"
+        ),
+        pytest.param(
+            'intel = { version = "2.7.0+cpu"',
+            'intel = { version = "new"',
+            "version = 'new', expected",
+            id="intel-version",
         ),
         pytest.param('nearest = "1.10"', 'nearest = "1.11"', "nearest = '1.11' is unknown", id="nearest"),
         pytest.param('why = "no', 'wyh = "no', "refused 1.9: unknown key 'wyh' (did you mean 'why'?)", id="why"),
@@ -145,7 +154,7 @@ def test_each_row_with_a_mistake_is_one_line(tmp_path: Path) -> None:
     assert str(caught.value).splitlines() == [
         "versions.toml, pin 2 13: a pin's name = '2 13', expected characters of an image's tag, such as 2.13",
         "versions.toml, pin 2.13: missing debian, python, tcmalloc_package, ccl: the keys are debian, python, "
-        "tcmalloc_package, ccl, sources, packages, base, oneccl, build_packages",
+        "tcmalloc_package, ccl, sources, packages, base, oneccl, build_packages, intel",
     ]
 
 
