@@ -47,11 +47,12 @@ def gflops(product: Product, dtype: Any) -> float:
 
 
 def processor(cpuinfo: str) -> dict[str, Any]:
-    """The CPU's name and its bf16 instructions, or None without them, from the text of /proc/cpuinfo."""
-    fields = dict(re.findall(r"^(model name|flags)\s*:\s*(.*)$", cpuinfo, re.MULTILINE))
+    """The CPU's name, its clock in GHz, and its bf16 instructions or None, from the text of /proc/cpuinfo."""
+    fields = dict(re.findall(r"^(model name|flags|cpu MHz)\s*:\s*(.*)$", cpuinfo, re.MULTILINE))
     flags = fields.get("flags", "").split()
     return {
         "cpu": fields.get("model name", "unknown"),
+        "ghz": round(float(fields.get("cpu MHz", 0)) / 1000, 3),
         "bf16": next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags), None),
     }
 

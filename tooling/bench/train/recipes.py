@@ -17,6 +17,7 @@ FP32, BF16 = "guide-fp32", "guide-bf16"
 BASELINES = (FP32, BF16)
 # torchrun's own ranks, without this project's plan and process group.
 PLAIN = (f"{contract.TORCHRUN}=plain",)
+OURS = "ours"
 # The row of the matrix with the last IPEX.
 IPEX_PIN = "2.8"
 
@@ -69,7 +70,7 @@ ALL = (
     Recipe("accelerate", _accelerate),
     # IPEX alone: the image of its row also has the kernels of this project.
     Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{contract.KERNELS}=torch",)),
-    Recipe("ours", _launch),
+    Recipe(OURS, _launch),
 )
 BY_NAME = {recipe.name: recipe for recipe in ALL}
 

@@ -12,7 +12,8 @@ from rich.text import Text
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
 from tooling.bench.output import Document
-from tooling.bench.train.recipes import BASELINES, BF16, FP32
+from tooling.bench.train import prediction
+from tooling.bench.train.recipes import BASELINES, BF16, FP32, OURS
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -143,6 +144,7 @@ def _row(
         "peak_memory_bytes": max(int(report["peak_memory_bytes"]) for report in reports),
         "split": next((report["split"] for report in reports if report["split"]), None),
         "steps": [report["steps"] for report in reports],
+        "step_seconds": _digits(last["seconds"] / last["steps"]),
         "batches": last["shapes"],
         **{key: last[key] for key in ("torch", "backend", "threads", "preloads", "environment")},
         **tail,
@@ -156,10 +158,15 @@ def document(
     ceilings = {job: ceiling(job, reports) for job, reports in ceiling_reports.items() if reports}
     flops = {job: flops_of_batches(reports) for job, reports in ceiling_reports.items()}
     some = next((report for reports in ceiling_reports.values() for report in reports), {})
+    found = rows(runs, ceilings, flops)
+    for one, row in zip(runs, found, strict=True):
+        last = next((report for report in reversed(one.reports) if report), None)
+        if last and one.recipe == OURS:
+            row["predicted_seconds"] = prediction.beside(BY_NAME[one.job], last, some.get("bf16"), some.get("ghz"))
     return {
         **facts,
-        **{key: some.get(key) for key in ("cpu", "bf16")},
-        "rows": rows(runs, ceilings, flops),
+        **{key: some.get(key) for key in ("cpu", "ghz", "bf16")},
+        "rows": found,
         "ceiling_gflops": max((_digits(one.best) for one in ceilings.values()), default=None),
         "ceilings": [
             {
@@ -211,6 +218,9 @@ def table(document: Document) -> RenderableType:
             parts += [Text(f"tokens with a label per second: {rates}"), Text()]
         if any(row.get("split") for row in found):
             parts += [Text("where the time goes"), _splits(found), Text()]
+        for row in found:
+            if row.get("predicted_seconds"):
+                parts += [prediction.table(f"{row['recipe']}: a step, predicted for a CPU with AMX", row), Text()]
         parts += [Text(f"{row['recipe']}: {row['reason']}") for row in found if row["reason"]]
         parts += [Text()] if any(row["reason"] for row in found) else []
     for ceiling in document["ceilings"]:
