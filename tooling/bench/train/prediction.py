@@ -16,8 +16,8 @@ from tooling.forecast.models import KNOWN, Encoder
 # The share of the peak that oneDNN's products of a step reach.
 PRODUCTS_SHARE = 0.5
 # Of attention with tiles, forward and backward with dropout, for each pair of a query and a key of a head with 64
-# features. Most are exponentials, dropout and conversions: see the table of instructions in docs/speed.md.
-PAIR_CYCLES = 7.0
+# features: 17 with 128 tokens, 9 with 1,024 (docs/speed.md).
+PAIR_CYCLES = 12.0
 # Of the dropout kernel, forward and backward, for each element (docs/speed.md).
 DROPOUT_CYCLES = 3.6
 # Read and written by all operators between the products of a layer, forward and backward, for each token and each

@@ -33,11 +33,13 @@ def test_padding_that_was_left_out_counts_in_proportion() -> None:
 
 
 def test_products_take_their_operations_at_the_rate_of_the_tiles() -> None:
-    """BERT-base has 85 million weights in products; 4,096 tokens; 10 cores at 2 GHz, half of 1,024 a cycle."""
+    """BERT-base has 85 million weights in products; 4,096 tokens; 10 cores at 2 GHz, of 1,024 a cycle."""
     encoder = prediction.encoder_of(BERT)
     assert encoder is not None
     found = prediction.seconds(encoder, Step(4096, 32 * 128**2), 10, 2.0)
-    assert found["products"] == pytest.approx(6 * 84_934_656 * 4096 / (10 * 2e9 * 512))
+    assert found["products"] == pytest.approx(
+        6 * 84_934_656 * 4096 / (10 * 2e9 * 1024 * prediction.PRODUCTS_SHARE)
+    )
     assert set(found) == {part for parts in prediction.CLASSES.values() for part in parts}
 
 
