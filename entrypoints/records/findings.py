@@ -12,7 +12,7 @@ from typing import NamedTuple
 from entrypoints.page.texts import gibibytes
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job, Rank
-from entrypoints.records.stragglers import LEAST_STEPS, Share
+from entrypoints.records.stragglers import LEAST_STEPS, Parts, Share
 
 # Shares of a step, of the rank in the middle.
 _LEAST_PAUSED = 0.05
@@ -40,15 +40,15 @@ def find(job: Job, last: int | None = None) -> list[Finding]:
     means = [*stragglers.shares(job, last).values()]
     found: list[Finding | None] = [_not_a_number(job.first), *map(_grows, job.ranks.values())]
     if means and means[0].steps >= LEAST_STEPS:
-        found += _limits(means)
+        found += _limits(means, stragglers.mean_parts(job, last))
     return [one for one in found if one is not None]
 
 
-def _limits(means: Sequence[Share]) -> list[Finding]:
+def _limits(means: Sequence[Share], parts: Parts | None) -> list[Finding]:
     seconds = median(one.seconds for one in means) or 1.0
     paused = median(one.throttled for one in means)
     delayed = median(max(0.0, one.delayed - one.throttled) for one in means)
-    network = stragglers.mean_parts(means).network
+    network = parts.network if parts is not None and len(means) > 1 else 0.0
     found = []
     if paused >= _LEAST_PAUSED * seconds:
         found.append(
@@ -65,7 +65,7 @@ def _limits(means: Sequence[Share]) -> list[Finding]:
                 "stop these processes, or give the job cores of its own",
             )
         )
-    if len(means) > 1 and network >= _LEAST_NETWORK:
+    if network >= _LEAST_NETWORK:
         found.append(
             Finding(
                 f"every rank waits for the network for {network:.0%} of a step",

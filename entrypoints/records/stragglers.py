@@ -135,7 +135,7 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
 
 
 class Parts(NamedTuple):
-    """Shares of a step, over all ranks. `network`: of `waiting`, what even the rank that waits least waits."""
+    """Shares of a step, over all ranks. `network`: of `waiting`, what even the slowest rank of each step waits."""
 
     computing: float
     reading: float
@@ -143,11 +143,16 @@ class Parts(NamedTuple):
     network: float
 
 
-def mean_parts(found: Sequence[Share]) -> Parts:
-    """Of at least one rank with a step."""
-    seconds = sum(one.seconds for one in found) or 1.0
+def mean_parts(job: Job, last: int | None = None) -> Parts | None:
+    """Over the same steps as `shares`; None without steps."""
+    found = [*shares(job, last).values()]
+    seconds = sum(one.seconds for one in found)
+    if not seconds:
+        return None
+    rows = [[*row.values()] for row in _aligned(job, last)]
+    least = sum(min(one.wait for one in row) for row in rows)
     reading, waiting = sum(one.read for one in found) / seconds, sum(one.wait for one in found) / seconds
-    return Parts(1 - reading - waiting, reading, waiting, min(one.wait / (one.seconds or 1.0) for one in found))
+    return Parts(1 - reading - waiting, reading, waiting, least / (sum(row[0].seconds for row in rows) or 1.0))
 
 
 def window(steps: Sequence[Steps], last: int | None) -> Sequence[Steps]:

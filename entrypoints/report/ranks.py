@@ -54,7 +54,7 @@ def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[B
     marks = {slow.rank: "slowest"} if slow is not None else {}
     bars = [Bar(f"rank {rank}", _parts(means[rank]), means[rank].seconds, marks.get(rank, "")) for rank in shown]
     return [
-        Bars("Mean step by rank", "seconds per step", PARTS, bars, "; ".join(filter(None, (note, _mean(means))))),
+        Bars("Mean step by rank", "seconds per step", PARTS, bars, "; ".join(filter(None, (note, _mean(job))))),
         _table(means, order),
         *_over_steps(job, found, {rank: share.busy for rank, share in means.items()}),
     ]
@@ -142,12 +142,14 @@ def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) 
     return [Chart("Step time over steps", "seconds per step", curves, from_zero=True, note=note)]
 
 
-def _mean(means: Mapping[int, Share]) -> str:
+def _mean(job: Job) -> str:
     """The parts of a step."""
-    mean = stragglers.mean_parts([*means.values()])
+    mean = stragglers.mean_parts(job)
+    if mean is None:
+        return ""
     text = f"{mean.computing:.0%} computing, {mean.reading:.0%} reading"
     waiting = f", {mean.waiting:.0%} waiting, of which {mean.network:.0%} for the network"
-    return text + waiting if len(means) > 1 else text
+    return text + waiting if len(job.ranks) > 1 else text
 
 
 def _parts(share: Share) -> list[float]:

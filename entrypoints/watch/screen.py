@@ -8,8 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from entrypoints.page.texts import duration, gibibytes, number
-from entrypoints.records import stragglers
-from entrypoints.records.stragglers import Share
+from entrypoints.records.stragglers import Parts, Share
 from entrypoints.watch import plain
 from entrypoints.watch.snapshot import Point, Snapshot
 
@@ -27,7 +26,7 @@ def render(now: Snapshot, width: int, height: int) -> Group:
     tail = [*_warnings(now), *_events(now)]
     curves = _curves(now, width)
     room = height - len(head) - len(tail) - 2  # the last two lines say how to leave, if nothing else needs them
-    bars = _bars(now.shares, width, room - len(curves) if room - len(curves) >= 4 else room)
+    bars = _bars(now.shares, now.parts, width, room - len(curves) if room - len(curves) >= 4 else room)
     if room - len(bars) < len(curves):
         curves = []
     leave = [] if now.is_over else [Text(""), Text("Ctrl-C closes this view; the job goes on", "bright_black")]
@@ -104,9 +103,9 @@ def plot(points: Sequence[Point], width: int, height: int) -> list[str]:
     return ["".join(chr(0x2800 + cell) for cell in line) for line in cells]
 
 
-def _bars(shares: Sequence[Share], width: int, room: int) -> list[Text]:
+def _bars(shares: Sequence[Share], parts: Parts | None, width: int, room: int) -> list[Text]:
     """A bar for each rank; of many ranks, the slowest ones and the fastest."""
-    if not shares:
+    if parts is None:
         return [Text("no step yet", "bright_black")]
     order = sorted(shares, key=lambda share: -share.busy)
     most = max(2, room - 2)
@@ -117,7 +116,7 @@ def _bars(shares: Sequence[Share], width: int, room: int) -> list[Text]:
     longest = max(share.seconds for share in shares)
     digits = len(str(max(share.rank for share in shares)))
     size = max(4, width - digits - 35)
-    lines = [_legend(shares)]
+    lines = [_legend(parts, len(shares) > 1)]
     for share in shown:
         line = Text(f"rank {share.rank:>{digits}} ")
         for (_, character, color), cells in zip(PARTS, _cells(share, longest, size)):
@@ -129,13 +128,12 @@ def _bars(shares: Sequence[Share], width: int, room: int) -> list[Text]:
     return lines
 
 
-def _legend(shares: Sequence[Share]) -> Text:
+def _legend(means: Parts, several: bool) -> Text:
     """What the characters mean, and the mean of the ranks."""
-    means = stragglers.mean_parts(shares)
     line = Text("a step of each rank: ")
     for (name, character, color), part in zip(PARTS, means):
         line.append(f"{character} {name} {part:.0%}  ", color)
-    return line.append(f"(network {means.network:.0%})" if len(shares) > 1 else "", PARTS[-1][2])
+    return line.append(f"(network {means.network:.0%})" if several else "", PARTS[-1][2])
 
 
 def _cells(share: Share, longest: float, size: int) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from entrypoints.records import findings, stragglers
 from entrypoints.records.findings import Finding
 from entrypoints.records.job import ENDS, Job
 from entrypoints.records.record import Event, Steps
-from entrypoints.records.stragglers import Share, Straggler
+from entrypoints.records.stragglers import Parts, Share, Straggler
 from entrypoints.report import summary
 
 # Of the last steps: what is shown as "now".
@@ -54,6 +54,7 @@ class Snapshot:
     mean_samples: float | None
     mean_tokens: float | None
     shares: Sequence[Share]
+    parts: Parts | None
     straggler: Straggler | None
     findings: Sequence[Finding]
     events: Sequence[Event]
@@ -92,6 +93,7 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
         mean_samples=mean_samples,
         mean_tokens=mean_tokens,
         shares=[recent[rank] for rank in sorted(recent)],
+        parts=stragglers.mean_parts(job, RECENT_STEPS),
         straggler=stragglers.find(job, RECENT_STEPS),
         findings=findings.find(job, RECENT_STEPS),
         events=[event for event in first.events if event.name not in ENDS],

@@ -28,7 +28,7 @@ def test_a_healthy_job_has_none(world_size: int, tmp_path: Path) -> None:
     [
         ({"throttled": 0.2, "delayed": 0.2}, "the CPU quota pauses every rank for 0.2"),
         ({"delayed": 0.3}, "every rank waits 0.30 s per step (34%) for cores on which other processes run"),
-        ({"slowest": 1.6}, "every rank waits for the network for 51% of a step"),
+        ({"slowest": 1.6}, "every rank waits for the network for 50% of a step"),
     ],
     ids=["quota", "shared cores", "network"],
 )

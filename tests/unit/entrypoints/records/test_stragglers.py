@@ -42,9 +42,23 @@ def test_a_rank_that_waits_longer_for_a_shared_core_is_named_with_this_cause(tmp
 
 def test_the_mean_of_the_ranks_and_the_networks_part(tmp_path: Path) -> None:
     read = job.read(synthetic_records.write(tmp_path, world_size=2, slow={1: {"compute": 1.3}}))
-    means = stragglers.mean_parts([*stragglers.shares(read).values()])
+    means = stragglers.mean_parts(read)
     # A step of 1.38 s: rank 0 waits 0.55 s, rank 1 0.05 s.
     assert means == pytest.approx((0.775, 0.007, 0.218, 0.037), abs=0.02)
+
+
+def test_ranks_that_wait_for_each_other_in_turns_do_not_wait_for_the_network(tmp_path: Path) -> None:
+    slow = [
+        job.read(synthetic_records.write(tmp_path / str(rank), world_size=2, slow={rank: {"compute": 1.3}}))
+        for rank in range(2)
+    ]
+    ranks = {
+        number: replace(rank, steps=[slow[one.step % 2].ranks[number].steps[one.step - 1] for one in rank.steps])
+        for number, rank in slow[0].ranks.items()
+    }
+    means = stragglers.mean_parts(replace(slow[0], ranks=ranks))
+    assert means is not None
+    assert (means.waiting, means.network) == pytest.approx((0.218, 0.037), abs=0.02)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 8])
