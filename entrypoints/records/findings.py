@@ -65,7 +65,8 @@ def _limits(means: Sequence[Share], parts: Parts | None) -> list[Finding]:
                 "stop these processes, or give the job cores of its own",
             )
         )
-    if network >= _LEAST_NETWORK:
+    # A rank without a core also communicates later.
+    if network >= _LEAST_NETWORK and not found:
         found.append(
             Finding(
                 f"every rank waits for the network for {network:.0%} of a step",

@@ -28,9 +28,13 @@ def test_a_healthy_job_has_none(world_size: int, tmp_path: Path) -> None:
     [
         ({"throttled": 0.2, "delayed": 0.2}, "the CPU quota pauses every rank for 0.2"),
         ({"delayed": 0.3}, "every rank waits 0.30 s per step (34%) for cores on which other processes run"),
+        (
+            {"slowest": 1.6, "delayed": 0.5},
+            "every rank waits 0.50 s per step (30%) for cores on which other processes run",
+        ),
         ({"slowest": 1.6}, "every rank waits for the network for 50% of a step"),
     ],
-    ids=["quota", "shared cores", "network"],
+    ids=["quota", "shared cores", "shared cores and late communication", "network"],
 )
 def test_a_cause_that_all_ranks_share_is_found(every_rank: dict[str, float], what: str, tmp_path: Path) -> None:
     found = findings.find(job.read(synthetic_records.write(tmp_path, slow=dict.fromkeys(range(4), every_rank))))
