@@ -100,9 +100,8 @@ def pod(request: PodRequest, container: Document) -> Document:
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": UID,
-            "runAsGroup": UID,
-            "fsGroup": UID,
+            # OpenShift refuses ids outside the range of the namespace, and sets one of them.
+            **({} if request.openshift else {"runAsUser": UID, "runAsGroup": UID, "fsGroup": UID}),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },

@@ -54,6 +54,9 @@ class PodRequest:
     ] = ""
     node_selector: Annotated[tuple[str, ...], "KEY=VALUE, a label that nodes must have; may be repeated"] = ()
     scheduler_name: Annotated[str, "the scheduler of the pods, for example volcano; default: the cluster's"] = ""
+    openshift: Annotated[bool, "leave the user and group of the pods to the cluster, as OpenShift requires"] = (
+        False
+    )
     env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
     secret_env: Annotated[
         tuple[str, ...], "NAME=SECRET/KEY, a variable for every rank from a secret; may be repeated"

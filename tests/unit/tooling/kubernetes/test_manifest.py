@@ -254,6 +254,16 @@ def test_a_queue_is_a_label_of_the_job_and_a_scheduler_is_in_all_its_pods(kind: 
     assert pods == ["volcano"] * len(templates(kind))
 
 
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_openshift_sets_the_user_of_the_pods(kind: str) -> None:
+    for template in templates(kind, openshift=True):
+        rights = template["spec"]["securityContext"]
+        assert rights["runAsNonRoot"] is True
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(rights)
+    with pytest.raises(UsageError, match="found --openshift, but ssh needs a user with a name"):
+        request("mpijob", openshift=True)
+
+
 def test_dollar_signs_are_escaped_for_kubernetes() -> None:
     (template,) = templates("pytorchjob", command=("run", "x.py", "$(HOME)", "$$", "a$b"))
     args = template["spec"]["containers"][0]["args"]
