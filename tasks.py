@@ -24,6 +24,7 @@ SECTIONS: dict[str, list[Member]] = {
         tasks_images.build,
         tasks_images.push,
         tasks_images.verify,
+        tasks_images.export,
         tasks_images.sbom,
     ],
     "Local clusters": [

@@ -1,10 +1,9 @@
-"""Debian's own Open MPI, MPICH and Slurm start the same command line as the launchers in the image."""
+"""Debian's own Open MPI and MPICH start the same command line as the launchers in the image."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,31 +11,12 @@ import pytest
 
 from tests import containers
 
-PACKAGES = "openmpi-bin mpich slurmctld slurmd slurm-client munge"
+PACKAGES = "openmpi-bin mpich"
 # No labels of the pin: this is a test's image, and goes with it.
 DOCKERFILE = """
 FROM {image}
 USER 0
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends {packages}
-"""
-# One node that is controller and worker, without cgroups or accounting; its tasks are of who calls srun.
-START_SLURM = """
-set -eu
-install -d -o munge /run/munge
-su -s /bin/sh munge -c /usr/sbin/munged
-cat > /etc/slurm/slurm.conf <<END
-ClusterName=test
-SlurmctldHost=$(hostname)
-SlurmUser=root
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-StateSaveLocation=/tmp/slurmctld
-SlurmdSpoolDir=/tmp/slurmd
-NodeName=$(hostname) CPUs=$(nproc) State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES State=UP
-END
-/usr/sbin/slurmctld
-/usr/sbin/slurmd
 """
 ROWS = "text,label\n" + "".join(f"{word} film,{number % 2}\n" for number, word in enumerate("abcdefgh"))
 
@@ -47,7 +27,7 @@ def docker(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def node(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A container with the three launchers, a tiny model at /tiny and eight rows at /job."""
+    """A container with both launchers, a tiny model at /tiny and eight rows at /job."""
     tag, name = f"{containers.unique_name()}:foreign", containers.unique_name()
     recipe = DOCKERFILE.format(image=image, packages=PACKAGES)
     context = tmp_path_factory.mktemp("foreign")
@@ -66,19 +46,6 @@ def node(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory)
     finally:
         docker("rm", "--force", "--volumes", name)
         docker("rmi", "--force", tag)
-
-
-@pytest.fixture(scope="module")
-def slurm(node: str) -> str:
-    """The same container, where Slurm runs. Skips, with its message, where Slurm cannot be started."""
-    started = docker("exec", node, "sh", "-c", START_SLURM)
-    if started.returncode != 0:
-        pytest.skip(f"Slurm does not start in a container here: {started.stderr.strip()}")
-    deadline = time.monotonic() + 30
-    while "idle" not in docker("exec", node, "sinfo", "--noheader").stdout:
-        assert time.monotonic() < deadline, docker("exec", node, "sinfo").stdout
-        time.sleep(0.5)
-    return node
 
 
 def train(node: str, launcher: str, *start: str) -> None:
@@ -102,7 +69,3 @@ def test_open_mpi_starts_two_ranks(node: str) -> None:
 
 def test_mpich_starts_two_ranks(node: str) -> None:
     train(node, "hydra", "mpirun.mpich", "-n", "2")
-
-
-def test_srun_starts_two_ranks(slurm: str) -> None:
-    train(slurm, "Slurm", "srun", "--overcommit", "-n", "2")

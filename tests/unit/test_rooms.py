@@ -50,6 +50,7 @@ TOOLING = (
     "cluster",
     "hosts",
     "kubernetes",
+    "hpc",
     "forecast",
     "bench",
     "bench.train",

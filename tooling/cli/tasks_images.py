@@ -8,10 +8,12 @@ from tooling.basis.errors import UsageError
 from tooling.basis.pages import HtmlOption
 from tooling.basis.say import say
 from tooling.cli.options import Task
+from tooling.hpc import export as hpc_export
+from tooling.hpc.export import FORMATS
 from tooling.image import build as image_build
 from tooling.image import push as image_push
 from tooling.image import sign as image_sign
-from tooling.image.choice import PinOption, SetOption, TorchSourceOption, WithOption
+from tooling.image.choice import Choice, PinOption, SetOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse, table
 
 
@@ -64,6 +66,16 @@ def verify(
     found = image_sign.verify(image[0], key)["buildDefinition"]
     commit = found["resolvedDependencies"][0]["digest"]["gitCommit"]
     say(f"verified {image[0]}: pin {found['externalParameters']['pin']}, commit {commit}")
+
+
+@Task
+def export(
+    choice: Choice,
+    format: Annotated[str, f"{', '.join(FORMATS)}; default: a folder for charliecloud's ch-run"] = "charliecloud",
+    output: Annotated[str, "required: the file or the folder to write"] = "",
+) -> None:
+    """Write an image to a file or a folder, for sites without Docker."""
+    hpc_export.run(choice, format, output, say)
 
 
 @Task

@@ -1,9 +1,10 @@
-"""Write the Kubernetes manifest of a job, or of a runtime for jobs of Kubeflow's SDK."""
+"""Write what a cluster's scheduler reads: a Kubernetes manifest, or a batch script of Slurm."""
 
 from typing import Annotated
 
 from tooling.basis.say import say
 from tooling.cli.options import Task
+from tooling.hpc.slurm import SlurmJob
 from tooling.kubernetes import manifest
 from tooling.kubernetes.operators import MPIJob, PyTorchJob
 from tooling.kubernetes.trainer import Runtime, TrainJob
@@ -33,3 +34,9 @@ def mpijob(job: MPIJob, output: OutputOption = "") -> None:
 def runtime(runtime: Runtime, output: OutputOption = "") -> None:
     """Write a TrainingRuntime for Kubeflow's SDK, which starts a Python function in its pods."""
     manifest.write(runtime, output, say)
+
+
+@Task
+def slurm(job: SlurmJob) -> None:
+    """Print a batch script for Slurm that runs an image of ./inv export: ./inv manifest slurm ... -- train ..."""
+    print(job.script(), end="")

@@ -1,0 +1,115 @@
+"""./inv manifest slurm: a batch script that bash accepts, and options that Slurm does not."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+
+from tooling.basis.errors import UsageError
+from tooling.hpc.slurm import SlurmJob
+
+COMMAND = ("train", "--model_name_or_path", "/data/bert", "--output_dir", "/output/it's $(here)")
+OPTIONS: dict[str, Any] = {"command": COMMAND, "image": "/shared/stack", "output": "/shared/output"}
+
+
+def script(**changes: Any) -> str:
+    return SlurmJob(**{**OPTIONS, **changes}).script()
+
+
+def directives(text: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+
+
+def srun(text: str) -> list[str]:
+    """The words of the command that starts the ranks."""
+    joined = text.replace("\\\n", " ")
+    (line,) = [line for line in joined.splitlines() if line.startswith("srun ")]
+    return shlex.split(line.removesuffix("&"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"time": "1-12", "cpus": 60, "ranks_per_node": 2, "data": "/shared/my data", "env": ("A=$x",)}],
+    ids=["few options", "many options"],
+)
+def test_bash_accepts_the_script(changes: dict[str, Any]) -> None:
+    subprocess.run(["bash", "-n", "-c", script(**changes)], check=True, capture_output=True, timeout=30)
+
+
+def test_the_directives_follow_from_the_options() -> None:
+    assert directives(script()) == [
+        *("--job-name=train", "--nodes=2", "--ntasks-per-node=1", "--exclusive", "--mem=0"),
+        *("--requeue", "--open-mode=append"),
+    ]
+    changes = {"cpus": 60, "ranks_per_node": 2, "memory": "128G", "time": "2:00:00", "partition": "spr"}
+    assert directives(script(**changes, account="team", nodes=4)) == [
+        *("--job-name=train", "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=30", "--mem=128G"),
+        *("--partition=spr", "--account=team", "--time=2:00:00", "--signal=B:TERM@120"),
+        *("--requeue", "--open-mode=append"),
+    ]
+
+
+def test_only_a_job_with_a_time_limit_requeues_itself() -> None:
+    assert "scontrol requeue" not in script()
+    assert "trap 'scontrol requeue \"$SLURM_JOB_ID\"' TERM" in script(time="60")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (
+            "/shared/stack",
+            "ch-run --set-env --bind=/shared/data:/data --bind=/shared/output:/output /shared/stack --",
+        ),
+        (
+            "/shared/stack.sif",
+            "apptainer exec --bind=/shared/data:/data:ro --bind=/shared/output:/output /shared/stack.sif",
+        ),
+    ],
+    ids=["charliecloud", "Apptainer"],
+)
+def test_srun_starts_the_entrypoint_in_the_image(image: str, expected: str) -> None:
+    words = srun(script(image=image, data="/shared/data", env=("NOTE=$(date)",)))
+    assert words[-len(COMMAND) - 1 :] == ["/usr/local/bin/entrypoint", *COMMAND]
+    assert expected in " ".join(words)
+    assert f"CPU_TRAIN_STACK_IMAGE={image}" in words
+    assert "NOTE=$(date)" in words
+    host = words[: words.index("ch-run" if image == "/shared/stack" else "apptainer")]
+    assert host[:3] == ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none"]
+    assert host[host.index("LD_PRELOAD") - 1] == "-u"
+
+
+def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
+    first = SlurmJob(**OPTIONS).job
+    assert first == SlurmJob(**{**OPTIONS, "nodes": 4}).job
+    assert first != SlurmJob(**{**OPTIONS, "command": (*COMMAND, "--seed=2")}).job
+
+
+def test_all_bad_options_are_in_one_line() -> None:
+    bad: dict[str, Any] = {
+        "command": ("srun", "train"),
+        "name": "a b",
+        "image": "stack",
+        "nodes": 0,
+        "ranks_per_node": 0,
+        "cpus": -1,
+        "memory": "128GB",
+        "time": "soon",
+        "partition": "a b",
+        "account": "a;b",
+        "data": "/a:b",
+        "output": "",
+        "env": ("A-B=1",),
+    }
+    with pytest.raises(UsageError) as caught:
+        SlurmJob(**bad)
+    line = str(caught.value)
+    assert "\n" not in line
+    for name in bad.keys() - {"command"}:
+        assert f"--{name.replace('_', '-')}" in line
+    assert "the command begins with srun" in line
+    with pytest.raises(UsageError, match="--cpus 1 for 2 ranks"):
+        script(cpus=1, ranks_per_node=2)

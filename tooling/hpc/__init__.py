@@ -1,0 +1,1 @@
+"""Sites without Docker: an image as files (`export`), and batch scripts that run it (`slurm`)."""

@@ -1,0 +1,150 @@
+"""`./inv export`: an image as files, for sites without Docker."""
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tooling.basis import identity
+from tooling.basis.errors import UsageError
+from tooling.basis.say import Say, last_line
+from tooling.engine import docker
+from tooling.engine.docker import LocalImage
+from tooling.image.choice import Choice
+
+FORMATS = ("oci", "docker", "tar", "charliecloud", "apptainer")
+# In the root file system of tar and charliecloud: the image's ID and labels. The other formats have them anyway.
+FACTS = "opt/cpu-train-stack/image.json"
+# charliecloud's own file: ch-run --set-env reads the image's variables there.
+ENVIRONMENT = "ch/environment"
+# charliecloud mounts the host's folders and files on these.
+_MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "home", "mnt", "etc/hosts", "etc/resolv.conf")
+
+
+def check(form: str, output: str) -> Path:
+    """The path to write. Raises UsageError."""
+    if form not in FORMATS:
+        raise UsageError(f"--format is {form!r}, expected one of {', '.join(FORMATS)}")
+    path = Path(output)
+    if not output or path.exists() or not path.absolute().parent.is_dir():
+        found = "missing" if not output else f"{output!r}, which exists" if path.exists() else repr(output)
+        raise UsageError(f"--output is {found}, expected a new path in a folder that exists")
+    if form == "apptainer" and shutil.which("apptainer") is None:
+        raise UsageError(
+            "apptainer is not on PATH: install it, or use --format docker, and on a machine with Apptainer run "
+            "apptainer build IMAGE.sif docker-archive:FILE"
+        )
+    return path
+
+
+def run(choice: Choice, form: str, output: str, say: Say) -> None:
+    """Write the image to the new path `output`. Raises UsageError, and leaves nothing behind then."""
+    path = check(form, output)
+    _, image = choice.ensure(say)
+    found = docker.read_image(image.id)
+    try:
+        _WRITERS[form](found, path)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
+        raise
+    say(f"wrote {output} ({form}, image {found.id})")
+
+
+def _docker(image: LocalImage, path: Path) -> None:
+    _piped(["docker", "image", "save", f"--output={path}", image.id])
+
+
+def _oci(image: LocalImage, path: Path) -> None:
+    """docker image save writes an OCI layout, and Docker's own manifest.json beside it."""
+    _unpack(["docker", "image", "save", image.id], path)
+    (path / "manifest.json").unlink(missing_ok=True)
+    (path / "repositories").unlink(missing_ok=True)
+    if not (path / "oci-layout").is_file():
+        raise UsageError("docker image save wrote no OCI layout, expected Docker 25 or later: use --format docker")
+
+
+def _tar(image: LocalImage, path: Path) -> None:
+    with _container(image) as name:
+        _piped(["docker", "container", "export", f"--output={path}", name])
+    with tarfile.open(path, "a") as archive:
+        _add(archive, FACTS, facts(image))
+
+
+def _charliecloud(image: LocalImage, path: Path) -> None:
+    with _container(image) as name:
+        _unpack(["docker", "container", "export", name], path)
+    for point in _MOUNT_POINTS:
+        place = path / point
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.touch() if point.startswith("etc/") else place.mkdir()
+    for file, text in ((FACTS, facts(image)), (ENVIRONMENT, environment(image))):
+        (path / file).parent.mkdir(parents=True, exist_ok=True)
+        (path / file).write_text(text, encoding="utf-8")
+
+
+def _apptainer(image: LocalImage, path: Path) -> None:
+    _piped(["apptainer", "build", str(path), f"docker-daemon:{image.id}"])
+
+
+_WRITERS: dict[str, Callable[[LocalImage, Path], None]] = {
+    "oci": _oci,
+    "docker": _docker,
+    "tar": _tar,
+    "charliecloud": _charliecloud,
+    "apptainer": _apptainer,
+}
+
+
+def facts(image: LocalImage) -> str:
+    """The image's ID and labels, as JSON."""
+    return json.dumps({"image": image.id, "labels": dict(image.labels)}, indent=2) + "\n"
+
+
+def environment(image: LocalImage) -> str:
+    """The image's variables, as ch-run --set-env reads them."""
+    return "".join(f"{entry}\n" for entry in image.configuration.get("Env") or ())
+
+
+@contextmanager
+def _container(image: LocalImage) -> Iterator[str]:
+    """A container of the image that never runs: docker exports the file systems of containers."""
+    name = docker.output("container", "create", f"--label={identity.LABEL}={identity.IDENTITY}", image.id).strip()
+    try:
+        yield name
+    finally:
+        docker.call("container", "rm", name)
+
+
+def _piped(command: Sequence[str]) -> None:
+    """Run a command that writes the file. Raises UsageError."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UsageError(f"{' '.join(command[:3])} failed: {last_line(done.stderr)}")
+
+
+def _unpack(command: Sequence[str], folder: Path) -> None:
+    """Unpack the archive that the command writes to its output. Raises UsageError."""
+    folder.mkdir()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        # Files of other users become this user's: the image needs none of its owners.
+        reader = subprocess.run(
+            ["tar", "--extract", "--no-same-owner", f"--directory={folder}"],
+            stdin=writer.stdout,
+            capture_output=True,
+            check=False,
+        )
+        errors = writer.stderr.read() if writer.stderr else b""
+    if writer.returncode or reader.returncode:
+        raise UsageError(f"{' '.join(command[:3])} failed: {last_line((errors or reader.stderr).decode())}")
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(text.encode()), 0o644
+    archive.addfile(member, io.BytesIO(text.encode()))

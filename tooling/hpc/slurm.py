@@ -1,0 +1,167 @@
+"""`./inv manifest slurm`: a batch script that runs an exported image on the nodes of a Slurm job. Pure."""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from entrypoints import contract
+from tooling.basis.errors import UsageError
+
+# Before the time limit: enough for the ranks to end, and for Slurm to requeue the job.
+WARNING_SECONDS = 120
+ENTRYPOINT = "/usr/local/bin/entrypoint"
+SIF = ".sif"
+# What a login shell of the host may set, and what would change Python and the linker in the image.
+_HOSTS_OWN = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_PRELOAD", "LD_LIBRARY_PATH")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,-]*")
+_TIME = re.compile(r"[0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}")
+_MEMORY = re.compile(r"[1-9][0-9]*[KMGT]")
+_LAUNCHERS = ("launch", "mpi-launch", "mpirun", "torchrun", "srun")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """The options, as typed. Raises UsageError, one line with all invalid options."""
+
+    command: tuple[str, ...] = ()
+    name: Annotated[str, "the job's name"] = "train"
+    image: Annotated[
+        str, "required: what ./inv export wrote, on a file system of all nodes: a folder, or a .sif file"
+    ] = ""
+    nodes: Annotated[int, "nodes of the job"] = 2
+    ranks_per_node: Annotated[int, "training processes on each node, for example one for each socket"] = 1
+    cpus: Annotated[int, "CPUs of each node; default: all, with --exclusive"] = 0
+    memory: Annotated[str, "memory of each node, for example 128G; default: all"] = ""
+    time: Annotated[
+        str, "time limit, as sbatch takes it; a job that reaches it is requeued, and resumes; default: none"
+    ] = ""
+    partition: Annotated[str, "the partition; default: Slurm's"] = ""
+    account: Annotated[str, "the account that is charged; default: Slurm's"] = ""
+    data: Annotated[str, "a folder of the nodes, mounted read-only at /data; default: none"] = ""
+    output: Annotated[str, "required: a folder that all nodes share, mounted writable at /output"] = ""
+    env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
+
+    def __post_init__(self) -> None:
+        if mistakes := [*self._mistakes()]:
+            raise UsageError("; ".join(mistakes))
+
+    def _mistakes(self) -> list[str]:
+        found = [
+            f"{flag} is {value}, expected {least} or more"
+            for flag, value, least in (
+                ("--nodes", self.nodes, 1),
+                ("--ranks-per-node", self.ranks_per_node, 1),
+                ("--cpus", self.cpus, 0),
+            )
+            if value < least
+        ]
+        if self.cpus and self.cpus < self.ranks_per_node:
+            found.append(f"--cpus {self.cpus} for {self.ranks_per_node} ranks, expected one for each rank")
+        for flag, path, is_required in (
+            ("--image", self.image, True),
+            ("--output", self.output, True),
+            ("--data", self.data, False),
+        ):
+            if (path or is_required) and not (
+                PurePosixPath(path).is_absolute() and re.fullmatch(r"[^:,\n]+", path)
+            ):
+                found.append(
+                    f"{flag} is {repr(path) if path else 'missing'}, expected an absolute path without ':'"
+                )
+        for flag, text, pattern, expected in (
+            ("--name", self.name, _NAME, "letters, digits, '-', '_' and '.'"),
+            ("--partition", self.partition, _WORD, "a name, as sinfo shows it"),
+            ("--account", self.account, _WORD, "a name, as sacctmgr shows it"),
+            ("--time", self.time, _TIME, "minutes, or hours:minutes:seconds, or days-hours"),
+            ("--memory", self.memory, _MEMORY, "a size such as 128G"),
+        ):
+            if (text or flag == "--name") and not pattern.fullmatch(text):
+                found.append(f"{flag} is {text!r}, expected {expected}")
+        found += [
+            f"--env {text!r}: expected NAME=VALUE" for text in self.env if not re.match(r"[A-Za-z_]\w*=", text)
+        ]
+        if not self.command or self.command[0] in _LAUNCHERS:
+            command = f"begins with {self.command[0]}" if self.command else "is missing"
+            found.append(f"the command {command}, expected -- train, run or bench: srun starts the ranks")
+        return found
+
+    @property
+    def job(self) -> str:
+        """The job's name for `train`: the same after a requeue, different for another command."""
+        return f"slurm/{self.name}/{hashlib.sha256(chr(0).join(self.command).encode()).hexdigest()[:12]}"
+
+    def script(self) -> str:
+        """The batch script."""
+        directives = [f"#SBATCH {line}" for line in self._directives()]
+        return "\n".join(
+            [
+                "#!/bin/bash",
+                "# Written by ./inv manifest slurm. Submit it with sbatch.",
+                *directives,
+                "set -u",
+                'export USER="${USER:-$(id -un)}"',
+                *(_REQUEUE if self.time else ()),
+                "# srun no longer inherits this number from sbatch.",
+                'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-}"',
+                '[ "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK',
+                "# Each rank chooses its own cores: entrypoint plan shows them.",
+                f"{_folded(self._srun())} &",
+                "srun=$!",
+                'wait "$srun"; code=$?',
+                "# A signal interrupts the wait.",
+                'while kill -0 "$srun" 2>/dev/null; do wait "$srun"; code=$?; done',
+                'exit "$code"',
+                "",
+            ]
+        )
+
+    def _directives(self) -> list[str]:
+        optional = {"partition": self.partition, "account": self.account, "time": self.time}
+        return [
+            f"--job-name={self.name}",
+            f"--nodes={self.nodes}",
+            f"--ntasks-per-node={self.ranks_per_node}",
+            f"--cpus-per-task={self.cpus // self.ranks_per_node}" if self.cpus else "--exclusive",
+            f"--mem={self.memory or 0}",
+            *(f"--{name}={value}" for name, value in optional.items() if value),
+            *([f"--signal=B:TERM@{WARNING_SECONDS}"] if self.time else []),
+            "--requeue",
+            "--open-mode=append",
+        ]
+
+    def _srun(self) -> list[list[str]]:
+        """The command in parts, one for each line."""
+        variables = {
+            contract.IMAGE: self.image,
+            contract.JOB: self.job,
+            "HOME": "/tmp",  # noqa: S108 - in the container
+            "HF_HOME": f"{contract.OUTPUT}/huggingface",
+            **dict(text.split("=", 1) for text in self.env),
+        }
+        return [
+            ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none"],
+            ["env", *(word for name in _HOSTS_OWN for word in ("-u", name))],
+            self._container(),
+            ["env", *(f"{name}={value}" for name, value in variables.items())],
+            [ENTRYPOINT, *self.command],
+        ]
+
+    def _container(self) -> list[str]:
+        if self.image.endswith(SIF):
+            binds = [f"--bind={self.data}:{contract.DATA}:ro"] if self.data else []
+            return ["apptainer", "exec", *binds, f"--bind={self.output}:{contract.OUTPUT}", self.image]
+        binds = [f"--bind={self.data}:{contract.DATA}"] if self.data else []
+        return ["ch-run", "--set-env", *binds, f"--bind={self.output}:{contract.OUTPUT}", self.image, "--"]
+
+
+# Slurm sends SIGTERM to the script before the time limit. The requeued job resumes from its last checkpoint.
+_REQUEUE = ("trap 'scontrol requeue \"$SLURM_JOB_ID\"' TERM",)
+
+
+def _folded(parts: Sequence[Sequence[str]]) -> str:
+    return " \\\n    ".join(shlex.join(part) for part in parts)
