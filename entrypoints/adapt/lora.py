@@ -69,11 +69,16 @@ def _hook_trainer(module: Any) -> None:
 
     @functools.wraps(original)
     def train(self: Any, *args: Any, **options: Any) -> Any:
-        is_alone = not self.is_fsdp_enabled and not self.is_deepspeed_enabled and not self.args.torch_compile
-        with _narrow(self.model) if self.args.bf16 and is_alone else contextlib.nullcontext():
+        with narrowed(self):
             return original(self, *args, **options)
 
     module.Trainer.train = train
+
+
+def narrowed(trainer: Any) -> contextlib.AbstractContextManager[None]:
+    """A Trainer's frozen weights are stored in bf16 inside the block, if it trains in bf16."""
+    is_alone = not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.args.torch_compile)
+    return _narrow(trainer.model) if trainer.args.bf16 and is_alone else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

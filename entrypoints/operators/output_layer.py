@@ -40,6 +40,11 @@ class OutputLayer:
         self.labels: Any = None
         self.returned: Any = None
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """[words, features]."""
+        return self._layer.weight
+
     @contextlib.contextmanager
     def labelled(self, labels: torch.Tensor) -> Iterator[None]:
         """Compute sums for these labels, int64 [batch, tokens], inside the block.
@@ -112,6 +117,13 @@ def probing(model: Any) -> Iterator[dict[str, torch.Tensor]]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def working_bytes(output: OutputLayer, tokens: int) -> int:
+    """The memory of scores and gradients of one group, while the loss of a batch of `tokens` is computed."""
+    weight = output.weight
+    scores = min(_group_size(len(weight)), tokens) * len(weight) * 4
+    return 3 * scores + (weight.numel() * 4 if weight.requires_grad else 0)
 
 
 def _group_size(words: int) -> int:

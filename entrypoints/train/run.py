@@ -18,6 +18,7 @@ from entrypoints.adapt import catalogue, step_records
 from entrypoints.adapt import output_layer as adapted_output_layer
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
+from entrypoints.machine import cgroups
 from entrypoints.operators.output_layer import OutputLayer, is_last, output_layer_of
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.records.tokens import Count
@@ -25,7 +26,7 @@ from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
 from entrypoints.train.loop import console, ddp
 from entrypoints.train.loop.trainer import CpuTrainer
-from entrypoints.train.model import adapters, sharding
+from entrypoints.train.model import adapters, footprint, memory, sharding
 from entrypoints.train.output import folder, hub, replicas
 from entrypoints.train.setup import Setup, set_up
 from entrypoints.train.tasks.tokens import TokenLoss
@@ -49,6 +50,9 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     with agreement():
         trainer = _create_trainer(setup)
 
+    # A sharded model gathers its layers one after the other: what it keeps says little about one rank's memory.
+    checks_memory = inputs.train is not None and not is_sharded
+    expected = _check_memory(setup, trainer, environment) if checks_memory else None
     code = 0
     began = time.time()
     if inputs.train is not None:
@@ -76,6 +80,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
         "backend": dist.get_backend() if dist.is_initialized() else None,
         "launcher": environment.launcher,
         "fsdp": is_sharded,
+        "expected_memory_bytes": expected,
         "adapter": adapters.describe(model) if hasattr(model, "peft_config") else None,
         "train_started_at": began,  # in seconds since the epoch: `./inv demo` computes the start-up time from it
         "seconds": {
@@ -91,6 +96,26 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     path = result.write(output, document)
     print(f"done: {result.summary(document)}; {path}", file=sys.stderr, flush=True)
     return code
+
+
+def _check_memory(setup: Setup, trainer: CpuTrainer, environment: DistributedEnvironment) -> int:
+    """Print the memory that each rank will need, in bytes, and return it. Raises UsageError if it cannot fit."""
+    arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
+    found = footprint.measure(trainer, inputs.train, inputs.collate, trainer.output)
+    limit = cgroups.read_limits().memory
+    available = min(psutil.virtual_memory().total, limit.limit_bytes if limit else sys.maxsize)
+    flags = memory.Flags(
+        rows=arguments.per_device_train_batch_size,
+        recomputes=arguments.gradient_checkpointing,
+        trains_all=not hasattr(model, "peft_config"),
+        ranks=environment.world_size,
+    )
+    with agreement():
+        problem = memory.refusal(found, available, environment.local_world_size, flags)
+        if problem is not None:
+            raise UsageError(problem)
+    console.note(memory.line(found), environment.rank)
+    return found.needed
 
 
 def _create_trainer(setup: Setup) -> CpuTrainer:

@@ -77,7 +77,7 @@ class CpuTrainer(Trainer):
             super().__init__(**options)
         self._sharded = sharded
         self._exchange = exchange
-        self._output = output
+        self.output = output
         self._is_exchange_set_up = False
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
@@ -95,7 +95,7 @@ class CpuTrainer(Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """Let the output layer of a language model compute the sums of the loss."""
-        with contextlib.nullcontext() if self._output is None else self._output.labelled(inputs["labels"]):
+        with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
             return super().compute_loss(model, inputs, *arguments, **options)
 
     def create_optimizer(self, *arguments: Any) -> Any:

@@ -1,0 +1,78 @@
+"""Measures the memory that a training job will need, with two short batches before the first step."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import psutil
+import torch
+
+from entrypoints.adapt import lora, no_padding
+from entrypoints.operators import output_layer
+from entrypoints.train.model import memory
+from entrypoints.train.model.memory import Footprint
+
+
+def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
+    """The footprint of a Trainer's job before it trains. The model must not be sharded.
+
+    `output`: the output layer that computes the loss (operators.output_layer), or None.
+    """
+    arguments, model = trainer.args, trainer.model
+    lengths = dataset.lengths()
+    row = dataset[min(range(len(lengths)), key=lengths.__getitem__)]
+    narrow = lora.narrowed(trainer)
+    before = _weights(model)
+    with narrow, torch.random.fork_rng(devices=[]):
+        saved = before - _weights(model)
+        one, two = (_kept(trainer, collate([row] * count)) for count in (1, 2))
+    tokens_of_one = collate([row])["input_ids"].numel()
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    gradients = sum(weight.numel() * weight.element_size() for weight in trained)
+    rows = arguments.per_device_train_batch_size
+    is_padded = not no_padding.skips_padding(model, arguments)
+    tokens = memory.largest_batch(lengths, rows, is_padded)
+    layers = int(getattr(model.config, "num_hidden_layers", 1))
+    slope = max(0.0, (two - one) / tokens_of_one)
+    per_token, per_layer = slope, slope / layers
+    if arguments.gradient_checkpointing:  # Trainer turns it on when it starts
+        per_token = layers * model.config.hidden_size * 4.0
+    return Footprint(
+        loaded=psutil.Process().memory_info().rss - saved,
+        peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        gradients=gradients,
+        states=memory.states_per_weight(str(getattr(arguments.optim, "value", arguments.optim))) * gradients,
+        copies=round(max(0.0, one - slope * tokens_of_one)),
+        per_token=per_token,
+        per_layer=per_layer,
+        tokens=tokens,
+        scores=0 if output is None else output_layer.working_bytes(output, tokens),
+        keeps_gradients=arguments.world_size > 1 or arguments.gradient_accumulation_steps > 1,
+    )
+
+
+def _weights(model: Any) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def _kept(trainer: Any, batch: dict[str, Any]) -> int:
+    """The bytes that the forward pass of a batch keeps for the backward pass, without the model's own weights."""
+    model = trainer.model
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    storages: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    mode = model.training
+    model.train()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.accelerator.autocast():
+            trainer.compute_loss(model, batch)
+    finally:
+        model.train(mode)
+    return sum(storages.values())

@@ -1,0 +1,79 @@
+"""The memory of a training job: the prediction, and the line that refuses a job that cannot fit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from entrypoints.train.model import memory
+from entrypoints.train.model.memory import Flags, Footprint
+
+GB = 1_000_000_000
+FOOTPRINT = Footprint(
+    loaded=2 * GB,
+    peak=3 * GB,
+    gradients=1 * GB,
+    states=2 * GB,
+    copies=GB // 2,
+    per_token=1_000_000,
+    per_layer=100_000,
+    tokens=2000,
+    scores=300_000_000,
+    keeps_gradients=True,
+)
+FLAGS = Flags(rows=8, recomputes=False, trains_all=True, ranks=2)
+
+
+def test_activations_of_the_largest_batch_come_on_top_of_weights_gradients_and_optimizer() -> None:
+    assert FOOTPRINT.activations == 2_200_000_000 + 300_000_000 + GB // 2
+    assert FOOTPRINT.needed == 2 * GB + 2 * GB + 3 * GB + 1 * GB
+
+
+def test_gradients_of_one_rank_replace_activations_during_the_backward_pass() -> None:
+    alone = dataclasses.replace(FOOTPRINT, keeps_gradients=False)
+    assert alone.needed == 2 * GB + 2 * GB + 3 * GB
+    assert dataclasses.replace(alone, gradients=5 * GB).needed == 2 * GB + 2 * GB + 5 * GB
+
+
+def test_a_job_needs_at_least_what_loading_it_needed() -> None:
+    assert dataclasses.replace(FOOTPRINT, peak=20 * GB).needed == 20 * GB
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "numbers"),
+    [("adamw_torch_fused", 2), ("adamw_torch", 2), ("sgd", 0), ("adafactor", 0), ("adagrad", 1)],
+)
+def test_optimizers_differ_in_what_they_keep(optimizer: str, numbers: int) -> None:
+    assert memory.states_per_weight(optimizer) == numbers
+
+
+def test_the_largest_batch_has_the_longest_rows() -> None:
+    assert memory.largest_batch([3, 9, 5, 7], 2, is_padded=False) == 16
+    assert memory.largest_batch([3, 9, 5, 7], 2, is_padded=True) == 18
+    assert memory.largest_batch([3], 2, is_padded=True) == 3
+    assert memory.largest_batch([], 2, is_padded=True) == 0
+
+
+def test_the_line_names_what_takes_the_memory() -> None:
+    assert memory.line(FOOTPRINT) == (
+        "memory: about 8.0 GB per rank (2.0 loaded, 3.0 gradients and optimizer, 3.0 for the 2,000 tokens of the "
+        "largest batch)"
+    )
+
+
+def test_a_job_that_fits_is_not_refused() -> None:
+    assert memory.refusal(FOOTPRINT, 16 * GB, 2, FLAGS) is None
+
+
+def test_a_job_that_cannot_fit_names_the_flags_that_help_most_first() -> None:
+    assert memory.refusal(FOOTPRINT, 15 * GB, 2, FLAGS) == (
+        "this job needs about 8.0 GB per rank, 16.0 GB for 2 ranks, but 15.0 GB are available here: use "
+        "--gradient_checkpointing, or --use_peft, or a smaller --per_device_train_batch_size, or fewer ranks per "
+        "node"
+    )
+    adapter = dataclasses.replace(FOOTPRINT, gradients=0, states=0)
+    flags = Flags(rows=1, recomputes=True, trains_all=False, ranks=1)
+    assert memory.refusal(adapter, 4 * GB, 1, flags) == (
+        "this job needs about 5.0 GB, but 4.0 GB are available here: use a smaller --max_seq_length"
+    )
