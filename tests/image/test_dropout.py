@@ -33,8 +33,11 @@ with_amx = pytest.mark.skipif(cpus.read_model().bf16 != "amx_bf16", reason="this
     [
         ("dropout", NO_BF16),
         ("attention", NO_BF16),
-        pytest.param("attention_bf16", NO_AMX, marks=with_instructions, id="attention_bf16-avx512"),
-        pytest.param("attention_bf16", {}, marks=with_amx, id="attention_bf16-amx"),
+        *(
+            pytest.param(name, limit, marks=mark, id=f"{name}-{instructions}")
+            for name in ("attention_bf16", "attention_joined")
+            for limit, mark, instructions in ((NO_AMX, with_instructions, "avx512"), ({}, with_amx, "amx"))
+        ),
     ],
 )
 def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str, limit: dict[str, str]) -> None:
