@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ def trainer() -> Any:
     return SimpleNamespace(
         label_smoother=None, compute_loss_func=None, is_fsdp_enabled=False, is_deepspeed_enabled=False,
         args=SimpleNamespace(torch_compile=False), model_accepts_loss_kwargs=True,
+        accelerator=SimpleNamespace(autocast=contextlib.nullcontext),
     )  # fmt: skip
 
 
