@@ -67,7 +67,8 @@ def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -
         try:
             work.wait()
         except RuntimeError as error:
-            if "aborted" not in str(error):
+            # On a busy machine, another rank may notice first that the calls differ, and abort.
+            if "aborted" not in str(error) and "has given the group up" not in str(error):
                 raise
         else:
             raise AssertionError("the call of an aborted group did not raise")
