@@ -12,7 +12,7 @@ from typing import NamedTuple
 from entrypoints.page.texts import gibibytes
 from entrypoints.records import stragglers
 from entrypoints.records.job import Job, Rank
-from entrypoints.records.stragglers import LEAST_STEPS, Parts, Share
+from entrypoints.records.stragglers import LEAST_STEPS, Share
 
 # Shares of a step, of the rank in the middle.
 _LEAST_PAUSED = 0.05
@@ -40,15 +40,16 @@ def find(job: Job, last: int | None = None) -> list[Finding]:
     means = [*stragglers.shares(job, last).values()]
     found: list[Finding | None] = [_not_a_number(job.first), *map(_grows, job.ranks.values())]
     if means and means[0].steps >= LEAST_STEPS:
-        found += _limits(means, stragglers.mean_parts(job, last))
+        parts = stragglers.mean_parts(job, last)
+        found += _limits(means, parts.network if parts is not None and job.nodes > 1 else 0.0)
     return [one for one in found if one is not None]
 
 
-def _limits(means: Sequence[Share], parts: Parts | None) -> list[Finding]:
+def _limits(means: Sequence[Share], network: float) -> list[Finding]:
+    """`network`: the share of a step that every rank waits for it."""
     seconds = median(one.seconds for one in means) or 1.0
     paused = median(one.throttled for one in means)
     delayed = median(max(0.0, one.delayed - one.throttled) for one in means)
-    network = parts.network if parts is not None and len(means) > 1 else 0.0
     found = []
     if paused >= _LEAST_PAUSED * seconds:
         found.append(

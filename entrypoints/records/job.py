@@ -56,6 +56,12 @@ class Job:
         return self.first.start.world_size
 
     @property
+    def nodes(self) -> int:
+        """The number of nodes, also of those whose ranks have no file here."""
+        found = {rank.start.node_rank for rank in self.ranks.values()}
+        return max(len(found), -(-self.world_size // max(1, self.first.start.local_world_size)))
+
+    @property
     def missing(self) -> list[int]:
         """Ranks of the job without a file here, because their nodes do not share the folder."""
         return [rank for rank in range(self.world_size) if rank not in self.ranks]

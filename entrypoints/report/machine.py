@@ -16,7 +16,7 @@ from entrypoints.page.texts import ranks as named
 from entrypoints.page.topology import Node
 from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Start
-from entrypoints.report import ranks, summary
+from entrypoints.report import ranks
 
 
 def what_ran(job: Job) -> list[Block]:
@@ -34,7 +34,7 @@ def facts(job: Job) -> dict[str, str]:
         "pin": start.pin,
         "launcher": start.launcher,
         "process group": start.backend,
-        "ranks": f"{job.world_size} on {count(summary.nodes(job), 'node')}",
+        "ranks": f"{job.world_size} on {count(job.nodes, 'node')}",
         "CPU": start.cpu_model,
         "bf16": start.bf16,
         "CPUs of a rank": str(len(start.cores)) if start.cores else "",

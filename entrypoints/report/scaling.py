@@ -16,7 +16,6 @@ from entrypoints.cli.numbers import count
 from entrypoints.page.blocks import Block, Chart, Curve, Table
 from entrypoints.page.texts import NOTHING, number
 from entrypoints.records.job import Job
-from entrypoints.report import summary
 
 FORECAST = "forecast.json"
 
@@ -69,7 +68,7 @@ def _row(row: Any) -> Forecast:
 def measured(name: str, job: Job, samples: float | None) -> list[Measured]:
     """`samples`: per second of all ranks. Empty if that is unknown."""
     start = job.first.start
-    return [Measured(name, summary.nodes(job), start.rows_per_step or 0, samples)] if samples else []
+    return [Measured(name, job.nodes, start.rows_per_step or 0, samples)] if samples else []
 
 
 def blocks(jobs: Sequence[Measured], forecast: Sequence[Forecast]) -> list[Block]:

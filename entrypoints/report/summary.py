@@ -163,11 +163,5 @@ def model(job: Job) -> str:
     return str(found or "")
 
 
-def nodes(job: Job) -> int:
-    """Also nodes whose ranks have no file here."""
-    found = {rank.start.node_rank for rank in job.ranks.values()}
-    return max(len(found), -(-job.world_size // max(1, job.first.start.local_world_size)))
-
-
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

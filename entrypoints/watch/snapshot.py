@@ -117,7 +117,7 @@ def _state(job: Job, silent: float, runs: bool | None) -> str:
 def _title(job: Job) -> str:
     start = job.first.start
     model = summary.model(job) or " ".join(start.command[:2])
-    where = f"{count(job.world_size, 'rank')} on {count(summary.nodes(job), 'node')}"
+    where = f"{count(job.world_size, 'rank')} on {count(job.nodes, 'node')}"
     return ", ".join(filter(None, (model, where, start.backend, f"pin {start.pin}" if start.pin else "")))
 
 

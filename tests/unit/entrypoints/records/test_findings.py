@@ -41,6 +41,13 @@ def test_a_cause_that_all_ranks_share_is_found(every_rank: dict[str, float], wha
     assert [one.what[: len(what)] for one in found] == [what]
 
 
+def test_ranks_of_one_node_do_not_wait_for_the_network(tmp_path: Path) -> None:
+    slow = {rank: {"slowest": 1.6} for rank in range(4)}
+    found = job.read(synthetic_records.write(tmp_path, slow=slow, ranks_per_node=4))
+    assert found.nodes == 1
+    assert findings.find(found) == []
+
+
 def test_a_cause_of_one_rank_is_left_to_the_straggler(tmp_path: Path) -> None:
     slow = {1: {"compute": 1.3, "throttled": 0.5, "delayed": 0.5}}
     assert findings.find(job.read(synthetic_records.write(tmp_path, slow=slow))) == []
