@@ -59,7 +59,9 @@ Group::Group(GroupOptions given)
     lifeline_ = std::make_shared<Lifeline>(*options.store, options.rank, options.size, deadline);
   }
   try {
-    lanes_[0].communicator = connect(options, options.store, limit, [&] { require_peers(limit.began); });
+    const auto check = [&] { require_peers(limit.began); };
+    lanes_[0].shared = SharedExchange::create(options, options.store, limit, check);
+    lanes_[0].communicator = connect(options, options.store, limit, check);
   } catch (...) {
     report_failure(); // else the other ranks would take this for an orderly end
     throw;
@@ -82,6 +84,7 @@ void Group::close() noexcept {
     const auto guard = Engine::instance().lock();
     Remains remains;
     for (auto& lane : lanes_) {
+      lane.shared.reset();
       if (lane.communicator) {
         remains.communicators.push_back(std::move(lane.communicator));
       }
@@ -132,14 +135,8 @@ int Group::open_lane() {
       return depth;
     }
   }
-  struct Counted {
-    Counted() {
-      ++opening_lanes();
-    }
-    ~Counted() {
-      --opening_lanes();
-    }
-  } const counted;
+  ++opening_lanes();
+  const std::shared_ptr<void> counted(nullptr, [](void*) { --opening_lanes(); });
   const TimeLimit limit(timeout());
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), reports_->store());
@@ -151,7 +148,9 @@ int Group::open_lane() {
           DistBackendError, c10::str("ccl: a callback's call cannot start on ", options.where(), ": ", reason));
     }
   });
-  auto created = connect(options, store, limit, [&] { require_peers(limit.began); });
+  const auto check = [&] { require_peers(limit.began); };
+  auto shared = SharedExchange::create(options, store, limit, check);
+  auto created = connect(options, store, limit, check);
   std::vector<OperationPtr> released; // destroyed after the lock is released
   const auto guard = Engine::instance().lock();
   if (closed_) { // during the call: `close` did not see this communicator
@@ -163,6 +162,7 @@ int Group::open_lane() {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", options.where(), " was closed during the call"));
   }
   lane.communicator = std::move(created);
+  lane.shared = std::move(shared);
   return depth;
 }
 

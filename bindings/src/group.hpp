@@ -6,6 +6,7 @@
 #include "lifeline.hpp"
 #include "mailbox.hpp"
 #include "peer_reports.hpp"
+#include "shared_exchange.hpp"
 
 #include <sys/types.h>
 
@@ -38,6 +39,10 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // With the engine locked. Raise DistBackendError if the group was closed.
   const ccl::communicator& communicator(int lane);
+  // nullptr if the ranks share no memory.
+  SharedExchange* shared(int lane) const {
+    return lanes_[lane].shared.get();
+  }
   Mailbox& mailbox();
 
   // The lane of the calling thread. The first call in a lane creates its communicator, with all ranks.
@@ -101,6 +106,7 @@ class Group : public std::enable_shared_from_this<Group> {
   struct Lane {
     std::mutex opening;
     std::unique_ptr<ccl::communicator> communicator; // under the engine's lock
+    std::shared_ptr<SharedExchange> shared; // the same
     std::atomic<uint64_t> sequence{0};
     std::shared_ptr<OrderedCallbacks> callbacks;
   };

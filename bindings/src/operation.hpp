@@ -3,6 +3,7 @@
 
 #include "group.hpp"
 #include "releases.hpp"
+#include "requester.hpp"
 #include "transfer.hpp"
 
 #include <ATen/core/ivalue.h>
@@ -13,7 +14,10 @@
 
 namespace ccl_backend {
 
-using Events = std::vector<Transfer>;
+// The transfers of an operation, and the shared memory of its lane, if the ranks have any.
+struct Events : std::vector<Transfer> {
+  SharedExchange* shared = nullptr;
+};
 
 // A part of an operation. Its captures live until the operation is complete.
 struct Step {
@@ -108,7 +112,7 @@ class Operation final : public c10d::Work {
   std::atomic<bool> finished_{false};
   mutable std::mutex future_mutex_; // guards the members below, and setting `finished_`
   c10::intrusive_ptr<c10::ivalue::Future> future_; // created on request
-  bool was_requested_with_gil_ = false; // of the future
+  std::optional<Requester> requester_; // of the future, if it holds the GIL
   bool was_waited_for_ = false;
 
   // Guarded by the watchdog's mutex.

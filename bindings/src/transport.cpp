@@ -70,12 +70,12 @@ void count_down(size_t communicators) {
   transport().communicators -= communicators;
 }
 
+} // namespace
+
 bool uses_shared_memory() {
   const char* value = std::getenv("CCL_ATL_SHM");
   return value != nullptr && std::string(value) != "0";
 }
-
-} // namespace
 
 void initialize_library() {
   static std::once_flag once;

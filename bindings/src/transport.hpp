@@ -18,6 +18,9 @@ namespace ccl_backend {
 // Raises ValueError if a communicator of these ranks would wait forever.
 void check_reach(const std::vector<int64_t>& ranks, const std::string& where);
 
+// Whether ranks of one node exchange data through shared memory: CCL_ATL_SHM.
+bool uses_shared_memory();
+
 // All functions below are called with the engine locked.
 
 // Initializes oneCCL, once. oneCCL prints a line to standard output for each variable that differs from its default,

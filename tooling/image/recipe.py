@@ -101,7 +101,7 @@ def build_argv(
     options: Sequence[str] = (),
     added_wheels: Path | None = None,
 ) -> list[str]:
-    """The buildx command, with further `options`. Labels are last in an image's history and need no layer.
+    """The buildx command. `options` come last and override others. Labels are last in the history: no layer.
 
     `added_wheels`: the folder of the wheels of a user's own packages. `lock_folder`: the result of `stage_locks`.
     """
@@ -114,8 +114,8 @@ def build_argv(
         "ADVISORIES": advisories.document(pin.advisories),
     }
     # The builder in the engine, which has the name of the context. Other builders do not see the engine's images.
-    argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", tag, *options]
-    argv += ["--target", "added" if added_wheels else "row"]
+    argv = ["docker", "buildx", "build", "--builder", _context(), "--provenance=false", "--tag", tag]
+    argv += ["--target", "added" if added_wheels else "row", *options]  # an option may name another target
     contexts = {
         "wheels": wheel_folder,
         "locks": lock_folder / "row",

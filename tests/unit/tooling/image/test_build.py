@@ -15,6 +15,7 @@ import pytest
 
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
+from tooling.checks import sanitize
 from tooling.engine import docker
 from tooling.image import base, build, recipe
 from tooling.image.base import Base
@@ -148,6 +149,12 @@ def test_the_build_command_has_every_input_and_nothing_from_the_hosts_environmen
     }
     assert dict(word.split("=", 1) for word in words_after(argv, "--label")) == made
     assert "s3cret" not in " ".join(argv)
+
+
+def test_an_option_names_another_stage_than_the_rows(tmp_path: Path) -> None:
+    """buildx uses the last --target. `./inv dev sanitize` builds the stage that has the compiler."""
+    argv = recipe.build_argv(PIN, GROUND, tmp_path, tmp_path, {}, PIN.image, [f"--target={sanitize.STAGE}"])
+    assert argv.index(f"--target={sanitize.STAGE}") > argv.index("--target")
 
 
 def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> None:
