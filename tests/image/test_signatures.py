@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
 import os
@@ -10,19 +12,27 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
+from entrypoints import contract
 from tests import containers, registry
+from tests.unit.tooling.image.examples import FOUND
 from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
+from tooling.basis.say import say
 from tooling.engine import docker
-from tooling.image import recipe, sign
+from tooling.image import build, inspect, push, recipe, sign
+from tooling.pins import parse, status
 
 LABELS = {
     recipe.PIN_LABEL: "2.13",
     recipe.REVISION_LABEL: "0123456789abcdef",
     recipe.BASE_DIGEST_LABEL: "sha256:" + "1" * 64,
 }
+SPDX = "https://spdx.dev/Document"
 BILL = json.dumps({"spdxVersion": "SPDX-2.3", "name": "image"})
 
 
@@ -57,14 +67,22 @@ def host() -> Iterator[str]:
         yield address
 
 
-def pushed(host: str, name: str) -> str:
-    """An image of one small file in the registry, by digest."""
-    archive, tag = io.BytesIO(), f"{host}/{name}:{containers.unique_name()}"
+def made(tag: str) -> None:
+    """An image of one small file in the engine, with the labels of a build."""
+    archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
-        entry = tarfile.TarInfo(name)
+        entry = tarfile.TarInfo("file")
         entry.size = 16
         tar.addfile(entry, io.BytesIO(os.urandom(16)))
-    subprocess.run(["docker", "import", "-", tag], input=archive.getvalue(), check=True, capture_output=True)
+    labels = [f"--change=LABEL {name}={value}" for name, value in LABELS.items()]
+    argv = ["docker", "import", *labels, "-", tag]
+    subprocess.run(argv, input=archive.getvalue(), check=True, capture_output=True)
+
+
+def pushed(host: str, name: str) -> str:
+    """An image in the registry, by digest."""
+    tag = f"{host}/{name}:{containers.unique_name()}"
+    made(tag)
     try:
         subprocess.run(["docker", "push", "--quiet", tag], check=True, capture_output=True, timeout=60)
         shown = docker.output("image", "inspect", "--format={{index .RepoDigests 0}}", tag)
@@ -103,6 +121,75 @@ def test_a_bill_of_materials_that_somebody_else_attached_is_refused(host: str, k
         sign._cosign("attest", *words, image)
     with pytest.raises(UsageError, match="cosign verify-attestation failed"):
         sign.verify(image, str(keys / "right.pub"))
+
+
+def test_commands_run_only_a_pushed_image_that_its_key_verifies(
+    host: str, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `./inv push --sign`, only the checks before the push are replaced: they need a build and minutes."""
+    tag = containers.unique_name()
+    made(tag)
+    image = docker.read_image(tag)
+    try:
+        for module, name, value in (
+            (push, "clean_revision", LABELS[recipe.REVISION_LABEL]),
+            (build, "build", build.Image(tag, image.id, image.size_bytes, False, 0.0)),
+            (inspect, "inventory", FOUND),
+            (inspect, "doctor", []),
+            (inspect, "mismatch", None),
+            (status, "is_tested", True),
+        ):
+            monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
+        key = str(keys / "right.key")
+        push.run(f"{host}/complete", parse.load().pin(), False, str(tmp_path), say, key)
+    finally:
+        docker.call("image", "rm", "--force", image.id)  # also its name by digest, from the pull after the push
+    lock = f"--image-lock={tmp_path / push.LOCK_FILE}"
+    reference = json.loads((tmp_path / push.LOCK_FILE).read_text())["image"]
+    (tmp_path / "hosts").write_text("alpha\n")
+    verify: tuple[str, ...] = ("verify", reference)
+    up: tuple[str, ...] = ("up", lock, f"--output={tmp_path / 'output'}")
+    launch: tuple[str, ...] = ("launch", lock, f"--hosts={tmp_path / 'hosts'}", "--dry-run")
+    manifest: tuple[str, ...] = ("manifest", "pytorchjob", lock, "--cpus=2", "--memory=8Gi")
+    right, wrong = keys / "right.pub", keys / "wrong.pub"
+    for command in (verify, manifest):
+        assert f"verified {reference}" in inv(*command, key=right)
+    for command in (up, (*up, "--print-compose"), launch, manifest):
+        assert f"{reference}: cosign verify failed" in inv(*command, key=wrong, refused=True)
+    change_bill(reference)
+    for command in (verify, manifest):
+        assert f"{reference}: cosign verify-attestation failed" in inv(*command, key=right, refused=True)
+
+
+def inv(*words: str, key: Path, refused: bool = False) -> str:
+    """What ./inv reports with a key: one line. A command that is refused prints nothing else."""
+    command = [] if words[0] == "verify" else ["--", "run", "x.py"]
+    argv = [str(ROOT / "inv"), *words, f"--key={key}", *command]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == (contract.USAGE_EXIT_CODE if refused else 0), done.stdout + done.stderr
+    assert done.stdout == "" or not refused, done.stdout
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def change_bill(reference: str) -> None:
+    """Change a version in the signed bill of materials, in the registry."""
+    target, _, digest = reference.partition("@")
+    address, _, name = target.partition("/")
+    base, kind = f"http://{address}/v2/{name}", "application/vnd.oci.image.manifest.v1+json"
+    url = f"{base}/manifests/{digest.replace(':', '-')}.att"
+    manifest: dict[str, Any] = requests.get(url, headers={"Accept": kind}, timeout=60).json()
+    layer = next(layer for layer in manifest["layers"] if layer["annotations"]["predicateType"] == SPDX)
+    envelope = requests.get(f"{base}/blobs/{layer['digest']}", timeout=60).json()
+    statement = base64.b64decode(envelope["payload"])
+    assert FOUND.apt[0]["version"].encode() in statement
+    changed = statement.replace(FOUND.apt[0]["version"].encode(), b"1")
+    envelope["payload"] = base64.b64encode(changed).decode()
+    blob = json.dumps(envelope).encode()
+    layer |= {"digest": f"sha256:{hashlib.sha256(blob).hexdigest()}", "size": len(blob)}
+    place = requests.post(f"{base}/blobs/uploads/", timeout=60).headers["Location"]
+    requests.put(place, params={"digest": layer["digest"]}, data=blob, timeout=60).raise_for_status()
+    requests.put(url, json=manifest, headers={"Content-Type": kind}, timeout=60).raise_for_status()
 
 
 @pytest.mark.parametrize(

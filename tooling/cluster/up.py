@@ -62,6 +62,7 @@ def up(request: Request) -> None:
     output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     if request.print_compose:
+        request.choice.verify(say)
         spec = replace(spec, environment={contract.IMAGE: spec.image, **environment})
         document = compose.document(spec, topology.read().cores, folder)
         print(yaml.render([plain_compose.plain(document, name)]), end="")

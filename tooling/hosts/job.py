@@ -13,6 +13,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up
 from tooling.image.choice import Choice
+from tooling.image.sign import KeyOption
 
 # A job uses this many ports, starting at --port: the rendezvous, then hydra and libfabric, and last sshd.
 PORTS = 500
@@ -42,6 +43,7 @@ class Job:
     image_lock: Annotated[
         str | None, "run the image in this image.lock.json of ./inv push; hosts without it pull it by digest"
     ] = None
+    key: KeyOption = ""
     data: Annotated[str | None, "a folder on every host, mounted read-only at /data"] = None
     output: Annotated[
         str | None, "a folder on every host, mounted at /output; default: ~/cpu-train-stack/IDENTITY/NAME"
@@ -79,7 +81,7 @@ class Job:
         derived = {
             "nodes": nodes,
             "local_world_size": ranks_on_each(nodes, self.ranks_per_node),
-            "image": Choice(self.pin, image_lock=self.image_lock).reference,
+            "image": Choice(self.pin, image_lock=self.image_lock, key=self.key).reference,
             "environment": up.variables(self.env),
         }
         for name, value in derived.items():

@@ -22,6 +22,7 @@ from tooling.hosts.job import Job, Place, forwarded_values, placeholder
 from tooling.hosts.keeper import Keeper
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Remote, RemoteError, connect, each
+from tooling.image import sign
 
 _POLL_SECONDS = 0.2
 _NOT_STARTED = "its container cannot be started"
@@ -32,6 +33,7 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
 
     With `dry_run`, print the commands and run none of them. Raises UsageError if the job cannot start.
     """
+    sign.verify_with(job.key, job.image, say)
     if dry_run:
         places = [placeholder(index, job.output) for index in range(len(job.nodes))]
         for host, command in commands.dry_run(job, places):

@@ -10,10 +10,11 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.engine.api import Engine
-from tooling.image import build, recipe
+from tooling.image import build, recipe, sign
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
 from tooling.image.lock import ImageLock
+from tooling.image.sign import KeyOption
 from tooling.pins import choose
 from tooling.pins.pin import Ccl, Pin, TorchSource
 
@@ -44,11 +45,16 @@ class Choice:
     with_: WithOption = ()
     torch_source: TorchSourceOption = TorchSource.ROW
     image_lock: ImageLockOption = None
+    key: KeyOption = ""
 
     def __post_init__(self) -> None:
         if self.image_lock and (self.pin or self.set or self.with_ or self.torch_source != TorchSource.ROW):
             raise UsageError(
                 "--image-lock names the image: do not combine it with --pin, --set, --with or --torch-source"
+            )
+        if self.key and not self.image_lock:
+            raise UsageError(
+                "found --key without --image-lock: only images that ./inv push --sign pushed have signatures"
             )
 
     @cached_property
@@ -82,11 +88,17 @@ class Choice:
         words += [f"--with {shlex.quote(value)}" for value in self.with_]
         words += [f"--torch-source {self.torch_source}"] if self.torch_source != TorchSource.ROW else []
         words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
+        words += [f"--key {self.key}"] if self.key else []
         return "".join(f" {word}" for word in words)
+
+    def verify(self, say: Say) -> None:
+        """Check the image's signature if there is a key. Raises UsageError."""
+        sign.verify_with(self.key, self.reference, say)
 
     def ensure(self, say: Say) -> tuple[Engine, Image]:
         """An engine and the image in it: built if it is not up to date, or pulled if an image lock names it."""
         source = self.source  # first: a mistake in the options is reported before Docker is set up
+        self.verify(say)
         engine = api.ensure(say)
         if isinstance(source, Pin):
             return engine, build.build(source, say)

@@ -1,7 +1,8 @@
 """Signatures of pushed images, with Debian's cosign: the digest, its provenance and its bill of materials.
 
-`./inv push --sign KEY` signs, and `./inv verify` checks. The keys are files or variables (env://NAME), and nothing
-is sent to a public log of signatures. cosign stores all three beside the image in its registry.
+`./inv push --sign KEY` signs. `./inv verify` checks, and so does every command with --key that runs an image. The
+keys are files or variables (env://NAME), and nothing is sent to a public log of signatures. cosign stores the
+signature and statements beside the image in its registry.
 """
 
 import base64
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say, last_line
@@ -27,6 +28,10 @@ BUILDER = "urn:cpu-train-stack:inv-push"
 _REFERENCE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 _LOCAL_LOG = ("--insecure-ignore-tlog=true",)
 _LIMIT_SECONDS = 120
+KeyOption = Annotated[
+    str,
+    "refuse an image that ./inv verify refuses with this key, cosign.pub or env://NAME; default: run any image",
+]
 # What cosign prints, and what to do.
 _CAUSES = (
     ("no matching signatures", "the signature was made with another key: check --key"),
@@ -93,6 +98,13 @@ def verify(reference: str, key: str) -> dict[str, Any]:
         found[kind] = statement["predicate"]
     provenance: dict[str, Any] = found[PROVENANCE]
     return provenance
+
+
+def verify_with(key: str, reference: str, say: Say) -> None:
+    """Check an image before it is pulled or named in a manifest, if --key was given. Raises UsageError."""
+    if key:
+        verify(reference, key)
+        say(f"verified {reference} with {key}")
 
 
 def find() -> str:

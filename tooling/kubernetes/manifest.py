@@ -6,6 +6,7 @@ from tooling.basis import yaml
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import Say
+from tooling.image import sign
 from tooling.kubernetes.operators import Manifest
 from tooling.kubernetes.request import Request, pod_warnings, warnings
 
@@ -13,6 +14,7 @@ from tooling.kubernetes.request import Request, pod_warnings, warnings
 def write(wanted: Manifest, output: str, say: Say) -> None:
     """Write the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
     text = yaml.render(wanted.documents())
+    sign.verify_with(wanted.key, wanted.reference, say)
     for warning in warnings(wanted) if isinstance(wanted, Request) else pod_warnings(wanted):
         say(f"warning: {warning}")
     if not output:

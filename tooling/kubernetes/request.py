@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose
 from tooling.image import lock
+from tooling.image.sign import KeyOption
 from tooling.kubernetes import syntax
 
 # The mount point of the claim. Jobs create their own folders there: Kubernetes creates those of a subPath as root.
@@ -35,6 +36,7 @@ class PodRequest:
     namespace: Annotated[str, "the namespace; default: that of kubectl's context"] = ""
     image_lock: Annotated[str, "run the image in this image.lock.json of ./inv push, by digest"] = ""
     image: Annotated[str, "run the image HOST/NAME@sha256:…, instead of --image-lock"] = ""
+    key: KeyOption = ""
     nodes: Annotated[int, "pods that train, one on each node of the cluster"] = 2
     ranks_per_node: Annotated[
         str, "training processes in each pod; default: one for each NUMA node (mpijob: 1)"

@@ -49,3 +49,8 @@ def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, text: str) ->
 def test_a_lock_and_a_pin_cannot_be_combined() -> None:
     with pytest.raises(UsageError, match="do not combine it with --pin"):
         Choice(pin="2.13", image_lock="image.lock.json")
+
+
+def test_a_key_needs_a_lock() -> None:
+    with pytest.raises(UsageError, match="found --key without --image-lock"):
+        Choice(pin="2.13", key="cosign.pub")
