@@ -16,18 +16,20 @@ HELP = """\
 usage: entrypoint COMMAND ...
 
 One rank of a job (alone, or under mpirun, torchrun, srun or launch):
-  train ...                             fine-tune a Hugging Face model in bf16
+  train ...                             fine-tune a Hugging Face model
   run SCRIPT.py ... | run -m MODULE ... run any torch script, unmodified
-  bench collectives|scaling ...         measure collectives or scaling next to the hardware's limits
+  bench collectives|scaling ...         measure collectives or scaling, and compare with the hardware's limits
 
 Several ranks:
   launch [options] -- COMMAND ...       start several ranks of COMMAND on this node
   mpi-launch [options] -- COMMAND ...   start ranks on several nodes with Intel MPI's mpirun, over ssh
   sshd [options]                        accept ranks from mpi-launch in another container
 
+A single process:
+  generate MODEL [PROMPT ...]           print the answers of a trained language model
+
 Inspection:
   plan [--json] [--html FILE]           show a rank's cores, threads, variables and preloads, with reasons
-  generate MODEL [PROMPT ...]           print what a trained language model answers
   watch [FOLDER]                        follow a job: progress, speed, and what each rank waits for
   report FOLDER ...                     write a job's report.html, or compare several jobs on one page
   doctor [--json] [--html FILE]         check this container for training, and print how to fix each problem

@@ -22,7 +22,7 @@ from entrypoints.cli.interpreter import python_command
 from entrypoints.cli.numbers import count
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import shared_memory
-from entrypoints.machine.cpus import EMULATED
+from entrypoints.machine.cpus import BF16_FIX, EMULATED
 from entrypoints.placement.launchers import LAUNCHERS, MARKS
 from entrypoints.plan import preload
 
@@ -157,8 +157,7 @@ def bf16(flag: str, found: Mapping[str, Any]) -> Check:
     speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
     detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"
     if half < single:
-        fix = "train without --bf16, or use an Intel CPU since Cooper Lake or an AMD CPU since Zen 4"
-        return Check("bf16", Status.WARNING, f"slower than fp32: {detail}", fix)
+        return Check("bf16", Status.WARNING, f"slower than fp32: {detail}", BF16_FIX)
     if flag != EMULATED and kernel and not any(name in kernel for name in NATIVE_KERNELS):
         fix = "unset ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA), which hides instructions from oneDNN"
         return Check("bf16", Status.WARNING, f"the CPU's instructions are not used: {detail}", fix)

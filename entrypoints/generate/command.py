@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from entrypoints.placement.detect import DistributedEnvironment
 
 _DESCRIPTION = """\
-Print what a language model answers to each prompt. Without a prompt, each line of standard input is one.
+Print what a language model answers to each prompt. Without PROMPT, each line of standard input is a prompt.
 
 With a chat template, a prompt is the user's message of a conversation; without, the model continues the text. The
 answer is the most likely one (greedy), unless --temperature is given.
@@ -40,10 +40,10 @@ class Generate:
         type=positive_integer, metavar="N",
     )  # fmt: skip
     temperature: float | None = option(
-        "--temperature", "draw the tokens at random; 1 keeps the model's probabilities, less favors likely tokens",
+        "--temperature", "sample at random; 1 keeps the model's probabilities, lower values favor likely tokens",
         type=positive_number, metavar="T",
     )  # fmt: skip
-    seed: int = option("--seed", "of the random draws (default: %(default)s)", 42, type=positive_integer)
+    seed: int = option("--seed", "seed of the random samples (default: %(default)s)", 42, type=positive_integer)
     as_json: bool = option("--json", "print one JSON document for each prompt, on a line of its own", False)
     # The group of one rank, which no code here uses.
     backend = "gloo"
@@ -52,7 +52,9 @@ class Generate:
     def run(self, environment: DistributedEnvironment, _announce: Announce, /) -> int:
         """Answer all prompts. Raises UsageError for a model that cannot answer."""
         if environment.world_size > 1:
-            raise UsageError(f"generate runs in one process, found {environment.world_size}: start it alone")
+            raise UsageError(
+                f"generate runs in one process, found {environment.world_size} ranks: start it without a launcher"
+            )
         import torch
         import transformers
 

@@ -69,6 +69,6 @@ def shared_memory_warning(local_world_size: int, space: Space, cpus: int) -> str
         return None
     return (
         f"{DIRECTORY} has {space.free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} ranks "
-        f"on a host with {cpus} CPUs: they use tcp, with half the bandwidth of shared memory: start the "
+        f"on a host with {cpus} CPUs: they use tcp, which is slower than shared memory: start the "
         f"container with docker run {option(local_world_size, cpus)}"
     )

@@ -28,6 +28,7 @@ FEATURES = (
 # Best first. Other CPUs emulate bf16: they convert to fp32, compute, and convert back.
 _BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 EMULATED = "emulated"
+BF16_FIX = "train without --bf16, or use an Intel Xeon since Sapphire Rapids or an AMD CPU since Zen 4"
 # oneDNN's ONEDNN_MAX_CPU_ISA hides instructions above its value.
 _BELOW_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 _BELOW_AMX = {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}

@@ -111,7 +111,7 @@ def plan(
         )
     if preloads.paths:
         chosen["LD_PRELOAD"] = compose(user_environ.get("LD_PRELOAD", ""), preloads.paths)
-    bf16 = "emulated, oneDNN has no bf16 instructions to use" if topology.bf16 == EMULATED else topology.bf16
+    bf16 = "no instructions, products are computed in fp32" if topology.bf16 == EMULATED else topology.bf16
     return RankPlan(
         placement=placement,
         cores=cpus,

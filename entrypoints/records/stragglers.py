@@ -29,10 +29,10 @@ FIXES = {
     "quota": "raise the quota, or give every node the same",
     "shared cores": "stop the other processes on this node, or give the rank cores of its own",
     "reading": "check its disk or network drive, or add --dataloader_num_workers 1",
-    "longer rows": "let the ranks be balanced, or add --group_by_length",
+    "longer rows": "do not turn off the adaptation balanced-ranks, or add --group_by_length",
     "clock rate": "check the node's cooling, its power limit and its CPU frequency governor",
     "remote memory": "see `entrypoint plan` for its memory policy, and `entrypoint doctor` for what refuses it",
-    "unknown": "compare `entrypoint doctor` on its node and on another one",
+    "unknown": "compare `entrypoint doctor` on its node and on another node",
 }
 
 

@@ -164,7 +164,7 @@ class Writer:
     def _fail(self, error: OSError) -> None:
         self._failed = True
         print(
-            f"warning: no records of the steps: {self._path}: {error.strerror or error}",
+            f"warning: cannot record the steps in '{self._path}': {error.strerror or error}",
             file=sys.stderr,
             flush=True,
         )

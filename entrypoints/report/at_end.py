@@ -20,7 +20,9 @@ def write(output: Path) -> None:
 
         folder.write(output)
     except Exception as error:  # noqa: BLE001 - the job's own end counts
-        print(f"warning: no report of the job in '{output}': {one_line(error)}", file=sys.stderr, flush=True)
+        print(
+            f"warning: cannot write the job's report in '{output}': {one_line(error)}", file=sys.stderr, flush=True
+        )
 
 
 class Failures:

@@ -86,7 +86,7 @@ def blocks(jobs: Sequence[Measured], forecast: Sequence[Forecast]) -> list[Block
             Curve("forecast, low", nodes, [], [one.low for one in forecast], "band"),
             Curve("forecast, high", nodes, [], [one.high for one in forecast], "band"),
         ]
-    note = "The band has the true value nine times in ten." if forecast else ""
+    note = "The true value is in the band nine times in ten." if forecast else ""
     chart = Chart("Samples per second of all ranks", "samples/s", found, True, "nodes", note)
     return [chart, _table(ordered, {one.nodes: one for one in forecast})]
 

@@ -129,8 +129,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     console.notes([*start.notes, *rows.notes, *inputs.notes], rank)
     if start.checkpoint is None:
         console.notes(loaded.notes, rank)
-    elif checkpoints.world_size_of(start.checkpoint) not in (0, world_size):
-        console.note("the checkpoint is of another number of ranks: rows and dropout differ from that run", rank)
+    elif (saved_by := checkpoints.world_size_of(start.checkpoint)) not in (0, world_size):
+        console.note(f"{saved_by} ranks saved the checkpoint: rows and dropout differ from that run", rank)
     return Setup(task, arguments, rows, loaded, inputs, start.checkpoint)
 
 

@@ -35,7 +35,7 @@ class Options:
         nargs="?", metavar="FOLDER",
     )  # fmt: skip
     interval: float = option(
-        "--interval", "seconds between two lines where the output is no terminal (default: %(default)s)",
+        "--interval", "seconds between two lines if the output is not a terminal (default: %(default)s)",
         _DEFAULT_INTERVAL, type=positive_seconds, metavar="SECONDS",
     )  # fmt: skip
     since: float = option(

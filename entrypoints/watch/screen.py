@@ -29,7 +29,7 @@ def render(now: Snapshot, width: int, height: int) -> Group:
     bars = _bars(now.shares, now.parts, width, room - len(curves) if room - len(curves) >= 4 else room)
     if room - len(bars) < len(curves):
         curves = []
-    leave = [] if now.is_over else [Text(""), Text("Ctrl-C closes this view; the job goes on", "bright_black")]
+    leave = [] if now.is_over else [Text(""), Text("Ctrl-C closes this view; the job continues", "bright_black")]
     lines = [*head, *curves, *bars, *tail, *leave][:height]
     for one in lines:
         one.no_wrap, one.overflow = True, "ellipsis"

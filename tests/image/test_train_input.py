@@ -17,9 +17,9 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "file of another user": ({"train_file": "/data/closed.csv"}, "cannot be read by user 1000"),
     "no label column": ({"train_file": "/data/no-label.csv"}, "expected 'label'"),
     "empty file": ({"train_file": "/data/empty.csv"}, "is empty"),
-    "broken json": ({"train_file": "/data/broken.json"}, "line 2 column 11: broken JSON"),
+    "broken json": ({"train_file": "/data/broken.json"}, "line 2 column 11: invalid JSON"),
     "ragged csv": ({"validation_file": "/data/ragged.csv"}, "line 3: found 3 columns, expected 2"),
-    "broken parquet": ({"train_file": "/data/broken.parquet"}, "broken parquet"),
+    "broken parquet": ({"train_file": "/data/broken.parquet"}, "invalid parquet"),
     "row without text": ({"train_file": "/data/no-text.csv"}, "first in row 2"),
     "wrong type": ({"train_file": "/data/numbers.jsonl"}, "holds int 3, expected text"),
     "unknown label": ({"validation_file": "/data/other-label.csv"}, "'maybe'"),
@@ -42,7 +42,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "missing checkpoint": ({"resume_from_checkpoint": "/data/none"}, "the folder does not exist"),
     "no stride left": (
         {"train_file": "/data/squad.json", "validation_file": "/data/squad.json", "doc_stride": 30},
-        "write a smaller --doc_stride",
+        "use a smaller --doc_stride",
     ),
 }
 

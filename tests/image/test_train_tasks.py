@@ -131,7 +131,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         {"model_name_or_path": "/work/bert", "train_file": "/work/text.txt", "task": "text-generation"},
         "sees the tokens that it has to predict",
     ),
-    "texts without a task": ({"train_file": "/work/text.txt"}, "write --task text-generation or --task fill-mask"),
+    "texts without a task": ({"train_file": "/work/text.txt"}, "pass --task text-generation or --task fill-mask"),
     "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
     "no chat template": (
         {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},

@@ -11,13 +11,13 @@ from tooling.cli.options import Task
 
 @Task
 def train(options: bench_train.Options) -> None:
-    """Train the same job under every recipe, next to the machine's ceiling."""
+    """Train the same job under every recipe, and compare with the machine's limit."""
     bench_train.run(options, say)
 
 
 @Task
 def collectives(options: bench_collectives.Options) -> None:
-    """Measure the process group next to its hardware limits."""
+    """Measure the process groups, and compare with the hardware's limits."""
     bench_collectives.collectives(options, say)
 
 

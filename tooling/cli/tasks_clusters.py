@@ -40,7 +40,7 @@ def up(request: cluster_up.Request) -> None:
 
 @Task
 def down(name: Annotated[str | None, "the cluster's name; default: the only cluster that is up"] = None) -> None:
-    """Remove a cluster."""
+    """Remove a cluster. Its log and its output stay."""
     cluster_up.down(name)
 
 
@@ -83,7 +83,7 @@ def status(
 def stop(
     name: Annotated[str | None, "name of the cluster or job; default: the running one"] = None,
 ) -> None:
-    """End a cluster or a job. Its log and its output stay."""
+    """End a job on hosts, or remove a cluster as down does. The log and the output stay."""
     if job := find(name):
         control.stop(job)
     else:

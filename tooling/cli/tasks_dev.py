@@ -82,9 +82,9 @@ def faults(
 @Task
 def emulate(
     command: tuple[str, ...],
-    bochs: Annotated[str | None, "a git checkout of Bochs, which runs the emulated machine"] = None,
+    bochs: Annotated[str | None, "required: a git checkout of Bochs, which runs the emulated machine"] = None,
     pin: PinOption = None,
-    data: Annotated[str | None, "a folder that the command finds at /data, read-only"] = None,
+    data: Annotated[str | None, "a folder on this machine, mounted read-only at /data"] = None,
 ) -> None:
     """Run a command of the image on an emulated Sapphire Rapids: ./inv dev emulate --bochs FOLDER -- plan."""
     emulated.run(bochs, pin, data, command, say)

@@ -14,7 +14,7 @@ from tooling.hosts.job import Job
 
 @Task
 def plan_cluster(request: Request, json: JsonOption = False, html: HtmlOption = None) -> None:
-    """Predict how long a job takes on N nodes and how many are worth it, with error bars."""
+    """Predict how long a job takes on N nodes, and how many nodes are worth using, with error bars."""
     forecast.run(request, json, html, say)
 
 

@@ -73,9 +73,8 @@ def check_cpus(usable: int) -> Check:
 def check_bf16(bf16: str) -> Check:
     """`bf16`: the CPU's best bf16 instructions."""
     good = bf16 != cpus.EMULATED
-    detail = bf16 if good else "no amx_bf16 or avx512_bf16: bf16 is emulated, slower than fp32"
-    fix = "train without --bf16, or use an Intel CPU since Cooper Lake or an AMD CPU since Zen 4"
-    return judge("bf16", good, detail, fix)
+    detail = bf16 if good else "no amx_bf16 or avx512_bf16: --bf16 is not faster than fp32"
+    return judge("bf16", good, detail, cpus.BF16_FIX)
 
 
 def check_docker(findings: Findings, host: Host) -> list[Check]:

@@ -39,7 +39,7 @@ def _tiles(plan: Plan) -> list[Tile]:
     if row is None:
         return []
     return [
-        Tile("recommended", texts.nodes(row.nodes), "the most that are efficient"),
+        Tile("recommended", texts.nodes(row.nodes), "the most nodes that are efficient"),
         Tile("time", texts.duration(row.seconds.value), texts.interval(row.seconds)),
         Tile("speed-up", f"{row.speedup.value:.2f}x", f"{row.speedup.low:.2f} to {row.speedup.high:.2f}"),
         Tile("node-hours", f"{row.node_hours:.3g}", texts.nodes(row.nodes)),
@@ -54,7 +54,7 @@ def _charts(plan: Plan) -> list[Chart]:
     nodes = [float(row.nodes) for row in plan.rows]
     speedup = _band("speed-up", nodes, [row.speedup for row in plan.rows])
     ideal = Curve("ideal", nodes, [], nodes, "thin")
-    note = "The band has the true value nine times in ten."
+    note = "The true value is in the band nine times in ten."
     return [
         Chart("Time", unit, _band("time", nodes, time), True, "nodes", note),
         Chart("Cost", "node-hours", _band("node-hours", nodes, cost), True, "nodes", note),

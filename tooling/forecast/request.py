@@ -46,7 +46,7 @@ class Request:
     single_node_samples_per_second: Annotated[
         float, "the speed of one node, as train prints it; default: a guess from --cores, --ghz and --isa"
     ] = 0.0
-    cores: Annotated[int, "physical cores of a node; default: 16 or more"] = 0
+    cores: Annotated[int, "physical cores of a node; default: assume 16 or more for each rank"] = 0
     ghz: Annotated[float, "clock rate in GHz while all cores are busy; required for a guess of the speed"] = 0.0
     isa: Annotated[
         str,

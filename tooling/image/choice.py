@@ -32,7 +32,7 @@ WithOption = Annotated[
 ]
 TorchSourceOption = Annotated[str, TORCH_SOURCE_HELP]
 ImageLockOption = Annotated[
-    str | None, "an image.lock.json of ./inv push: run that image, by digest, instead of building one"
+    str | None, "use the image in this image.lock.json of ./inv push, by digest, instead of building one"
 ]
 
 

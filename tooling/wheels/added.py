@@ -43,8 +43,8 @@ def lock(pin: Pin, say: Say) -> Path:
     if any(wheel.name == _OURS for wheel in wheels):
         found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
         raise UsageError(
-            f"--with needs the package {_OURS!r}, whose module would hide this stack's own of that name: ask for "
-            f"a newer version of what needs it, or another package (pip chose {found})"
+            f"--with needs the package {_OURS!r}, whose module would hide this stack's own module of that name: "
+            f"choose versions or packages that do not need {_OURS!r} (pip chose {found})"
         )
     for wheel in wheels:
         if wheel.sha256 not in pin.added.hashes.get(wheel.name, {wheel.sha256}):

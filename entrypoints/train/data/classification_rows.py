@@ -68,7 +68,7 @@ def labelled_texts(
 
     `problem_type`: None to infer it from the labels.
     """
-    values = table.column(label_column, "write --label_column_name")
+    values = table.column(label_column, "pass --label_column_name")
     problem_type = problem_type or labels.infer_problem_type(values)
     found = labels.read(table, label_column, values, problem_type)
     names = tuple(text_columns) if text_columns else _text_columns(table, label_column)
@@ -95,7 +95,7 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
     if not names:
         raise UsageError(
             f"{table.source} has no column of text besides '{label_column}', it has {table.listing}: "
-            "write --text_column_names"
+            "pass --text_column_names"
         )
     return tuple(names[:2])
 
@@ -114,7 +114,7 @@ def _is_number(text: str) -> bool:
 
 
 def _texts(table: Table, name: str) -> list[str]:
-    values = table.column(name, "write --text_column_names")
+    values = table.column(name, "pass --text_column_names")
     for row, value in enumerate(values, 1):
         if value is None or (isinstance(value, str) and not value.strip()):
             empty = sum(1 for item in values if item is None or (isinstance(item, str) and not item.strip()))
@@ -179,7 +179,7 @@ def questions(table: Table, with_negative: bool) -> Questions:
         found, starts = _answers(table, row, answers)
         if not found and not with_negative:
             raise UsageError(
-                f"{table.source} row {row + 1}: the question has no answer: write --version_2_with_negative"
+                f"{table.source} row {row + 1}: the question has no answer: pass --version_2_with_negative"
             )
         items.append(Question(str(keys[row]), texts[row], contexts[row], found, starts))
     if len({item.key for item in items}) != len(items):

@@ -83,7 +83,7 @@ def documents(table: Table, text_column: str | None) -> Documents:
         pairs = zip(table.columns["prompt"], table.columns["completion"])
         return Documents(table.source, kind, [_completion(table, row, pair) for row, pair in enumerate(pairs, 1)])
     name = text_column or _only_text(table)
-    values = table.column(name, "write --text_column_names")
+    values = table.column(name, "pass --text_column_names")
     texts = [text for text in values if text is not None and text != ""]
     wrong = next((value for value in texts if not isinstance(value, str)), None)
     if wrong is not None:

@@ -22,7 +22,7 @@ class Splits:
     def any(self) -> tables.Table:
         table = self.train or self.validation
         if table is None:
-            raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+            raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
         return table
 
 
@@ -52,7 +52,7 @@ def infer_task(table: tables.Table, label_column: str) -> str:
         f"{table.source} has the columns {table.listing}: expected '{label_column}' (--label_column_name) and a "
         "text for text-classification; question, context and answers for question-answering; messages, or prompt "
         "and completion, for text-generation; or tokens and ner_tags for token-classification. For texts without "
-        "labels, write --task text-generation or --task fill-mask"
+        "labels, pass --task text-generation or --task fill-mask"
     )
 
 

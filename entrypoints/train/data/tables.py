@@ -140,7 +140,7 @@ def _read_csv(path: Path, delimiter: str = ",") -> dict[str, list[Any]]:
                 for values, value in zip(columns, row):
                     values.append(value)
         except csv.Error as error:
-            raise UsageError(f"data file '{path}' line {reader.line_num}: broken csv, {error}") from error
+            raise UsageError(f"data file '{path}' line {reader.line_num}: invalid csv, {error}") from error
     return dict(zip(header, columns))
 
 
@@ -211,7 +211,7 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
     try:
         table = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowException as error:
-        raise UsageError(f"data file '{path}': broken parquet, {str(error).splitlines()[0]}") from error
+        raise UsageError(f"data file '{path}': invalid parquet, {str(error).splitlines()[0]}") from error
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
@@ -223,7 +223,7 @@ def _parse(text: str, path: Path, line: int) -> Any:
 
 
 def _broken(path: Path, error: json.JSONDecodeError, line: int) -> UsageError:
-    return UsageError(f"data file '{path}' line {line} column {error.colno}: broken JSON, {error.msg}")
+    return UsageError(f"data file '{path}' line {line} column {error.colno}: invalid JSON, {error.msg}")
 
 
 def _to_columns(rows: list[Any], path: Path) -> dict[str, list[Any]]:

@@ -218,7 +218,7 @@ def _checked(
 def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str]) -> None:
     if task.model_name_or_path is None:
         raise UsageError(
-            "--model_name_or_path is missing: write the folder of a pretrained model, or its name on the hub"
+            "--model_name_or_path is missing: pass the folder of a pretrained model, or its name on the hub"
         )
     if not training.get("output_dir"):
         raise UsageError(
@@ -245,12 +245,12 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
         )
     if task.dataset_name is None:
         if training["do_train"] and task.train_file is None:
-            raise UsageError("--do_train needs data: write --train_file FILE or --dataset_name NAME")
+            raise UsageError("--do_train needs data: pass --train_file FILE or --dataset_name NAME")
         if training["do_eval"] and task.validation_file is None:
             name = "do_eval" if "eval_strategy" not in given else f"eval_strategy {training['eval_strategy']}"
-            raise UsageError(f"--{name} needs data: write --validation_file FILE or --dataset_name NAME")
+            raise UsageError(f"--{name} needs data: pass --validation_file FILE or --dataset_name NAME")
     if not training["do_train"] and not training["do_eval"]:
-        raise UsageError("nothing to do: write --train_file and --validation_file, or --dataset_name")
+        raise UsageError("nothing to do: pass --train_file and --validation_file, or --dataset_name")
     unsupported.check(training)
     values = {**asdict(task), **training}
     for name in _POSITIVE:

@@ -53,7 +53,7 @@ def create(parsed: Parsed) -> TrainingArguments:
     try:
         arguments = TrainingArguments(**values)
     except json.JSONDecodeError as error:
-        raise UsageError(f"the value of a flag is broken JSON: {error.msg} in '{error.doc}'") from error
+        raise UsageError(f"the value of a flag is invalid JSON: {error.msg} in '{error.doc}'") from error
     except (ValueError, ImportError, TypeError, OSError) as error:
         # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
         raise UsageError(re.sub(r"\b\w+Strategy\.", "", one_line(error))) from error

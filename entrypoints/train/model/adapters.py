@@ -48,7 +48,7 @@ def check(arguments: TaskArguments) -> None:
     continues = base_of(str(arguments.model_name_or_path)) is not None
     if arguments.merge_adapter and not (arguments.use_peft or continues):
         raise UsageError(
-            "--merge_adapter needs an adapter: add --use_peft, or write an adapter as --model_name_or_path"
+            "--merge_adapter needs an adapter: add --use_peft, or pass an adapter as --model_name_or_path"
         )
     if (arguments.use_peft or continues) and importlib.util.find_spec("peft") is None:
         raise UsageError(

@@ -119,7 +119,7 @@ def load(
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UsageError(
             f"the tokenizer has {len(tokenizer)} tokens, but model '{name}' has embeddings for "
-            f"{model.get_input_embeddings().num_embeddings}: write the model's own --tokenizer_name"
+            f"{model.get_input_embeddings().num_embeddings}: pass the model's own tokenizer as --tokenizer_name"
         )
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
@@ -169,7 +169,7 @@ def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBa
     # transformers 5 silently creates an empty tokenizer for a folder without a vocabulary.
     if folder.is_dir() and not any((folder / vocabulary).is_file() for vocabulary in _VOCABULARIES):
         raise UsageError(
-            f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json, or write --tokenizer_name"
+            f"tokenizer folder '{name}' has no vocabulary: add tokenizer.json, or pass --tokenizer_name"
         )
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)

@@ -94,7 +94,7 @@ def _refuse_another_run(folder: Path, checkpoint: Path | None) -> None:
     if later:
         raise UsageError(
             f"--output_dir '{folder}' holds {', '.join(later)}, later than --resume_from_checkpoint "
-            f"'{checkpoint}': choose another folder, or write --resume_from_checkpoint true to continue from the "
+            f"'{checkpoint}': choose another folder, or pass --resume_from_checkpoint true to continue from the "
             "last checkpoint, or add --overwrite_output_dir to delete the other checkpoints"
         )
 

@@ -172,5 +172,5 @@ def _check_room(data: Questions, layout: Layout) -> None:
         raise UsageError(
             f"{data.source}: the longest question has {longest} tokens and --doc_stride is {layout.doc_stride}, "
             f"so windows need {needed} tokens, but max_seq_length is {layout.max_length}: "
-            "write a smaller --doc_stride or a larger --max_seq_length"
+            "use a smaller --doc_stride or a larger --max_seq_length"
         )

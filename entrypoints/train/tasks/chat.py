@@ -24,7 +24,7 @@ def set_template(tokenizer: Any, file: str | None) -> None:
             raise UsageError(f"--chat_template_path '{file}' cannot be read: {error}") from error
     if not getattr(tokenizer, "chat_template", None):
         raise UsageError(
-            "the tokenizer has no chat template, which conversations need: write --chat_template_path with a "
+            "the tokenizer has no chat template, which conversations need: pass --chat_template_path with a "
             "Jinja file, use the instruct variant of the model, or provide prompt and completion as texts"
         )
 

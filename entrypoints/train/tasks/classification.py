@@ -175,7 +175,7 @@ def choose_labels(
     elif validation is not None:
         names = label_names_of(arguments) or classification_rows.distinct(validation)
     else:
-        raise UsageError("no data: write --train_file and --validation_file, or --dataset_name")
+        raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
     if validation is not None:
         classification_rows.check_known_labels(names, validation)
     return names

@@ -102,7 +102,7 @@ def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, no
         else:
             unanswered += 1
     if cut:
-        notes.append(f"{data.source}: {cut} of {len(data)} rows are cut at --max_seq_length {length}")
+        notes.append(f"{data.source}: {cut} of {len(data)} rows are truncated to --max_seq_length {length}")
     if unanswered:
         notes.append(
             f"{data.source}: {unanswered} of {len(data)} rows are left out: no answer to learn within {length} "
@@ -111,7 +111,7 @@ def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, no
     if not found:
         raise UsageError(
             f"{data.source}: no row has an answer of the assistant within {length} tokens: check the roles, or "
-            "write a larger --max_seq_length"
+            "use a larger --max_seq_length"
         )
     return found
 

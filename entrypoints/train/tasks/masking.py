@@ -71,7 +71,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     rows = generation.read_rows(arguments, splits, "fill-mask")
     kind = (rows.train or rows.validation).kind
     if kind is not Kind.TEXT:
-        raise UsageError(f"found {kind.value}, expected texts for fill-mask: write --text_column_names")
+        raise UsageError(f"found {kind.value}, expected texts for fill-mask: pass --text_column_names")
     return rows
 
 

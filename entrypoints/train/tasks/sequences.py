@@ -25,7 +25,7 @@ def sequence_length(arguments: TaskArguments, task: str, limit: int | None) -> i
         return default if limit is None else min(default, limit)
     if limit is not None and asked > limit:
         raise UsageError(
-            f"--max_seq_length {asked} is more than the {limit} positions of the model: write {limit} or less"
+            f"--max_seq_length {asked} is more than the {limit} positions of the model: use {limit} or less"
         )
     return asked
 

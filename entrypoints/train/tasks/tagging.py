@@ -107,6 +107,6 @@ def _examples(
         found.append(Example.of(encoded["input_ids"], labels))
     if cut:
         notes.append(
-            f"{data.source}: {cut} of {len(data)} rows are cut at {length} tokens, the words after that are lost"
+            f"{data.source}: {cut} of {len(data)} rows are truncated to {length} tokens: later words are ignored"
         )
     return found

@@ -27,12 +27,12 @@ def disk(image: str, emulator: str, say: Say) -> Path:
     made_by = hashlib.sha256((bochs.MACHINE / "make-disk").read_bytes()).hexdigest()
     path = FOLDER / f"{found.id.removeprefix('sha256:')[:12]}-{made_by[:6]}.disk"
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with locked(FOLDER / "disk.lock", lambda: say("waiting for another ./inv that makes a disk")):
+    with locked(FOLDER / "disk.lock", lambda: say("waiting for another ./inv that is creating a disk")):
         if path.is_file():
             return path
         for other in FOLDER.glob("*.disk*"):
             other.unlink()
-        say(f"making a disk of {image}")
+        say(f"creating a disk from {image}")
         name = f"{docker.PREFIX}{uuid.uuid4().hex}"
         docker.output("create", "--name", name, found.id)
         try:
@@ -46,7 +46,9 @@ def disk(image: str, emulator: str, say: Say) -> Path:
         finally:
             docker.call("rm", "--force", name)
         if done.returncode != 0 or exported.returncode != 0:
-            raise UsageError(f"making a disk of {image} failed: see the lines above; it takes 3 GB in {FOLDER}")
+            raise UsageError(
+                f"creating a disk from {image} failed: see the lines above; the disk takes 3 GB in {FOLDER}"
+            )
     return path
 
 

@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_gives_one_warning(
         opened.add(step(number))
     opened.flush()
     assert not opened.wants_sample()
-    assert re.fullmatch(r"warning: no records of the steps: .*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"warning: cannot record the steps in .*\n", capsys.readouterr().err)
 
 
 def test_the_process_that_started_a_killed_rank_records_its_failure(

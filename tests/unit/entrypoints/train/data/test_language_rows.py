@@ -34,7 +34,7 @@ def test_the_task_is_inferred_from_unambiguous_columns(content: dict[str, list[A
 
 
 def test_texts_without_labels_need_a_task() -> None:
-    with pytest.raises(UsageError, match="write --task text-generation or --task fill-mask"):
+    with pytest.raises(UsageError, match="pass --task text-generation or --task fill-mask"):
         infer_task(table(text=["a"]), "label")
 
 
