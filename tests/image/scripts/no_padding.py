@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 from unittest import mock
 
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from trained import STEPS, check_training, distance, gradients  # type: ignore[import-not-found]  # beside this one
 
 from entrypoints.adapt import joining, no_padding
 from entrypoints.operators import unpadded
@@ -60,9 +62,11 @@ def model(family: str = "Bert", head: str = HEADS[0], **changes: Any) -> Any:
     return made
 
 
-def batch(head: str = HEADS[0], family: str = "Bert") -> dict[str, torch.Tensor]:
-    torch.manual_seed(2)
-    mask = (torch.arange(WIDTH) < LENGTHS[:, None]).long()
+def batch(
+    head: str = HEADS[0], family: str = "Bert", lengths: torch.Tensor = LENGTHS, seed: int = 2
+) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    mask = (torch.arange(WIDTH) < lengths[:, None]).long()
     ids = torch.randint(2, SIZES["vocab_size"], mask.shape) * mask + (1 - mask)
     labels = torch.randint(0, 3, mask.shape).masked_fill(mask == 0, -100)
     found = {"input_ids": ids, "attention_mask": mask, "labels": labels[:, 0] if head == HEADS[0] else labels}
@@ -75,21 +79,6 @@ def answers() -> dict[str, Any]:
     inputs = batch()
     del inputs["labels"]
     return {**inputs, "start_positions": LENGTHS // 2, "end_positions": LENGTHS - 1}
-
-
-def gradients(made: Any, inputs: dict[str, Any]) -> tuple[float, torch.Tensor]:
-    """The loss and all gradients as one vector."""
-    made.zero_grad()
-    loss = made(**inputs).loss
-    loss.backward()
-    return float(loss.detach()), torch.cat([
-        (torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten()
-        for weight in made.parameters() if weight.requires_grad
-    ])  # fmt: skip
-
-
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm())
 
 
 def compare(made: Any, inputs: dict[str, Any], left_out: bool = True) -> None:
@@ -110,6 +99,15 @@ def losses_and_gradients_of_all_families_are_those_with_padding() -> None:
     for family in FAMILIES:
         for head in HEADS:
             compare(model(family, head).train(), batch(head, family))
+
+
+def so_are_those_of_twenty_steps() -> None:
+    lengths = torch.randint(1, WIDTH - 2, (STEPS, len(LENGTHS)))
+    for family, head in zip(FAMILIES, itertools.cycle(HEADS)):
+        before = USE.skipped
+        batches = [batch(head, family, each, seed) for seed, each in enumerate(lengths)]
+        check_training(model(family, head).train(), batches, padded)
+        assert USE.skipped - before == STEPS * WIDTH * len(LENGTHS) - int(lengths.sum())
 
 
 def positions_of_the_caller_are_kept() -> None:
@@ -282,6 +280,7 @@ def a_copied_model_is_computed_without_padding_too() -> None:
 no_padding.install(USE)
 for check in (
     losses_and_gradients_of_all_families_are_those_with_padding,
+    so_are_those_of_twenty_steps,
     positions_of_the_caller_are_kept,
     activation_checkpointing_of_both_kinds_gives_the_same_gradients,
     dropout_of_recomputed_layers_is_the_same,

@@ -9,6 +9,7 @@ from unittest import mock
 import peft
 import torch
 import transformers
+from trained import STEPS, check_training, distance, gradients  # type: ignore[import-not-found]  # beside this one
 
 from entrypoints.adapt import decoders, joining, no_padding
 from entrypoints.operators import unpadded
@@ -46,9 +47,9 @@ def model(prefix: str = "Llama", head: str = "ForCausalLM", **changes: Any) -> A
     return getattr(transformers, f"{prefix}{head}")(config).train()
 
 
-def padded_batch() -> dict[str, Any]:
-    torch.manual_seed(2)
-    mask = (torch.arange(WIDTH) < LENGTHS[:, None]).long()
+def padded_batch(lengths: torch.Tensor = LENGTHS, seed: int = 2) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    mask = (torch.arange(WIDTH) < lengths[:, None]).long()
     ids = torch.randint(4, SIZES["vocab_size"], mask.shape) * mask + (1 - mask)
     return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, IGNORED)}
 
@@ -64,19 +65,6 @@ def packed_batch() -> dict[str, Any]:
     ids = torch.randint(4, SIZES["vocab_size"], positions.shape)
     labels = ids.masked_fill(positions == 0, IGNORED)
     return {"input_ids": ids, "position_ids": positions, "labels": labels, "use_cache": False}
-
-
-def gradients(made: Any, inputs: dict[str, Any]) -> tuple[float, torch.Tensor]:
-    made.zero_grad()
-    loss = made(**inputs).loss
-    loss.backward()
-    return float(loss.detach()), torch.cat([
-        weight.grad.flatten() for weight in made.parameters() if weight.grad is not None
-    ])  # fmt: skip
-
-
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm())
 
 
 def compare(made: Any, inputs: dict[str, Any], is_joined: bool = True, limit: float = 2e-5) -> None:
@@ -96,6 +84,13 @@ def padded_rows_of_all_families_have_the_same_gradients() -> None:
         before = USE.skipped
         compare(model(prefix), padded_batch())
         assert USE.skipped == before + 5 * WIDTH - int(LENGTHS.sum())
+
+
+def so_have_padded_rows_in_twenty_steps() -> None:
+    lengths, before = torch.randint(1, WIDTH - 2, (STEPS, len(LENGTHS))), USE.skipped
+    batches = [padded_batch(each, seed) for seed, each in enumerate(lengths)]
+    check_training(model(), batches, lambda: mock.patch.object(joining, "is_traced", return_value=True))
+    assert USE.skipped - before == STEPS * WIDTH * len(LENGTHS) - int(lengths.sum())
 
 
 def packed_rows_of_all_families_have_the_same_gradients() -> None:
@@ -175,6 +170,7 @@ def evaluation_keeps_the_cache() -> None:
 no_padding.install(USE)
 for check in (
     padded_rows_of_all_families_have_the_same_gradients,
+    so_have_padded_rows_in_twenty_steps,
     packed_rows_of_all_families_have_the_same_gradients,
     recomputed_layers_have_the_same_gradients,
     adapters_have_the_same_gradients,
