@@ -1,13 +1,17 @@
 """Runs inside the image: many `train` command lines in one process, because imports take seconds.
 
-Usage: many_runs.py FILE, with a JSON list of argument lists. Prints a JSON list of {"code", "stderr"}.
+Usage: many_runs.py FILE, with a JSON list of argument lists. Prints a JSON list of {"code", "stderr"}. Words like
+NAME=VALUE before the flags set variables for this run and the next ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
+import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -24,10 +28,14 @@ def announce(_quiet: bool) -> None:
 
 def run(argv: list[str]) -> dict[str, object]:
     """Runs one command line as a rank's worker would, in this process."""
+    flags = list(itertools.dropwhile(lambda word: re.match(r"\w+=", word), argv))
+    for word in argv[: len(argv) - len(flags)]:
+        name, _, value = word.partition("=")
+        os.environ[name] = value
     stderr = io.StringIO()
     with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stderr):
         try:
-            code = prepare(argv).run(DistributedEnvironment(), announce)
+            code = prepare(flags).run(DistributedEnvironment(), announce)
         except UsageError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 2

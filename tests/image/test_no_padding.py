@@ -18,8 +18,17 @@ NAME = "no-padding"
 TEXTS = ("tom lives in paris", "mary", "tom and mary and tom lives in rome", "rome")
 TAGGED = [{"tokens": text.split(), "ner_tags": ["B", *"O" * text.count(" ")]} for text in TEXTS]
 WINDOWS = {"max_seq_length": 48, "doc_stride": 8}
+SAVING = {
+    "optim": "adamw_torch_fused",
+    "per_device_train_batch_size": 4,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "save_total_limit": 9,
+}
+# Runs that resume with the other choice, and the checkpoints that they resume from.
+RESUMED = {"padded": "/on/classifier/checkpoint-2", "unpadded": "/output/classifier/checkpoint-2"}
 FLAGS: dict[str, dict[str, object]] = {
-    "classifier": {},
+    "classifier": SAVING,
     "tags": {"train_file": "/data/tags.jsonl", "validation_file": None},
     "words": {"task": "fill-mask", "text_column_names": "text"},
     "recomputed": {"gradient_checkpointing": True},
@@ -45,26 +54,45 @@ def test_losses_and_gradients_are_those_with_padding_and_the_rest_falls_back(
 
 @pytest.fixture(scope="module")
 def runs(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Runs]]:
-    """The same runs with padding in the layers (off) and without (on): their outputs, and what each printed."""
+    """The same runs with padding in the layers (off) and without (on): their outputs, and what each printed.
+
+    Those with padding are followed by RESUMED.
+    """
     (train_data / "tags.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TAGGED * 3))
-    found = {}
+    found: dict[str, tuple[Path, Runs]] = {}
     for switch in ("on", "off"):
         output = tmp_path_factory.mktemp(switch)
         output.chmod(0o777)
-        lines = [
-            line(f"/output/{name}", **{**PARITY, "num_train_epochs": 1, "learning_rate": 0.01, **flags})
-            for name, flags in FLAGS.items()
-        ]
-        (output / "lines.json").write_text(json.dumps(lines))
-        env = {**ONE_THREAD, **({contract.NO_ADAPT: NAME} if switch == "off" else {})}
-        done = containers.run(
-            image,
-            *("python", "/tests/many_runs.py", "/output/lines.json"),
-            env=env,
-            docker_args=mounts(train_data, output),
-        )
-        found[switch] = output, dict(zip(FLAGS, json.loads(containers.works(done)), strict=True))
+        flags, env, volumes = dict(FLAGS), ONE_THREAD, mounts(train_data, output)
+        if switch == "off":
+            flags |= {name: {**SAVING, "resume_from_checkpoint": path} for name, path in RESUMED.items()}
+            env = {**env, contract.NO_ADAPT: NAME}
+            volumes += ["--volume", f"{found['on'][0]}:/on:ro"]
+        lines = {
+            name: line(f"/output/{name}", **{**PARITY, "num_train_epochs": 1, "learning_rate": 0.01, **changes})
+            for name, changes in flags.items()
+        }
+        if switch == "off":
+            lines["unpadded"].insert(0, f"{contract.NO_ADAPT}=")
+        (output / "lines.json").write_text(json.dumps(list(lines.values())))
+        argv = ("python", "/tests/many_runs.py", "/output/lines.json")
+        done = containers.run(image, *argv, env=env, docker_args=volumes)
+        found[switch] = output, dict(zip(lines, json.loads(containers.works(done)), strict=True))
     return found
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_checkpoint_of_the_other_kind_continues_with_the_same_losses(
+    runs: dict[str, tuple[Path, Runs]], name: str
+) -> None:
+    output, printed = runs["off"]
+    assert printed[name]["code"] == 0, printed[name]["stderr"]
+    found, expected = result(output / name), result(output / "classifier")
+    assert found["resumed_from"] == RESUMED[name]
+    assert (found["tokens_computed"] > found["tokens_useful"]) is (name == "padded")
+    assert len(found["losses"]) == 6
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert found["metrics"]["eval_loss"] == pytest.approx(expected["metrics"]["eval_loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", FLAGS)
