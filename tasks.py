@@ -26,6 +26,7 @@ SECTIONS: dict[str, list[Member]] = {
         tasks_images.verify,
         tasks_images.export,
         tasks_images.sbom,
+        tasks_images.advisories,
     ],
     "Local clusters": [
         tasks_clusters.up,

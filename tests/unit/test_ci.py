@@ -27,11 +27,12 @@ def test_zizmor_finds_nothing_in_the_workflows() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_workflows_run_the_suite_and_build_the_rows() -> None:
+def test_the_workflows_run_the_suite_build_the_rows_and_look_for_advisories() -> None:
     assert commands("test.yaml") == [".ci/run"]
     listing, build = commands("images.yaml")
     assert "./inv matrix --json" in listing
     assert build == './inv build --pin "$PIN"'
+    assert commands("advisories.yaml")[-1] == "./inv advisories --osv osv"
 
 
 def test_the_pre_commit_hooks_are_the_checks_of_the_suite_with_the_locked_tools() -> None:

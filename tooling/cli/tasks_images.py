@@ -15,12 +15,27 @@ from tooling.image import push as image_push
 from tooling.image import sign as image_sign
 from tooling.image.choice import Choice, PinOption, SetOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse, table
+from tooling.wheels import advisories as wheels_advisories
 
 
 @Task
 def matrix(json: JsonOption = False, html: HtmlOption = None) -> None:
     """Show the pins: each row is a set of versions that fit together."""
     table.show(parse.load(), as_json=json, html=html)
+
+
+@Task
+def advisories(
+    pin: PinOption = None,
+    torch_source: TorchSourceOption = "row",
+    osv: Annotated[
+        str | None,
+        "a folder with osv.dev's dump of PyPI, unpacked; default: only the table of images/versions.toml",
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what is known against a row's versions; exit with 1 if --osv has more than the project's table."""
+    wheels_advisories.run(choose.choose(pin, (), torch_source), osv, json)
 
 
 @Task
