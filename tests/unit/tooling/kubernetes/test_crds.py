@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.unit.tooling.kubernetes.crd_schema import Schema, mistakes, read
-from tests.unit.tooling.kubernetes.test_manifest import KINDS, documents
+from tests.unit.tooling.kubernetes.jobs import KINDS, documents
 from tooling.basis.errors import UsageError
 
 DESCRIPTION = Path(__file__).parent / "crds.yaml"

@@ -1,4 +1,4 @@
-"""Manifests: golden files, the operators' own models, the schemas of Kubernetes, and the rules of the webhooks.
+"""Manifests: golden files, the operators' own models, and the rules of the webhooks.
 
 MANIFESTS=write in the environment of this test rewrites the golden files.
 """
@@ -10,74 +10,30 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import kubeflow.training
 import kubeflow_trainer_api.models as trainer_models
-import kubernetes_validate
 import pytest
-import yaml
 
 from entrypoints.launch import options
 from entrypoints.launch.mpi.command import parse as parse_mpi_launch
 from tests.unit.tooling.image.examples import LOCK
+from tests.unit.tooling.kubernetes.jobs import (
+    COMMAND,
+    KINDS,
+    Document,
+    documents,
+    rendered,
+    replicas,
+    request,
+    templates,
+)
 from tooling.basis.errors import UsageError
-from tooling.basis.yaml import render
 from tooling.image import lock
 from tooling.kubernetes import manifest
-from tooling.kubernetes.operators import Job
-from tooling.kubernetes.request import CLAIM
-
-Document = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "manifests"
-OPERATORS = {operator.__name__.lower(): operator for operator in get_args(Job)}
-KINDS = tuple(OPERATORS)
-IMAGE = "registry.example:5000/team/cpu-train-stack@sha256:" + "1" * 64
-COMMAND = ("train", "--model_name_or_path", "bert-base-uncased", "--output_dir", "/pvc/output/bert", "--bf16")
-OPTIONS: dict[str, Any] = {
-    "command": COMMAND,
-    "name": "bert",
-    "namespace": "ml",
-    "image": IMAGE,
-    "nodes": 4,
-    "cpus": 60,
-    "memory": "128Gi",
-    "pvc": "training",
-    "node_selector": ("node-type=gnr", "example.com/pool="),
-    "env": ("HF_HUB_OFFLINE=1", "NOTE=$(date) costs $5"),
-    "secret_env": ("HF_TOKEN=hub/token",),
-    "pull_secret": "registry",
-    "node_cpus": 128,
-}
-
-
-def request(kind: str, **changes: Any) -> Job:
-    job: Job = OPERATORS[kind](**{**OPTIONS, **changes})
-    return job
-
-
-def rendered(kind: str, **changes: Any) -> str:
-    return render(request(kind, **changes).documents())
-
-
-def documents(kind: str, **changes: Any) -> list[Document]:
-    """The manifest, parsed."""
-    return list(yaml.safe_load_all(rendered(kind, **changes)))
-
-
-def templates(kind: str, **changes: Any) -> list[Document]:
-    """The pod templates of a manifest."""
-    last = documents(kind, **changes)
-    if kind == "trainjob":
-        (job,) = last[0]["spec"]["template"]["spec"]["replicatedJobs"]
-        return [job["template"]["spec"]["template"]]
-    return [one["template"] for one in replicas(last[0]).values()]
-
-
-def replicas(job: Document) -> dict[str, Document]:
-    found: dict[str, Document] = job["spec"].get("pytorchReplicaSpecs") or job["spec"]["mpiReplicaSpecs"]
-    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,18 +82,6 @@ def test_an_mpijob_has_only_fields_of_v2beta1() -> None:
     assert of_training_operator(policy, "KubeflowOrgV1RunPolicy") == policy
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_pod_templates_are_valid_for_kubernetes(kind: str) -> None:
-    latest = kubernetes_validate.latest_version()
-    for template in templates(kind):
-        # If the operator sets the restart policy, the template has none. A pod template needs no name.
-        document = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
-        kubernetes_validate.validate(document, latest, strict=True)
-        template["spec"]["containers"][0]["volumeMount"] = []
-        with pytest.raises(kubernetes_validate.ValidationError):
-            kubernetes_validate.validate(document, latest, strict=True)
-
-
 def test_the_manifests_follow_the_rules_of_the_webhooks() -> None:
     (job,) = documents("pytorchjob")
     worker = replicas(job)["Worker"]
@@ -165,59 +109,6 @@ def test_jobs_of_the_same_name_in_two_namespaces_share_no_runtime() -> None:
         assert runtime["kind"] == "TrainingRuntime"  # namespaced, unlike a ClusterTrainingRuntime
         assert runtime["metadata"]["namespace"] == train["metadata"]["namespace"] == namespace
         assert runtime["metadata"]["name"] == train["metadata"]["name"] == "bert"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_claim_pods_write_to_their_tmp_volume(kind: str) -> None:
-    for template in templates(kind, pvc="", command=("bench", "collectives")):
-        spec = template["spec"]
-        (container,) = spec["containers"]
-        assert "claim" not in {one["name"] for one in (*spec["volumes"], *container["volumeMounts"])}
-        assert all("persistentVolumeClaim" not in one for one in spec["volumes"])
-        values = {entry["name"]: entry.get("value") for entry in container["env"]}
-        assert values.get("HF_HOME", "/tmp/huggingface") == "/tmp/huggingface"
-        kubernetes_validate.validate(
-            {"apiVersion": "v1", "kind": "PodTemplate", "template": template},
-            kubernetes_validate.latest_version(),
-            strict=True,
-        )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pods_are_guaranteed_and_restricted_and_mount_all_their_volumes(kind: str) -> None:
-    for template in templates(kind):
-        spec = template["spec"]
-        (container,) = spec["containers"]
-        assert {volume["name"] for volume in spec["volumes"]} == {one["name"] for one in container["volumeMounts"]}
-        if "resources" in container:
-            assert container["resources"]["limits"] == container["resources"]["requests"]
-        # The requirements of the Pod Security Standard "restricted".
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        rights = container["securityContext"]
-        assert rights["allowPrivilegeEscalation"] is False
-        assert rights["capabilities"] == {"drop": ["ALL"]}
-        assert rights["readOnlyRootFilesystem"] is True
-        # The image sets its preloads, and the CPUs follow from the control group.
-        names = {entry["name"] for entry in container["env"]}
-        assert not names & {"LD_PRELOAD", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "mebibytes"),
-    [
-        ({}, 3200),  # 1 GiB, and for up to 8 ranks on 128 CPUs (128 + 7) x 16 + 2: 3186
-        ({"node_cpus": 0}, 3 * 1024),  # 120 CPUs
-        ({"ranks_per_node": "1"}, 1024),
-        ({"ranks_per_node": "2", "node_cpus": 64}, 2112),
-    ],
-)
-def test_the_size_of_shared_memory_follows_from_the_cpus_of_the_node(
-    changes: dict[str, Any], mebibytes: int
-) -> None:
-    (template,) = templates("pytorchjob", **changes)
-    (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "shm"]
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{mebibytes}Mi"}
 
 
 def test_ranks_per_node_default_to_numa_nodes_and_the_operator_never_gets_auto() -> None:
@@ -254,24 +145,6 @@ def test_a_queue_is_a_label_of_the_job_and_a_scheduler_is_in_all_its_pods(kind: 
     assert pods == ["volcano"] * len(templates(kind))
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
-def test_openshift_sets_the_user_of_the_pods(kind: str) -> None:
-    for template in templates(kind, openshift=True):
-        rights = template["spec"]["securityContext"]
-        assert rights["runAsNonRoot"] is True
-        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(rights)
-    with pytest.raises(UsageError, match="found --openshift, but ssh needs a user with a name"):
-        request("mpijob", openshift=True)
-
-
-def test_dollar_signs_are_escaped_for_kubernetes() -> None:
-    (template,) = templates("pytorchjob", command=("run", "x.py", "$(HOME)", "$$", "a$b"))
-    args = template["spec"]["containers"][0]["args"]
-    assert args[-3:] == ["$$(HOME)", "$$$$", "a$$b"]
-    values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
-    assert values["NOTE"] == "$$(date) costs $$5"
-
-
 def test_numbers_in_a_command_remain_strings() -> None:
     command = ("train", "--output_dir=/pvc/x", "--learning_rate", "1e-3", "--seed", "42", "--bf16", "true")
     text = rendered("pytorchjob", command=command)
@@ -284,12 +157,6 @@ def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
     assert first == request("pytorchjob", memory="256Gi", nodes=2).job
     changes: list[dict[str, Any]] = [{"command": (*COMMAND, "--seed=2")}, {"name": "other"}, {"namespace": ""}]
     assert len({first, *(request("pytorchjob", **change).job for change in changes)}) == 4
-
-
-def test_variables_of_the_user_take_precedence() -> None:
-    (template,) = templates("pytorchjob", env=(f"HF_HOME={CLAIM}/mine",))
-    values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
-    assert values["HF_HOME"] == f"{CLAIM}/mine"
 
 
 def test_without_restarts_a_failure_ends_the_job() -> None:

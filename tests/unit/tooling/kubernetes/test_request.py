@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tooling.kubernetes.test_manifest import request
+from tests.unit.tooling.kubernetes.jobs import request
 from tooling.basis.errors import UsageError
 from tooling.kubernetes.request import warnings
 from tooling.kubernetes.trainer import TrainJob

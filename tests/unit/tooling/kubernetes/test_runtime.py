@@ -13,8 +13,8 @@ from kubeflow.trainer.backends.container.runtime_loader import _parse_runtime_ya
 from entrypoints import contract
 from tests.unit.tooling.image.examples import LOCK
 from tests.unit.tooling.kubernetes.crd_schema import mistakes
+from tests.unit.tooling.kubernetes.jobs import IMAGE, OPTIONS
 from tests.unit.tooling.kubernetes.test_crds import OURS, REAL, real
-from tests.unit.tooling.kubernetes.test_manifest import IMAGE, OPTIONS
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.image import lock

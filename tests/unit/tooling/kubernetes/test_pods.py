@@ -1,0 +1,101 @@
+"""The pods of manifests: valid for Kubernetes, restricted, and with the volumes and variables of the image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.unit.tooling.kubernetes.jobs import KINDS, request, templates
+from tooling.basis.errors import UsageError
+from tooling.kubernetes.request import CLAIM
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pod_templates_are_valid_for_kubernetes(kind: str) -> None:
+    latest = kubernetes_validate.latest_version()
+    for template in templates(kind):
+        # If the operator sets the restart policy, the template has none. A pod template needs no name.
+        document = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
+        kubernetes_validate.validate(document, latest, strict=True)
+        template["spec"]["containers"][0]["volumeMount"] = []
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(document, latest, strict=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_claim_pods_write_to_their_tmp_volume(kind: str) -> None:
+    for template in templates(kind, pvc="", command=("bench", "collectives")):
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert "claim" not in {one["name"] for one in (*spec["volumes"], *container["volumeMounts"])}
+        assert all("persistentVolumeClaim" not in one for one in spec["volumes"])
+        values = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert values.get("HF_HOME", "/tmp/huggingface") == "/tmp/huggingface"
+        kubernetes_validate.validate(
+            {"apiVersion": "v1", "kind": "PodTemplate", "template": template},
+            kubernetes_validate.latest_version(),
+            strict=True,
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_are_guaranteed_and_restricted_and_mount_all_their_volumes(kind: str) -> None:
+    for template in templates(kind):
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        assert {volume["name"] for volume in spec["volumes"]} == {one["name"] for one in container["volumeMounts"]}
+        if "resources" in container:
+            assert container["resources"]["limits"] == container["resources"]["requests"]
+        # The requirements of the Pod Security Standard "restricted".
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        rights = container["securityContext"]
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert rights["readOnlyRootFilesystem"] is True
+        # The image sets its preloads, and the CPUs follow from the control group.
+        names = {entry["name"] for entry in container["env"]}
+        assert not names & {"LD_PRELOAD", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "mebibytes"),
+    [
+        ({}, 3200),  # 1 GiB, and for up to 8 ranks on 128 CPUs (128 + 7) x 16 + 2: 3186
+        ({"node_cpus": 0}, 3 * 1024),  # 120 CPUs
+        ({"ranks_per_node": "1"}, 1024),
+        ({"ranks_per_node": "2", "node_cpus": 64}, 2112),
+    ],
+)
+def test_the_size_of_shared_memory_follows_from_the_cpus_of_the_node(
+    changes: dict[str, Any], mebibytes: int
+) -> None:
+    (template,) = templates("pytorchjob", **changes)
+    (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "shm"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{mebibytes}Mi"}
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_openshift_sets_the_user_of_the_pods(kind: str) -> None:
+    for template in templates(kind, openshift=True):
+        rights = template["spec"]["securityContext"]
+        assert rights["runAsNonRoot"] is True
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(rights)
+    with pytest.raises(UsageError, match="found --openshift, but ssh needs a user with a name"):
+        request("mpijob", openshift=True)
+
+
+def test_dollar_signs_are_escaped_for_kubernetes() -> None:
+    (template,) = templates("pytorchjob", command=("run", "x.py", "$(HOME)", "$$", "a$b"))
+    args = template["spec"]["containers"][0]["args"]
+    assert args[-3:] == ["$$(HOME)", "$$$$", "a$$b"]
+    values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
+    assert values["NOTE"] == "$$(date) costs $$5"
+
+
+def test_variables_of_the_user_take_precedence() -> None:
+    (template,) = templates("pytorchjob", env=(f"HF_HOME={CLAIM}/mine",))
+    values = {entry["name"]: entry.get("value") for entry in template["spec"]["containers"][0]["env"]}
+    assert values["HF_HOME"] == f"{CLAIM}/mine"
