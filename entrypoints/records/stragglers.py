@@ -6,7 +6,7 @@ others (`Steps.busy`) shows which one that is; its counters show the likely caus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -126,11 +126,11 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
         number,
         **{name: mean(name) for name in _MEANS},
         throttled=_rate([one.throttled for one in samples], samples) * seconds / cpus,
-        delayed=_middle([one.delayed for one in samples]) or 0.0,
+        delayed=median_of_known([one.delayed for one in samples]) or 0.0,
         processor=_rate([one.processor for one in samples], samples) / max(1, rank.start.threads),
         memory=samples[-1].memory if samples else 0,
-        clock=_middle([one.clock for one in samples]),
-        remote=_middle([one.remote for one in samples]),
+        clock=median_of_known([one.clock for one in samples]),
+        remote=median_of_known([one.remote for one in samples]),
     )
 
 
@@ -247,13 +247,14 @@ def _rate(values: Sequence[float], samples: Sequence[Sample]) -> float:
     return grown(values)[-1] / (samples[-1].time - samples[0].time)
 
 
-def _middle(values: Sequence[float | None]) -> float | None:
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are known, None without any."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def _known(others: Sequence[Share], name: str) -> float | None:
-    return _middle([getattr(one, name) for one in others])
+    return median_of_known([getattr(one, name) for one in others])
 
 
 def _ratio(one: float, other: float) -> float:

@@ -12,7 +12,7 @@ from entrypoints.records import stragglers
 from entrypoints.records.counters import grown
 from entrypoints.records.job import Job
 from entrypoints.records.record import Sample
-from entrypoints.records.stragglers import Share, Straggler
+from entrypoints.records.stragglers import Share, Straggler, median_of_known
 from entrypoints.report import series, summary
 from entrypoints.report.series import Interval
 
@@ -126,7 +126,7 @@ def _lines(
     found = [Curve(label, steps, seconds, [row.get(rank) for row in rows]) for rank, label in named.items()]
     if any(rank not in named for row in rows for rank in row):
         found.insert(
-            1, Curve("median of the ranks", steps, seconds, [series.middle(row.values()) for row in rows])
+            1, Curve("median of the ranks", steps, seconds, [median_of_known(row.values()) for row in rows])
         )
     return found
 

@@ -130,12 +130,6 @@ def chosen(values: Mapping[int, float], names: tuple[str, str], most: int = 8) -
     return {rank: f"rank {rank} ({name})" for rank, name in ((order[-1], names[0]), (order[0], names[1]))}
 
 
-def middle(values: Iterable[float | None]) -> float | None:
-    """The median, None without values."""
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
 def _ends(steps: Sequence[int], most: int) -> list[int]:
     if len(steps) <= most:
         return list(steps)

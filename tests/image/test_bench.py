@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 
 from tests import documents
 from tests.containers import RunInImage
+from tests.image.rank_scripts import usage_line
 
 ROW = {
     "where",
@@ -22,14 +22,6 @@ ROW = {
     "ceiling_share",
 }
 LITTLE = ("--sizes", "4K,16M", "--seconds", "0.1")
-
-
-def one_error_line(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    return line
 
 
 def test_two_ranks_print_one_document_with_both_backends_and_the_ceiling(run_in_image: RunInImage) -> None:
@@ -80,9 +72,9 @@ def test_a_rank_alone_and_ranks_of_mpirun_print_a_table(run_in_image: RunInImage
     ids=["measurement", "size", "output"],
 )
 def test_a_wrong_argument_is_one_line(run_in_image: RunInImage, arguments: tuple[str, ...], said: str) -> None:
-    assert said in one_error_line(run_in_image("bench", *arguments))
+    assert said in usage_line(run_in_image("bench", *arguments))
 
 
 def test_more_nodes_than_the_job_has_cannot_be_scaled_to(run_in_image: RunInImage) -> None:
-    error = one_error_line(run_in_image("bench", "scaling", "--nodes", "1,3"))
+    error = usage_line(run_in_image("bench", "scaling", "--nodes", "1,3"))
     assert "--nodes has 3, but the job has only 1" in error

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests import containers
+from tests.image.task_rows import HOMES, lines, tagged, talks
 from tests.image.train_runs import ONE_THREAD
 
 HERE = Path(__file__).parent
-HOMES = {"tom": "paris", "mary": "rome", "anna": "oslo", "peter": "london"}
 # A step's rows are the same, whoever computes them; plain gradients, no noise.
 PLAIN = {"optim": "sgd", "max_grad_norm": 0, "lr_scheduler_type": "constant", "learning_rate": 0.2}
 SFT = {
@@ -43,31 +43,6 @@ HEAD = {
     "train_file": "/work/tags.jsonl",
     "max_steps": 4,
 }
-
-
-def talks() -> list[dict[str, Any]]:
-    """24 conversations of one or two questions, of very different lengths."""
-    rows = []
-    for number in range(24):
-        name = list(HOMES)[number % 4]
-        messages = [
-            {"role": "user", "content": f"where does {name} live?"},
-            {"role": "assistant", "content": f"{name} lives in {HOMES[name]}."},
-        ]
-        if number % 3 == 0:
-            again = {"role": "user", "content": "and tom? " * (1 + number % 4)}
-            messages += [again, {"role": "assistant", "content": "in paris."}]
-        rows.append({"messages": messages})
-    return rows
-
-
-def tagged() -> list[dict[str, Any]]:
-    tags = ["B-PER", "O", "O", "B-LOC"]
-    return [{"tokens": [name, "lives", "in", place], "ner_tags": tags} for name, place in HOMES.items()] * 6
-
-
-def lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def argv(output: str, **flags: object) -> list[str]:

@@ -14,24 +14,7 @@ from tooling.basis.errors import UsageError
 from tooling.forecast import command, models, request, texts
 from tooling.forecast.request import Request
 
-REQUEST = Request(
-    model="bert-base",
-    nodes="1,2,4,8",
-    network="25g",
-    samples=400_000,
-    epochs=3,
-    seq_length=128,
-    batch_size=32,
-    ranks_per_node=1,
-    eval_samples=0,
-    single_node_samples_per_second=26,
-    cores=0,
-    ghz=0,
-    isa="",
-    bf16_gradients=False,
-    fixed_seconds=30,
-    efficiency=0.8,
-)
+REQUEST = Request(model="bert-base", samples=400_000, single_node_samples_per_second=26)
 ROUGH = replace(REQUEST, single_node_samples_per_second=0, cores=32, ghz=3, isa="avx512")
 
 
