@@ -1,4 +1,4 @@
-"""What runs inside the image: one process a rank. See the README for the commands."""
+"""The run side: what runs inside the image, in one process for each rank. `__main__` lists the commands."""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""The user's OMP_NUM_THREADS, the reason for the number of compute threads, and their placement. Torch-free."""
+"""The user's OMP_NUM_THREADS, the reason for the number of threads, and their placement. Torch-free.
+
+`planner.plan` decides the number.
+"""
 
 from __future__ import annotations
 

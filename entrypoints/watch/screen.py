@@ -81,8 +81,8 @@ def _curve(name: str, points: Sequence[Point], width: int) -> list[str]:
 def plot(points: Sequence[Point], width: int, height: int) -> list[str]:
     """The points as `height` lines of `width` braille characters: two dots wide and four high each.
 
-    Of several points in a column, the mean is drawn; a column without a point is left empty, unless neighbours of
-    both sides are known: then the line goes on.
+    Several points in a column are drawn as their mean. A column without a point is empty, unless there are points
+    on both sides: then the line continues.
     """
     columns, rows = 2 * width, 4 * height
     begin, end = points[0][0], points[-1][0]

@@ -23,7 +23,7 @@ SFT = {
     "lora_r": 4,
     "max_steps": 6,
     "eval_strategy": "no",
-    "group_by_length": True,  # ranks that order the rows each by itself would not have the losses of one
+    "group_by_length": True,  # the losses are those of one rank only if all ranks use one order
 }
 # All weights of the decoder, with an optimizer that has a state of its own to keep.
 WHOLE = {
@@ -247,7 +247,7 @@ def test_sharded_weights_train_like_full_ones_and_save_a_full_checkpoint(
     halves, wholes = result(folder, "halves"), result(folder, "wholes", alone)
     assert halves["fsdp"]
     assert halves["losses"] == pytest.approx(wholes["losses"], rel=0.01)
-    # One rank goes on with weights and optimizer that two had parts of.
+    # One rank continues with the weights and the optimizer state of two.
     assert result(folder, "gathered", alone)["losses"] == pytest.approx(expected["losses"], rel=0.01)
 
 
