@@ -93,7 +93,7 @@ def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
 
 
 class Writer:
-    """The record file of one rank. If it cannot be written, the job continues without records, after one warning."""
+    """The record file of one rank. If it cannot be written, one warning is printed, and the job continues."""
 
     def __init__(self, output: Path, start: Start) -> None:
         """Begin the file with `start`, or append to it if it is of the same job, or of the run that `start`
