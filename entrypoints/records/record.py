@@ -161,7 +161,7 @@ def path(output: Path, rank: int) -> Path:
 def encode(line: Line) -> str:
     """The text of a line, with its newline. Numbers that JSON does not have (NaN, infinity) become null."""
     document = {"kind": type(line).__name__.lower(), **vars(line)}
-    return json.dumps(_finite(document), separators=(",", ":"), default=str) + "\n"
+    return json.dumps(finite(document), separators=(",", ":"), default=str) + "\n"
 
 
 def decode(text: str) -> Line | None:
@@ -174,11 +174,12 @@ def decode(text: str) -> Line | None:
         return None
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with None instead of NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): _finite(item) for name, item in value.items()}
+        return {str(name): finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

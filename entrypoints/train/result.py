@@ -7,7 +7,6 @@ and the times, and passes all of it to `write` and to `summary`, the line for th
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from entrypoints import contract
 from entrypoints.cli import packages
+from entrypoints.records.record import finite
 from entrypoints.train.output import folder
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def write(output: Path, document: dict[str, Any]) -> Path:
     path = output / folder.RESULT
     partial = output / f".{folder.RESULT}.{os.getpid()}"
     with partial.open("w", encoding="utf-8") as file:
-        json.dump(_finite(document), file, indent=2, allow_nan=False)
+        json.dump(finite(document), file, indent=2, allow_nan=False)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -119,13 +119,3 @@ def window_means(losses: list[float], window: int) -> tuple[float | None, float 
 
 def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
