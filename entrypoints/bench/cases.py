@@ -121,8 +121,8 @@ def parse_size(text: str) -> int:
 
 
 def readable(size: int) -> str:
-    """`4 KiB` or `25 MiB`; bytes if the size is not a multiple of 1 KiB."""
-    for unit, shift in (("MiB", 20), ("KiB", 10)):
+    """`4 KiB`, `25 MiB` or `1 GiB`; bytes if the size is not a multiple of 1 KiB."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
     return f"{size} B"

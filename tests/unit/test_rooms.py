@@ -63,6 +63,7 @@ TOOLING = (
 LISTS = {"entrypoints": ENTRYPOINTS, "tooling": TOOLING}
 # What tooling/ may import of entrypoints/ besides contract.
 SHARED = {
+    "entrypoints.bench.cases",
     "entrypoints.cli.errors",
     "entrypoints.doctor.checks",
     "entrypoints.doctor.page",

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import ArgumentTypeError
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from entrypoints import contract
+from entrypoints.bench import cases
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
@@ -45,6 +47,13 @@ class Options:
             )
         if self.ranks < 2:
             raise UsageError(f"bench: --ranks is {self.ranks}, expected 2 or more: a single rank has no peer")
+        if self.seconds <= 0:
+            raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0")
+        try:
+            for size in self.sizes.split(",") if self.sizes is not None else ():
+                cases.parse_size(size)
+        except ArgumentTypeError as error:
+            raise UsageError(f"bench: --sizes: {error}") from error
 
     @property
     def command(self) -> tuple[str, ...]:

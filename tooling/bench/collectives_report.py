@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from entrypoints.bench.cases import readable
 from tooling.bench.output import Document
 
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
@@ -100,14 +101,6 @@ def curves(document: Document, where: str, collective: str) -> dict[tuple[str, s
         if (row["where"], row["collective"]) == (where, collective):
             found.setdefault((row["backend"], row["dtype"]), []).append(row)
     return found
-
-
-def readable(size: float) -> str:
-    """`4 KiB` or `25 MiB`, or bytes for sizes that are not a multiple of these units."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor and size % factor == 0:
-            return f"{size / factor:g} {unit}"
-    return f"{size:g} B"
 
 
 def _ceiling(ceiling: Mapping[str, Any]) -> str:

@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from entrypoints.bench.cases import readable
 from tooling.basis.paths import CACHE
 from tooling.bench import scaling_report
-from tooling.bench.collectives_report import SHORT, curves, places, readable, title
+from tooling.bench.collectives_report import SHORT, curves, places, title
 from tooling.bench.output import Document
 
 if TYPE_CHECKING:

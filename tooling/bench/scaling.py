@@ -9,7 +9,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import Say
 from tooling.bench import collectives, output, plots, scaling_report
 from tooling.bench.output import OutputOption
-from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec
+from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec, check_backend
 from tooling.forecast.request import node_counts
 from tooling.image.choice import Choice, PinOption
 
@@ -43,6 +43,8 @@ class Options:
             raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0 and less than 3600")
         if not 0 <= self.ratio < 100:
             raise UsageError(f"bench: --ratio is {self.ratio:g}, expected more than 0 and less than 100")
+        for name in self.backend:
+            check_backend(name)
 
     @property
     def counts(self) -> tuple[int, ...]:

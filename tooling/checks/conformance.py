@@ -16,10 +16,10 @@ from rich.table import Table
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import Say
+from tooling.cluster.compose import BACKENDS
 from tooling.engine import docker
 from tooling.image.choice import Choice
 
-BACKENDS = ("ccl", "gloo")
 CHECKS = ROOT / "bindings" / "tests"
 FOLDER = CACHE / "conformance"
 # Far more than the suite takes. bindings/tests/conformance.py limits the time of each test.

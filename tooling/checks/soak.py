@@ -17,7 +17,14 @@ from tooling.basis.say import Say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
-from tooling.cluster.compose import ClusterSpec, LauncherOption, Mount, NodesOption, RanksPerNodeOption
+from tooling.cluster.compose import (
+    ClusterSpec,
+    LauncherOption,
+    Mount,
+    NodesOption,
+    RanksPerNodeOption,
+    check_backend,
+)
 from tooling.engine.api import Engine
 from tooling.image.choice import Choice
 
@@ -52,6 +59,9 @@ class Shape:
     ranks_per_node: RanksPerNodeOption = 1
     backend: Annotated[str, "the process group: ccl or gloo"] = "ccl"
     launcher: LauncherOption = "torchrun"
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend)
 
 
 def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:

@@ -23,6 +23,7 @@ from tooling.engine import find
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
 LAUNCHERS = ("torchrun", "mpirun")
+BACKENDS = ("ccl", "gloo")
 # The service that runs mpirun. The nodes of an mpirun cluster only run sshd.
 LAUNCHER = "launcher"
 # The period of a CPU quota: a container that has used its quota waits for the next period. 100 ms is the kernel's
@@ -41,6 +42,12 @@ def check_name(name: str) -> str:
             f"--name is {name!r}, expected at most 31 lower-case letters, digits and dashes, not a dash first"
         )
     return name
+
+
+def check_backend(backend: str) -> None:
+    """Check the name of a process group, for commands that build an image first. Raises UsageError."""
+    if backend not in BACKENDS:
+        raise UsageError(f"--backend is {backend!r}, expected {' or '.join(BACKENDS)}")
 
 
 def check_launcher_and_memory(launcher: str, memory: str | None) -> None:

@@ -13,7 +13,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import Say
 from tooling.cluster import demo_data, pretrained, run
-from tooling.cluster.compose import ClusterSpec, Mount, check_launcher_and_memory
+from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher_and_memory
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
@@ -46,6 +46,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     if world_size < 1 or BATCH_SIZE % world_size:
         raise UsageError(f"{world_size} ranks cannot share a batch of {BATCH_SIZE}: use 1, 2, 4 or 8 ranks")
     check_launcher_and_memory(launcher, memory=None)  # before the image is built
+    check_backend(backend)
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
     docker, image = choice.ensure(say)

@@ -46,6 +46,13 @@ def test_an_invalid_size_is_rejected_with_examples(text: str) -> None:
         cases.parse_size(text)
 
 
+@pytest.mark.parametrize(
+    ("size", "text"), [(4096, "4 KiB"), (25 * MIB, "25 MiB"), (1 << 30, "1 GiB"), (4092, "4092 B"), (1, "1 B")]
+)
+def test_a_size_is_readable(size: int, text: str) -> None:
+    assert cases.readable(size) == text
+
+
 @pytest.mark.parametrize(("ranks", "elements"), [(1, 1024), (2, 1024), (3, 1023), (2000, 2000)])
 def test_every_rank_has_an_equal_part_of_at_least_one_element(ranks: int, elements: int) -> None:
     assert cases.complete_elements(Case("all_gather", "float32", 4096), ranks) == elements

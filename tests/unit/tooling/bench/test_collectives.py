@@ -146,19 +146,18 @@ def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(4096, "4 KiB"), (25 * MIB, "25 MiB"), (1 << 30, "1 GiB"), (4092, "4092 B"), (1, "1 B")]
+    ("options", "said"),
+    [
+        pytest.param({"nodes": 0}, "--nodes is 0, expected 2 or more, or 1", id="nodes"),
+        pytest.param({"ranks": 1}, "--ranks is 1, expected 2 or more", id="ranks"),
+        pytest.param({"seconds": 0}, "--seconds is 0, expected more than 0", id="seconds"),
+        pytest.param({"sizes": "4K,4Q"}, "--sizes: '4Q' is not a size: expected bytes, 64K or 25M", id="size"),
+        pytest.param({"sizes": ""}, "--sizes: '' is not a size", id="no-size"),
+    ],
 )
-def test_a_size_is_readable(size: int, text: str) -> None:
-    assert collectives_report.readable(size) == text
-
-
-@pytest.mark.parametrize(
-    ("nodes", "ranks", "said"),
-    [(0, 2, "--nodes is 0, expected 2 or more, or 1"), (2, 1, "--ranks is 1, expected 2 or more")],
-)
-def test_too_few_nodes_or_ranks_are_refused_before_the_build(nodes: int, ranks: int, said: str) -> None:
+def test_bad_options_are_refused_before_the_build(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Options(nodes=nodes, ranks=ranks)
+        Options(**options)
 
 
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -53,20 +53,21 @@ def test_a_result_that_is_not_as_expected_fails(changes: dict[str, Any], problem
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ranks_per_node", "launcher", "message"),
+    ("nodes", "backend", "launcher", "message"),
     [
-        (3, 1, "torchrun", "3 ranks cannot share a batch of 32"),
-        (0, 1, "torchrun", "0 ranks cannot share a batch of 32"),
-        (2, 1, "mpi", "--launcher is 'mpi', expected torchrun or mpirun"),
+        (3, "ccl", "torchrun", "3 ranks cannot share a batch of 32"),
+        (0, "ccl", "torchrun", "0 ranks cannot share a batch of 32"),
+        (2, "ccl", "mpi", "--launcher is 'mpi', expected torchrun or mpirun"),
+        (2, "nccl", "torchrun", "--backend is 'nccl', expected ccl or gloo"),
     ],
-    ids=["3 ranks", "no node", "no such launcher"],
+    ids=["3 ranks", "no node", "no such launcher", "no such backend"],
 )
 def test_bad_options_are_refused_before_an_engine_is_needed(
-    nodes: int, ranks_per_node: int, launcher: str, message: str, monkeypatch: pytest.MonkeyPatch
+    nodes: int, backend: str, launcher: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
     with pytest.raises(UsageError, match=message):
-        demo.demo(Choice(), nodes, ranks_per_node, "ccl", launcher, print)
+        demo.demo(Choice(), nodes, 1, backend, launcher, print)
 
 
 def rows(path: Path) -> list[tuple[str, str]]:
