@@ -59,6 +59,10 @@ class Request:
     efficiency: Annotated[float, "recommend the most nodes that each reach this share of one node's speed"] = 0.8
 
     def __post_init__(self) -> None:
+        missing = [flag for flag, value in (("--model", self.model), ("--samples", self.samples)) if not value]
+        if missing:
+            example = "for example --model bert-base --samples 400000"
+            raise UsageError(f"plan-cluster: missing {' and '.join(missing)}: {example}")
         for flag in ("samples", "epochs", "seq_length", "batch_size", "ranks_per_node"):
             value = getattr(self, flag)
             if not 0 < value < math.inf:

@@ -75,6 +75,6 @@ def parse_assignments(assignments: Sequence[str], pin: Pin) -> dict[str, str]:
                 f"--set {assignment}: {name!r} is not a package of a pin, expected one of {', '.join(known)}"
             )
         if not VERSION.fullmatch(version):
-            raise UsageError(f"--set {assignment}: {version!r}, expected {EXACT_VERSION}")
+            raise UsageError(f"--set {assignment}: found {version!r}, expected {EXACT_VERSION}")
         versions[str(package)] = version
     return versions

@@ -121,7 +121,9 @@ def test_a_bad_config_is_reported_in_one_line(content: str, said: str, tmp_path:
         ({"model": "12"}, "12 parameters, expected 1000 or more"),
         ({"network": "fast"}, "expected the bit rate of a node's network card"),
         ({"network": "0g"}, "expected the bit rate"),
-        ({"samples": 0}, "--samples is 0, expected more than 0"),
+        ({"samples": 0}, "missing --samples: for example --model bert-base"),
+        ({"model": "", "samples": 0}, "missing --model and --samples"),
+        ({"samples": -1}, "--samples is -1, expected more than 0"),
         ({"epochs": float("nan")}, "--epochs is nan, expected more than 0"),
         (
             {"single_node_samples_per_second": float("inf")},
