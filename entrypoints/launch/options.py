@@ -142,7 +142,7 @@ def _meeting(launch: Launch) -> tuple[int | None, str, int]:
     missing += [] if launch.master_addr else ["--master-addr"]
     if several and missing:
         raise UsageError(
-            f"launch: {launch.nnodes} nodes, but {' '.join(missing)} is missing: set each node's own rank and "
+            f"launch: {launch.nnodes} nodes, missing {' and '.join(missing)}: pass each node's own rank and "
             "node 0's name"
         )
     node_rank = launch.node_rank or 0

@@ -183,8 +183,8 @@ def test_the_first_cause_that_was_left_is_kept(tmp_path: Path) -> None:
         (["--"], "no command"),
         (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node: found '0', expected an integer of 1 or"),
         (["--nproc-per-node", "two", "--", "train"], "'two'"),
-        (["--nnodes", "2", "--", "train"], "--node-rank --master-addr is missing"),
-        (["--nnodes", "2", "--node-rank", "1", "--", "train"], "--master-addr is missing"),
+        (["--nnodes", "2", "--", "train"], "missing --node-rank and --master-addr: "),
+        (["--nnodes", "2", "--node-rank", "1", "--", "train"], "missing --master-addr: "),
         (
             ["--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "--", "train"],
             "--node-rank is 2, expected an integer from 0 to 1",
