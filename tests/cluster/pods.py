@@ -14,6 +14,11 @@ from typing import Any
 
 Document = dict[str, Any]
 
+# What OpenShift adds to a pod that names none: an id of the namespace, in group 0, and the group of its volumes.
+OPENSHIFT_USER, FS_GROUP = 1000620000, 1000
+# The line that OpenShift's engine adds to /etc/passwd (CRI-O, utils.GeneratePasswd).
+OPENSHIFT_LINE = f"{OPENSHIFT_USER}:x:{OPENSHIFT_USER}:0:{OPENSHIFT_USER} user:/tmp:/sbin/nologin\n"
+
 
 @dataclass(frozen=True)
 class Pod:
@@ -121,12 +126,17 @@ def docker_arguments(pod: Pod, claim: Path, secrets: Mapping[str, str]) -> list[
     (container,) = pod.spec["containers"]
     outer, inner = pod.spec["securityContext"], container["securityContext"]
     assert outer["runAsNonRoot"] is True
-    assert outer["runAsUser"] != 0
+    user, group = outer.get("runAsUser", OPENSHIFT_USER), outer.get("runAsGroup", 0)
+    assert user != 0
     limits = container["resources"]["limits"]
     assert container["resources"]["requests"] == limits
-    argv = [f"--hostname={pod.name}", f"--user={outer['runAsUser']}:{outer['runAsGroup']}"]
+    argv = [f"--hostname={pod.name}", f"--user={user}:{group}"]
     argv += [f"--network-alias={name}" for name in (pod.name, *pod.names)]
-    argv += [f"--group-add={outer['fsGroup']}", f"--cpus={limits['cpu']}", f"--memory={_bytes(limits['memory'])}"]
+    argv += [
+        f"--group-add={outer.get('fsGroup', FS_GROUP)}",
+        f"--cpus={limits['cpu']}",
+        f"--memory={_bytes(limits['memory'])}",
+    ]
     argv += [f"--cap-drop={name}" for name in inner["capabilities"]["drop"]]
     argv += ["--security-opt=no-new-privileges"] if not inner["allowPrivilegeEscalation"] else []
     argv += ["--read-only"] if inner["readOnlyRootFilesystem"] else []

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -48,7 +50,7 @@ def cluster(image: str, claim: Path) -> Iterator[Cluster]:
         yield started
 
 
-def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
+def documents(kind: str, command: tuple[str, ...] = TRAIN, **options: Any) -> list[Document]:
     """The manifest of a job of two pods, as it is written."""
     operators = {operator.__name__.lower(): operator for operator in get_args(Job)}
     request = operators[kind](
@@ -62,6 +64,7 @@ def documents(kind: str, command: tuple[str, ...] = TRAIN) -> list[Document]:
         node_cpus=os.cpu_count() or 1,
         pvc="training",
         secret_env=("HF_TOKEN=hub/token",),
+        **options,
     )
     return list(yaml.safe_load_all(render(request.documents())))
 
@@ -112,19 +115,23 @@ def test_a_trainjobs_pods_train(cluster: Cluster) -> None:
     check(cluster.claim, "trainjob", "torchrun")
 
 
-def test_an_mpijobs_pods_train(cluster: Cluster, tmp_path: Path) -> None:
-    keys, config = tmp_path / "keys", tmp_path / "config"
+@pytest.mark.parametrize("openshift", [False, True], ids=["own user", "openshift"])
+def test_an_mpijobs_pods_train(cluster: Cluster, tmp_path: Path, openshift: bool) -> None:
+    keys, config, passwd = tmp_path / "keys", tmp_path / "config", tmp_path / "passwd"
     for folder in (keys, config):
         folder.mkdir()
     make_keys(cluster.image, keys)
-    (job,) = documents("mpijob")
+    passwd.write_text(pods.OPENSHIFT_LINE)
+    added = {"/etc/passwd": passwd} if openshift else {}
+    shutil.rmtree(cluster.claim / "output", ignore_errors=True)  # of another user
+    (job,) = documents("mpijob", openshift=openshift)
     workers, launcher = pods.mpijob_pods(job, keys, config)
-    for worker in workers:
-        cluster.start(worker)
-    name = cluster.start(launcher)
-    wait([name])
+    names = [cluster.start(replace(pod, folders={**pod.folders, **added})) for pod in (*workers, launcher)]
+    wait(names[-1:])
     check(cluster.claim, "mpijob", "hydra")
-    assert "hf_secret" not in log(name)
+    result = cluster.claim / "output" / "$(job)-mpijob" / "result.json"
+    assert result.stat().st_uid == (pods.OPENSHIFT_USER if openshift else 1000)
+    assert "hf_secret" not in log(names[-1])
 
 
 def make_keys(image: str, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Jobs of the three operators. Each class is a request that renders the documents for its operator."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,16 +64,6 @@ class MPIJob(Request):
     """
 
     POD_SUFFIX: ClassVar[str] = "-worker-{last}"
-
-    def _checks(self) -> list[Callable[[], object]]:
-        return [*super()._checks(), self._check_user]
-
-    def _check_user(self) -> None:
-        if self.openshift:
-            raise UsageError(
-                "found --openshift, but ssh needs a user with a name and a shell, which the user ids of OpenShift "
-                "do not have: use a pytorchjob or a trainjob"
-            )
 
     @property
     def local_world_size(self) -> int | None:

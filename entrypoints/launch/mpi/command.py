@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -31,7 +32,7 @@ from entrypoints.cli.options import (
     positive_integer,
     remaining_command,
 )
-from entrypoints.launch.mpi import hostfile, hydra, ssh
+from entrypoints.launch.mpi import hostfile, hydra, ssh, ssh_user
 from entrypoints.launch.mpi.job import Job, Signals
 from entrypoints.launch.mpi.sessions import Nodes
 from entrypoints.launch.options import command_of
@@ -99,13 +100,14 @@ def main(argv: list[str]) -> int:
         config.write_text(ssh.client_config(private, options.port), encoding="utf-8")
         hosts = private / "hosts"
         hosts.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
-        folder = f"/tmp/ranks-{uuid.uuid4().hex}"  # noqa: S108 - unguessable, and the watch fails if it exists
-        nodes = Nodes(options.hosts, config, folder)
+        folder = f"{tempfile.gettempdir()}/ranks-{uuid.uuid4().hex}"  # unguessable; the watch fails if it exists
+        environ = {**os.environ, **ssh_user.this_user(private, os.environ).variables}
+        nodes = Nodes(options.hosts, config, folder, environ)
         stack.callback(nodes.close)
         nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)
         if signals.number:
             return 128 + signals.number
-        environ = {**hydra.environ(os.environ, options.hosts, config), contract.WATCH: folder}
+        environ = {**hydra.environ(environ, options.hosts, config), contract.WATCH: folder}
         return Job(_start(options, hosts, environ), nodes, signals).until_end()
 
 

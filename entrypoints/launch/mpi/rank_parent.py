@@ -16,8 +16,10 @@ import time
 from pathlib import Path
 
 from entrypoints import contract
+from entrypoints.cli import account
 from entrypoints.cli.interpreter import python_command
 from entrypoints.launch.failures import failed_rank, for_records
+from entrypoints.launch.mpi import ssh_user
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
 from entrypoints.report import at_end
@@ -28,6 +30,8 @@ _PR_SET_PDEATHSIG = 1
 def main(argv: list[str]) -> int:
     """Run `entrypoint argv...`. Returns its exit code, 128 + N for signal N."""
     folder = Path(os.environ.pop(contract.WATCH))
+    ssh_user.forget(os.environ)
+    account.complete()  # sshd passes none of its variables to a rank
     place = detect(os.environ)
     # The rank handles the signals that stop the job. This process waits for the rank.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,15 @@ class Event:
 
 
 class Nodes:
-    """The sessions to `hosts`. `events` receives every Event. `folder`: for the ranks' state, on each node."""
+    """The sessions to `hosts`. `events` receives every Event.
 
-    def __init__(self, hosts: Sequence[str], ssh_config: Path, folder: str) -> None:
+    `folder`: for the ranks' state, on each node. `environ`: the variables of ssh.
+    """
+
+    def __init__(self, hosts: Sequence[str], ssh_config: Path, folder: str, environ: Mapping[str, str]) -> None:
         self.hosts = tuple(hosts)
         self.events: queue.Queue[Event] = queue.Queue()
-        self._config, self._folder = ssh_config, folder
+        self._config, self._folder, self._environ = ssh_config, folder, environ
         self._sessions: list[subprocess.Popen[str] | None] = [None] * len(hosts)
         self._problems = ["no response yet"] * len(hosts)
         self._lock = threading.Lock()  # so that no session starts after `close`
@@ -123,6 +126,7 @@ class Nodes:
         remote = " ".join(python_command("entrypoints.launch.mpi.node_watch", [self._folder]))
         return subprocess.Popen(
             ["ssh", "-F", str(self._config), self.hosts[index], remote],
+            env=self._environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -18,7 +18,6 @@ copies. No key is in the image.
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from pathlib import Path
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import option, parse_options, port_number
+from entrypoints.launch.mpi import ssh_user
 
 SERVER = "/usr/sbin/sshd"
 DEFAULT_KEYS = "/run/keys"
@@ -61,16 +61,16 @@ def main(argv: list[str]) -> int:
         raise UsageError("sshd: running as root, expected another user: start the container without --user")
     folder = copy_keys(options.keys)
     config = folder / "sshd_config"
-    config.write_text(server_config(folder, options.port), encoding="utf-8")
+    user = ssh_user.this_user(folder, os.environ)
+    config.write_text(server_config(folder, options.port, user.name), encoding="utf-8")
     sys.stdout.flush()
-    os.execv(SERVER, [SERVER, "-D", "-e", "-f", str(config)])
+    os.execve(SERVER, [SERVER, "-D", "-e", "-f", str(config)], {**os.environ, **user.variables})
 
 
 def copy_keys(keys: Path) -> Path:
     """A new folder that only this user can read, with copies of the key files. Raises UsageError."""
     if not keys.is_dir():
         raise UsageError(f"--keys {keys} is not a folder, expected one with keys: mount the ssh keys there")
-    account()
     parent = PRIVATE if os.access(PRIVATE, os.W_OK) else Path.home()
     folder = Path(tempfile.mkdtemp(prefix="keys-", dir=parent))
     try:
@@ -87,18 +87,7 @@ def copy_keys(keys: Path) -> Path:
     return folder
 
 
-def account() -> str:
-    """This user's name. Raises UsageError for a user without a name: ssh requires one."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise UsageError(
-            f"user {os.getuid()} has no name in /etc/passwd, but ssh requires one: "
-            "run as uid 1000, or mount an /etc/passwd that names this user"
-        ) from None
-
-
-def server_config(keys: Path, port: int) -> str:
+def server_config(keys: Path, port: int, user: str) -> str:
     """sshd's configuration: one user, one key, commands only. Raises UsageError if a file is missing."""
     authorized = keys / "authorized_keys"
     if not authorized.is_file():
@@ -108,7 +97,7 @@ def server_config(keys: Path, port: int) -> str:
         f"Port {port}",
         *(f"HostKey {key}" for key in host_keys),
         f"AuthorizedKeysFile {authorized}",
-        f"AllowUsers {account()}",
+        f"AllowUsers {user}",
         "AuthenticationMethods publickey",
         "PasswordAuthentication no",
         "KbdInteractiveAuthentication no",

@@ -7,8 +7,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.unit.tooling.kubernetes.jobs import KINDS, request, templates
-from tooling.basis.errors import UsageError
+from tests.unit.tooling.kubernetes.jobs import KINDS, templates
 from tooling.kubernetes.request import CLAIM
 
 
@@ -77,14 +76,12 @@ def test_the_size_of_shared_memory_follows_from_the_cpus_of_the_node(
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{mebibytes}Mi"}
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_openshift_sets_the_user_of_the_pods(kind: str) -> None:
     for template in templates(kind, openshift=True):
         rights = template["spec"]["securityContext"]
         assert rights["runAsNonRoot"] is True
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(rights)
-    with pytest.raises(UsageError, match="found --openshift, but ssh needs a user with a name"):
-        request("mpijob", openshift=True)
 
 
 def test_dollar_signs_are_escaped_for_kubernetes() -> None:

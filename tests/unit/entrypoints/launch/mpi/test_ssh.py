@@ -20,6 +20,10 @@ def keys(folder: Path, *names: str) -> Path:
     return folder
 
 
+def server_config(folder: Path, port: int) -> str:
+    return ssh.server_config(folder, port, "me")
+
+
 def test_only_the_user_can_read_the_copies_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "PRIVATE", tmp_path)
     source = keys(tmp_path / "mounted", "id_ed25519", "known_hosts")
@@ -42,9 +46,9 @@ def test_a_server_admits_one_user_with_a_key_for_commands_only(
 ) -> None:
     folder = keys(tmp_path / "keys", "authorized_keys", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub")
     monkeypatch.setattr(ssh, "only_ours", lambda _folder: True)
-    config = dict(line.split(" ", 1) for line in ssh.server_config(folder, 2222).splitlines())
+    config = dict(line.split(" ", 1) for line in server_config(folder, 2222).splitlines())
     assert config["HostKey"] == str(folder / "ssh_host_ed25519_key")
-    assert config["AllowUsers"] == ssh.account()
+    assert config["AllowUsers"] == "me"
     expected = {
         "Port": "2222",
         "AuthenticationMethods": "publickey",
@@ -66,12 +70,12 @@ def test_strict_modes_are_off_on_a_volume_that_every_user_may_write_to(tmp_path:
     (tmp_path / "volume").chmod(0o777)
     folder = keys(tmp_path / "volume" / "keys", "authorized_keys", "id_rsa")
     assert not ssh.only_ours(folder)
-    assert "StrictModes no\n" in ssh.server_config(folder, 2222)
+    assert "StrictModes no\n" in server_config(folder, 2222)
 
 
 def test_without_a_host_key_both_ends_use_the_users_key(tmp_path: Path) -> None:
     folder = keys(tmp_path / "keys", "authorized_keys", "id_rsa", "id_rsa.pub")
-    assert f"HostKey {folder / 'id_rsa'}\n" in ssh.server_config(folder, 2222)
+    assert f"HostKey {folder / 'id_rsa'}\n" in server_config(folder, 2222)
     assert f"UserKnownHostsFile {folder / 'known_hosts'}\n" in ssh.client_config(folder, 2222)
     assert (folder / "known_hosts").read_text() == "* content of id_rsa.pub\n"
 
@@ -88,8 +92,8 @@ def test_a_client_verifies_hosts_and_never_prompts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "end", "message"),
     [
-        (["id_ed25519"], ssh.server_config, "no authorized_keys"),
-        (["authorized_keys"], ssh.server_config, r"no id_\*"),
+        (["id_ed25519"], server_config, "no authorized_keys"),
+        (["authorized_keys"], server_config, r"no id_\*"),
         (["id_ed25519.pub", "known_hosts"], ssh.client_config, r"no id_\*"),
         (["id_ed25519"], ssh.client_config, "neither known_hosts nor id_ed25519.pub"),
     ],
