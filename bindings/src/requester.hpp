@@ -1,53 +1,31 @@
-// The Python thread that requested a future, and may be attaching a callback to it.
+// The Python thread that requested a future, and may be about to attach a callback to it.
 #pragma once
 
 #include "patience.hpp"
 
-#include <fstream>
-#include <string>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <ATen/core/ivalue.h>
+
+#include <sys/types.h>
 
 namespace ccl_backend {
 
-// torch's `then` releases the GIL before it attaches the callback. A future that completes in between runs the callback
-// in the Python thread, whose collectives would use another lane than on the other ranks.
+// A future that completes before a callback is attached runs the callback in the thread that attaches it, whose
+// collectives would use another lane than on the other ranks. Python may interrupt the thread between the request of
+// the future and the attachment, and torch's `then` releases the GIL.
 class Requester {
  public:
-  // The calling thread, with the GIL.
-  Requester() : thread_(static_cast<pid_t>(syscall(SYS_gettid))), clock_(own_clock()) {}
+  // The calling thread.
+  Requester();
 
-  // With the GIL, in another thread: returns when the thread waits for something, which is the GIL after it has
-  // attached a callback, or when it has computed for longer than attaching takes.
-  void wait_until_attached() const {
-    const auto limit = std::chrono::steady_clock::now() + kLimit;
-    const auto begin = cpu_time();
-    while (is_runnable() && cpu_time() - begin < kAttaching && std::chrono::steady_clock::now() < limit) {
-      std::this_thread::sleep_for(kPause);
-    }
-  }
+  // In another thread, without the GIL: returns when the future has a callback, or when the thread does something else
+  // than attach one: it waits for an event, such as the future's completion, it sleeps, or it computes.
+  void wait_until_attached(c10::ivalue::Future& future) const;
 
  private:
-  static constexpr microseconds kAttaching{500};
-  static constexpr microseconds kPause{50};
-  static constexpr std::chrono::seconds kLimit{1};
-
-  microseconds cpu_time() const {
-    timespec used{};
-    if (clock_gettime(clock_, &used) != 0) {
-      return kAttaching; // the thread has ended
-    }
-    return std::chrono::seconds(used.tv_sec) + microseconds(used.tv_nsec / 1000);
-  }
-
-  // "123 (python) R ...": running, or waiting for a processor.
-  bool is_runnable() const {
-    std::ifstream file("/proc/self/task/" + std::to_string(thread_) + "/stat");
-    std::string text;
-    std::getline(file, text);
-    const auto end = text.rfind(") ");
-    return end != std::string::npos && text.compare(end + 2, 1, "R") == 0;
-  }
+  microseconds cpu_time() const;
+  bool is_runnable() const;
+  bool waits_for_event() const;
+  std::string status(const char* file) const;
 
   pid_t thread_;
   clockid_t clock_;
