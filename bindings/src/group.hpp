@@ -5,8 +5,8 @@
 #include "group_options.hpp"
 #include "lifeline.hpp"
 #include "mailbox.hpp"
+#include "paths.hpp"
 #include "peer_reports.hpp"
-#include "shared_exchange.hpp"
 
 #include <sys/types.h>
 
@@ -39,9 +39,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // With the engine locked. Raise DistBackendError if the group was closed.
   const ccl::communicator& communicator(int lane);
-  // nullptr if the ranks share no memory.
-  SharedExchange* shared(int lane) const {
-    return lanes_[lane].shared.get();
+  const Paths& paths(int lane) const {
+    return lanes_[lane].paths;
   }
   Mailbox& mailbox();
 
@@ -105,8 +104,7 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   struct Lane {
     std::mutex opening;
-    std::unique_ptr<ccl::communicator> communicator; // under the engine's lock
-    std::shared_ptr<SharedExchange> shared; // the same
+    Paths paths; // under the engine's lock
     std::atomic<uint64_t> sequence{0};
     std::shared_ptr<OrderedCallbacks> callbacks;
   };

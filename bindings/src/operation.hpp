@@ -14,9 +14,10 @@
 
 namespace ccl_backend {
 
-// The transfers of an operation, and the shared memory of its lane, if the ranks have any.
+// The transfers of an operation, and the paths of its lane through shared memory: see Group.
 struct Events : std::vector<Transfer> {
   SharedExchange* shared = nullptr;
+  Hierarchy* hierarchy = nullptr;
 };
 
 // A part of an operation. Its captures live until the operation is complete.

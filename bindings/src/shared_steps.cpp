@@ -1,6 +1,6 @@
 #include "shared_steps.hpp"
 
-#include "shared_exchange.hpp"
+#include "hierarchy.hpp"
 
 #include <algorithm>
 
@@ -8,6 +8,9 @@ namespace ccl_backend {
 namespace {
 
 using Kind = SharedCall::Kind;
+
+// A smaller tensor takes less time in the single step of oneCCL: between 2 x 2 ranks, 1 MiB took 1.3 ms instead of 1.9.
+constexpr size_t kHierarchyBytes = 2 << 20;
 
 char* data(const at::Tensor& tensor) {
   return static_cast<char*>(tensor.data_ptr());
@@ -21,15 +24,27 @@ SharedCall describe(Kind kind, const at::Tensor& tensor, const Reduction& how) {
 
 } // namespace
 
-bool shared_reduce_all(Events& events, const at::Tensor& buffer, const Reduction& how) {
+size_t shared_reduce_all(
+    Events& events, const at::Tensor& buffer, const Reduction& how,
+    const std::function<ccl::event(char*, size_t, const ccl::communicator&)>& over_network) {
+  const auto count = static_cast<size_t>(buffer.numel() * how.width);
   auto call = describe(Kind::kReduceAll, buffer, how);
-  if (events.shared == nullptr || call.sum == nullptr) {
-    return false;
+  if (count == 0 || call.sum == nullptr) {
+    return count;
   }
-  call.inputs = {data(buffer)};
-  call.outputs = {data(buffer)};
-  events.push_back(events.shared->start(std::move(call)));
-  return true;
+  if (events.shared != nullptr) {
+    call.inputs = {data(buffer)};
+    call.outputs = {data(buffer)};
+    events.push_back(events.shared->start(std::move(call)));
+    return 0;
+  }
+  if (events.hierarchy != nullptr && call.bytes >= kHierarchyBytes) {
+    const auto rest = count % events.hierarchy->node_size();
+    events.push_back(events.hierarchy->start(
+        {data(buffer), count - rest, call.bytes / count, call.sum, call.type, over_network}));
+    return rest;
+  }
+  return count;
 }
 
 bool shared_reduce_scatter(

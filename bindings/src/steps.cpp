@@ -74,15 +74,14 @@ bool oneccl_can_reduce(const std::optional<Reduction>& how) {
 }
 
 // oneCCL's all-reduce is its only collective that takes a custom function.
-ccl::event reduce_all(const at::Tensor& buffer, const Reduction& how, const ccl::communicator& comm) {
+ccl::event reduce_all(char* data, size_t count, const Reduction& how, const ccl::communicator& comm) {
   auto operation = how.operation;
   auto attributes = ccl::create_operation_attr<ccl::allreduce_attr>();
   if (const auto function = custom_function(how)) {
     operation = ccl::reduction::custom;
     attributes.set<ccl::allreduce_attr_id::reduction_fn>(function);
   }
-  return ccl::allreduce(
-      buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, how), how.datatype, operation, comm, attributes);
+  return ccl::allreduce(data, data, count, how.datatype, operation, comm, attributes);
 }
 
 // `size` equal parts of the tensor, as views.
@@ -131,8 +130,13 @@ Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const 
   }
   return {
       [buffer, how](const ccl::communicator& comm, Events& events) {
-        if (buffer.numel() > 0 && !shared_reduce_all(events, buffer, *how)) {
-          events.push_back(reduce_all(buffer, *how, comm));
+        const auto over_network = [how](char* data, size_t count, const ccl::communicator& some) {
+          return reduce_all(data, count, *how, some);
+        };
+        const auto rest = shared_reduce_all(events, buffer, *how, over_network);
+        if (rest > 0) {
+          auto* const end = static_cast<char*>(buffer.data_ptr()) + buffer.nbytes();
+          events.push_back(over_network(end - rest * (buffer.nbytes() / count_of(buffer, *how)), rest, comm));
         }
       },
       finish_later(tensor, buffer, op, ranks.size)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mailbox.hpp"
+#include "paths.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -31,6 +32,8 @@ void communicator_made(const std::vector<int64_t>& ranks);
 
 // What a group leaves behind. Members are destroyed in reverse order: a mailbox uses the communicator.
 struct Remains {
+  void add(Paths paths);
+
   std::vector<std::unique_ptr<ccl::communicator>> communicators;
   std::unique_ptr<Mailbox> mailbox;
 };

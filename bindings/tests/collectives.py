@@ -220,6 +220,10 @@ class Check:
         for work in filter(None, works):
             work.wait()
         self.equal(tensors[0], expected, "large all_reduce", dtype)
+        if dtype in (torch.float32, torch.bfloat16):  # several chunks between nodes, the last of which is uneven
+            several = torch.cat([parts[self.rank]] * 9)
+            dist.all_reduce(several, group=self.group)
+            self.equal(several, torch.cat([expected] * 9), "all_reduce in chunks", dtype)
         self.equal(tensors[1], expected[3:], "second large all_reduce", dtype)
         joined = torch.empty(self.size * parts[0].numel(), dtype=dtype)
         dist.all_gather_into_tensor(joined, parts[self.rank], group=self.group)
