@@ -2,6 +2,7 @@
 
 #include "connect.hpp"
 #include "engine.hpp"
+#include "errors.hpp"
 #include "store_barriers.hpp"
 #include "transport.hpp"
 
@@ -36,24 +37,34 @@ void open_hierarchy(
   paths.hierarchy = std::make_shared<Hierarchy>(std::move(exchange), node.size, node.rank, *paths.across);
 }
 
-} // namespace
-
-Paths open_paths(
-    const GroupOptions& group, const StorePtr& store, const TimeLimit& limit, const std::function<void()>& check) {
+// Sets all paths. Those that exist after an error belong to the caller.
+void open_all(
+    Paths& paths, const GroupOptions& group, const StorePtr& store, const TimeLimit& limit,
+    const std::function<void()>& check) {
   const auto layout = find_layout(group, store, limit, check);
-  Paths paths;
   if (layout.is_one_node()) {
     paths.shared = SharedExchange::create(group, store, limit, check);
   }
   paths.communicator = connect(group, store, limit, check);
+  open_hierarchy(paths, group, layout, store, limit, check);
+}
+
+} // namespace
+
+Paths open_paths(
+    const GroupOptions& group, const StorePtr& store, const TimeLimit& limit, const std::function<void()>& check) {
+  Paths paths;
   try {
-    open_hierarchy(paths, group, layout, store, limit, check);
-  } catch (...) {
+    open_all(paths, group, store, limit, check);
+  } catch (const std::exception& error) {
     Remains remains;
     remains.add(std::move(paths));
-    const auto guard = Engine::instance().lock();
-    (void)retire(std::move(remains), false);
-    throw;
+    if (!remains.communicators.empty()) {
+      const auto guard = Engine::instance().lock();
+      (void)retire(std::move(remains), false);
+    }
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("ccl: the ranks could not connect, ", group.where(), ": ", message_of(error)));
   }
   return paths;
 }

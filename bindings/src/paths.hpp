@@ -17,7 +17,7 @@ struct Paths {
   std::shared_ptr<Hierarchy> hierarchy; // nullptr unless each of several nodes has several ranks that share memory
 };
 
-// A collective of all ranks of the group. `check` and errors as in `connect`.
+// A collective of all ranks of the group. `check` as in `connect`. Raises DistBackendError with the reason.
 Paths open_paths(
     const GroupOptions& group, const c10::intrusive_ptr<c10d::Store>& store, const TimeLimit& limit,
     const std::function<void()>& check);

@@ -110,9 +110,3 @@ def test_the_demo_has_written_its_result(image: str) -> None:
     assert document["image"].startswith("sha256:")
     assert document["metric_after"] - document["metric_before"] >= demo.CLEAR_RISE
     assert {"build", "start", "train"} <= document["seconds"].keys()
-
-
-def test_an_unknown_backend_is_reported_once(image: str) -> None:
-    result = inv("demo", "--backend=smoke")
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert result.stdout.count("backend 'smoke' is not in this image") == 1, result.stdout

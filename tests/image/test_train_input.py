@@ -28,7 +28,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         {"validation_file": None, "eval_strategy": "steps"},
         "--eval_strategy steps needs",
     ),
-    "training that is not wanted": ({"do_train": "false", "validation_file": None}, "nothing to do: write"),
+    "training that is not wanted": ({"do_train": "false", "validation_file": None}, "nothing to do: pass"),
     "one label": ({"train_file": "/data/one.csv"}, "expected two or more"),
     "missing model": ({"model_name_or_path": "/data/none"}, "does not exist"),
     "model without weights": ({"model_name_or_path": "/data/no-weights"}, "has no weights"),
