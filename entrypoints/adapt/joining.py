@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from entrypoints.adapt import padding
-from entrypoints.operators import attention, unpadded
+from entrypoints.operators import unpadded
 
-# Below this share of padding, joining the rows takes longer than computing the padding (docs/speed.md): with a
-# kernel for such rows, and with attention in padded groups.
-_LEAST, _LEAST_IN_GROUPS = 0.02, 0.1
+# Below this share of padding, joining the rows takes longer than computing the padding (docs/speed.md).
+_LEAST = 0.1
 
 # Why the head that is being computed needs the states of padding tokens, None if it does not.
 REASON: ContextVar[str | None] = ContextVar("reason", default="its head may depend on padding positions")
@@ -109,7 +108,7 @@ def layout_for(model: Any, given: Mapping[str, Any], problem: str | None) -> unp
 
     `given`: the arguments (padding.given). `problem`: why the model must compute it, if that is known.
     """
-    if padding.share(model.config, given) < (_LEAST if attention.reads_rows() else _LEAST_IN_GROUPS):
+    if padding.share(model.config, given) < _LEAST:
         return None
     problem = problem or padding.unsupported(model.config, given) or REASON.get() or attention_problem()
     layout = unpadded.layout_of(given["attention_mask"]) if problem is None else None

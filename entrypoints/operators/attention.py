@@ -79,11 +79,6 @@ def choose(bf16: str, widened: bool) -> Choice:
     return Choice(chosen, own, own if amx else frozenset(), {**joined, torch.bfloat16: kernel})
 
 
-def reads_rows() -> bool:
-    """Whether this process has kernels for rows that are end to end."""
-    return bool(_INSTALLED and _INSTALLED[0].joined)
-
-
 def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: float, dropout_p: float) -> Any:
     """Attention of rows that are end to end in one batch, or None if this process has no kernel for it.
 
