@@ -1,5 +1,7 @@
 #include "requester.hpp"
 
+#include <pybind11/pybind11.h>
+
 #include <fstream>
 #include <linux/futex.h>
 #include <sstream>
@@ -36,7 +38,15 @@ void Requester::wait_until_attached(c10::ivalue::Future& future) const {
   const auto begin = cpu_time();
   auto used = begin;
   auto last_seen = std::chrono::steady_clock::now();
-  while (!has_callback(future) && !waits_for_event() && used - begin < kAttaching) {
+  // A thread that Python interrupts waits without a limit until another one has taken the GIL.
+  const auto waits_for_other_event = [&] {
+    if (!waits_for_event()) {
+      return false;
+    }
+    const pybind11::gil_scoped_acquire taken;
+    return waits_for_event();
+  };
+  while (!has_callback(future) && !waits_for_other_event() && used - begin < kAttaching) {
     const auto now = std::chrono::steady_clock::now();
     const auto before = std::exchange(used, cpu_time());
     if (used != before || is_runnable()) {

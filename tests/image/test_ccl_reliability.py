@@ -81,7 +81,8 @@ class Dying(dist.Store):
         super().__init__()
         self.store = store
     def set(self, key, value):
-        earlier = {"before": (), "sharing": ("lifeline", "joined"), "connecting": ("lifeline", "joined", "shared", "node")}
+        later = ("lifeline", "joined")
+        earlier = {"before": (), "sharing": later, "connecting": (*later, "shared", "node")}
         if not any(word in key for word in earlier[sys.argv[1]]):
             os.kill(os.getpid(), signal.SIGKILL)
         self.store.set(key, value)
