@@ -2,6 +2,7 @@
 
 #include "bounded.hpp"
 #include "engine.hpp"
+#include "errors.hpp"
 #include "rendezvous.hpp"
 #include "transport.hpp"
 
@@ -90,10 +91,11 @@ std::unique_ptr<ccl::communicator> connect(
       C10_THROW_ERROR(DistBackendError, c10::str("no answer within ", limit.seconds, " s"));
     }
     return std::make_unique<ccl::communicator>(std::move(**created));
-  } catch (...) {
+  } catch (const std::exception& error) {
     exchange->abandon();
     attempt->abandon();
-    throw;
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("ccl: the ranks could not connect, ", group.where(), ": ", message_of(error)));
   }
 }
 

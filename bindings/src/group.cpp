@@ -1,6 +1,7 @@
 #include "group.hpp"
 
 #include "completions.hpp"
+#include "connect.hpp"
 #include "engine.hpp"
 #include "store_barriers.hpp"
 #include "transport.hpp"
@@ -58,12 +59,12 @@ Group::Group(GroupOptions given)
     lifeline_ = std::make_shared<Lifeline>(*options.store, options.rank, options.size, deadline);
   }
   try {
-    lanes_[0].paths = open_paths(options, options.store, limit, [&] { require_peers(limit.began); });
+    lanes_[0].communicator = connect(options, options.store, limit, [&] { require_peers(limit.began); });
   } catch (...) {
     report_failure(); // else the other ranks would take this for an orderly end
     throw;
   }
-  mailbox_ = std::make_unique<Mailbox>(*lanes_[0].paths.communicator, options.size);
+  mailbox_ = std::make_unique<Mailbox>(*lanes_[0].communicator, options.size);
 }
 
 Group::~Group() {
@@ -81,7 +82,9 @@ void Group::close() noexcept {
     const auto guard = Engine::instance().lock();
     Remains remains;
     for (auto& lane : lanes_) {
-      remains.add(std::exchange(lane.paths, {}));
+      if (lane.communicator) {
+        remains.communicators.push_back(std::move(lane.communicator));
+      }
     }
     remains.mailbox = std::move(mailbox_);
     const bool is_idle = is_quiet && !(remains.mailbox && remains.mailbox->is_busy());
@@ -90,8 +93,7 @@ void Group::close() noexcept {
     }
   } catch (const std::exception&) { // a forked child, the process is ending, or oneCCL is blocked
     for (auto& lane : lanes_) {
-      (void)lane.paths.communicator.release();
-      (void)lane.paths.across.release();
+      (void)lane.communicator.release();
     }
     (void)mailbox_.release();
   }
@@ -105,7 +107,7 @@ void Group::close() noexcept {
 }
 
 const ccl::communicator& Group::communicator(int lane) {
-  const auto& communicator = lanes_[lane].paths.communicator;
+  const auto& communicator = lanes_[lane].communicator;
   if (!communicator) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", options.where(), " was closed during the call"));
   }
@@ -126,12 +128,18 @@ int Group::open_lane() {
   std::lock_guard<std::mutex> opening(lane.opening);
   {
     const auto guard = Engine::instance().lock();
-    if (lane.paths.communicator) {
+    if (lane.communicator) {
       return depth;
     }
   }
-  ++opening_lanes();
-  const std::shared_ptr<void> counted(nullptr, [](void*) { --opening_lanes(); });
+  struct Counted {
+    Counted() {
+      ++opening_lanes();
+    }
+    ~Counted() {
+      --opening_lanes();
+    }
+  } const counted;
   const TimeLimit limit(timeout());
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), reports_->store());
@@ -143,18 +151,18 @@ int Group::open_lane() {
           DistBackendError, c10::str("ccl: a callback's call cannot start on ", options.where(), ": ", reason));
     }
   });
-  auto paths = open_paths(options, store, limit, [&] { require_peers(limit.began); });
+  auto created = connect(options, store, limit, [&] { require_peers(limit.began); });
   std::vector<OperationPtr> released; // destroyed after the lock is released
   const auto guard = Engine::instance().lock();
   if (closed_) { // during the call: `close` did not see this communicator
     Remains late;
-    late.add(std::move(paths));
+    late.communicators.push_back(std::move(created));
     if (retire(std::move(late), false)) {
       released = Engine::instance().take_kept();
     }
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", options.where(), " was closed during the call"));
   }
-  lane.paths = std::move(paths);
+  lane.communicator = std::move(created);
   return depth;
 }
 

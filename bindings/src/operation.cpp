@@ -75,8 +75,6 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
       log_number_(group_->started(what_)) {}
 
 void Operation::start() {
-  events_.shared = group_->paths(lane_).shared.get();
-  events_.hierarchy = group_->paths(lane_).hierarchy.get();
   for (const auto& step : call_.steps) {
     step.start(group_->communicator(lane_), events_);
   }
@@ -136,8 +134,10 @@ void Operation::end(const std::exception_ptr& error) {
 void Operation::complete_future_in_order() {
   auto self = OperationPtr::reclaim_copy(this);
   auto task = [self = std::move(self)] {
-    if (self->requester_) { // the callback then runs here, in the order of the calls
-      self->requester_->wait_until_attached(*self->future_);
+    if (self->was_requested_with_gil_) {
+      // A Python thread that requests the future and then attaches a callback holds the GIL meanwhile. Waiting for the
+      // GIL makes the callback run here, in the order of the calls, and not in the Python thread.
+      const pybind11::gil_scoped_acquire wait_for_gil;
     }
     self->complete_future();
   };
@@ -226,16 +226,12 @@ void Operation::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Operation::getFuture() {
-  std::optional<Requester> requester;
-  if (PyGILState_Check() != 0) {
-    requester.emplace();
-  }
   std::lock_guard<std::mutex> guard(future_mutex_);
   if (future_) {
     return future_;
   }
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  requester_ = requester;
+  was_requested_with_gil_ = PyGILState_Check() != 0;
   if (was_waited_for_) { // the same on every rank, so the order of callbacks does not depend on timing
     complete_future();
     return future_;

@@ -3,7 +3,6 @@
 
 #include "group.hpp"
 #include "releases.hpp"
-#include "requester.hpp"
 #include "transfer.hpp"
 
 #include <ATen/core/ivalue.h>
@@ -14,11 +13,7 @@
 
 namespace ccl_backend {
 
-// The transfers of an operation, and the paths of its lane through shared memory: see Group.
-struct Events : std::vector<Transfer> {
-  SharedExchange* shared = nullptr;
-  Hierarchy* hierarchy = nullptr;
-};
+using Events = std::vector<Transfer>;
 
 // A part of an operation. Its captures live until the operation is complete.
 struct Step {
@@ -113,7 +108,7 @@ class Operation final : public c10d::Work {
   std::atomic<bool> finished_{false};
   mutable std::mutex future_mutex_; // guards the members below, and setting `finished_`
   c10::intrusive_ptr<c10::ivalue::Future> future_; // created on request
-  std::optional<Requester> requester_; // of the future, if it holds the GIL
+  bool was_requested_with_gil_ = false; // of the future
   bool was_waited_for_ = false;
 
   // Guarded by the watchdog's mutex.
