@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from ticks import count  # type: ignore[import-not-found]  # beside this one
+from ticks import count
 
 from entrypoints.operators import attention, attention_bf16
 from entrypoints.operators.dropout import draw_rule

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from formula import (  # type: ignore[import-not-found]  # beside this one
+from formula import (
     KEPT,
     OURS,
     P,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from formula import (  # type: ignore[import-not-found]  # beside this one
+from formula import (
     OURS,
     P,
     check_hidden_rows_and_nan,

@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import oneccl_bindings_for_pytorch as package  # type: ignore[import-not-found]  # the host has none
+import oneccl_bindings_for_pytorch as package
 import torch
 import torch.distributed as dist
 

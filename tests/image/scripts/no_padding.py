@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
-from trained import STEPS, check_training, distance, gradients  # type: ignore[import-not-found]  # beside this one
+from trained import STEPS, check_training, distance, gradients
 
 from entrypoints.adapt import joining, no_padding
 from entrypoints.operators import unpadded
@@ -101,7 +101,7 @@ def losses_and_gradients_of_all_families_are_those_with_padding() -> None:
             compare(model(family, head).train(), batch(head, family))
 
 
-def so_are_those_of_twenty_steps() -> None:
+def losses_and_gradients_of_twenty_steps_are_those_with_padding() -> None:
     lengths = torch.randint(1, WIDTH - 2, (STEPS, len(LENGTHS)))
     for family, head in zip(FAMILIES, itertools.cycle(HEADS)):
         before = USE.skipped
@@ -280,7 +280,7 @@ def a_copied_model_is_computed_without_padding_too() -> None:
 no_padding.install(USE)
 for check in (
     losses_and_gradients_of_all_families_are_those_with_padding,
-    so_are_those_of_twenty_steps,
+    losses_and_gradients_of_twenty_steps_are_those_with_padding,
     positions_of_the_caller_are_kept,
     activation_checkpointing_of_both_kinds_gives_the_same_gradients,
     dropout_of_recomputed_layers_is_the_same,

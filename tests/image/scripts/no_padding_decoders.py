@@ -9,7 +9,7 @@ from unittest import mock
 import peft
 import torch
 import transformers
-from trained import STEPS, check_training, distance, gradients  # type: ignore[import-not-found]  # beside this one
+from trained import STEPS, check_training, distance, gradients
 
 from entrypoints.adapt import decoders, joining, no_padding
 from entrypoints.operators import unpadded
@@ -86,7 +86,7 @@ def padded_rows_of_all_families_have_the_same_gradients() -> None:
         assert USE.skipped == before + 5 * WIDTH - int(LENGTHS.sum())
 
 
-def so_have_padded_rows_in_twenty_steps() -> None:
+def padded_rows_have_the_same_gradients_in_twenty_steps() -> None:
     lengths, before = torch.randint(1, WIDTH - 2, (STEPS, len(LENGTHS))), USE.skipped
     batches = [padded_batch(each, seed) for seed, each in enumerate(lengths)]
     check_training(model(), batches, lambda: mock.patch.object(joining, "is_traced", return_value=True))
@@ -170,7 +170,7 @@ def evaluation_keeps_the_cache() -> None:
 no_padding.install(USE)
 for check in (
     padded_rows_of_all_families_have_the_same_gradients,
-    so_have_padded_rows_in_twenty_steps,
+    padded_rows_have_the_same_gradients_in_twenty_steps,
     packed_rows_of_all_families_have_the_same_gradients,
     recomputed_layers_have_the_same_gradients,
     adapters_have_the_same_gradients,
