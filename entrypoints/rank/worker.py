@@ -85,14 +85,19 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         if job is None:
             raise AssertionError("agree returned in spite of this rank's error")
         bf16 = cpus.bf16_of(os.environ)
-        widened = bf16_products.needed(bf16)
-        if widened:
-            bf16_products.install()
-        if library.wanted(contract.DROPOUT_KERNEL):
-            dropout.install()
-        if library.wanted(contract.ATTENTION_KERNEL):
-            attention.install(bf16, widened, measured)
+        install_operators(bf16, measured)
         return job.run(environment, partial(banner.show, environment, preloaded, bf16))
+
+
+def install_operators(bf16: str, measured: attention_rule.Measured | None = None) -> None:
+    """Replace torch's operators by the image's in this process. For the arguments, see attention.install."""
+    widened = bf16_products.needed(bf16)
+    if widened:
+        bf16_products.install()
+    if library.wanted(contract.DROPOUT_KERNEL):
+        dropout.install()
+    if library.wanted(contract.ATTENTION_KERNEL):
+        attention.install(bf16, widened, measured)
 
 
 def _backend_of_other_ranks(command: str, argv: list[str]) -> str:
