@@ -28,9 +28,9 @@ static_assert(QUERIES % tiles::ROWS == 0 && AMX_QUERIES % amx::NUMBERS == 0);
 constexpr size_t KEYS = 1024, AMX_KEYS = 512;
 static_assert(KEYS % philox::BLOCK == 0 && AMX_KEYS % philox::BLOCK == 0 && philox::BLOCK % amx::NUMBERS == 0);
 
-// bfloat16 [batch, head, row, feature]; features are contiguous, steps are in elements.
+// Numbers [batch, head, row, feature]; features are contiguous, steps are in elements.
 struct Tensor {
-  uint16_t* values;
+  void* values;
   size_t batch_step, head_step, row_step;
 };
 
@@ -82,7 +82,7 @@ struct Padded {
 };
 
 // The lanes of the vector at `i` that are before `end`.
-AVX512_BF16 inline __mmask16 lanes_before(size_t end, size_t i) {
+AVX512 inline __mmask16 lanes_before(size_t end, size_t i) {
   return i < end ? first_lanes(end - i) : 0;
 }
 
@@ -116,15 +116,17 @@ struct Part : Attention {
     logarithms += start * sizes.heads;
   }
 
-  // Head `number` of all batches, from `row` on.
-  uint16_t* head(const Tensor& tensor, size_t number, size_t row) const {
-    return tensor.values + number / sizes.heads * tensor.batch_step + number % sizes.heads * tensor.head_step +
-        (start + row) * tensor.row_step;
+  // Head `number` of all batches, from `row` on. Number: of the tensor, by default bfloat16.
+  template <typename Number = uint16_t>
+  Number* head(const Tensor& tensor, size_t number, size_t row) const {
+    return static_cast<Number*>(tensor.values) + number / sizes.heads * tensor.batch_step +
+        number % sizes.heads * tensor.head_step + (start + row) * tensor.row_step;
   }
 
   // For keys and values.
-  const uint16_t* shared_head(const Tensor& tensor, size_t number, size_t row) const {
-    return tensor.values + number / sizes.heads * tensor.batch_step +
+  template <typename Number = uint16_t>
+  const Number* shared_head(const Tensor& tensor, size_t number, size_t row) const {
+    return static_cast<const Number*>(tensor.values) + number / sizes.heads * tensor.batch_step +
         number % sizes.heads / sizes.sharing * tensor.head_step + (start + row) * tensor.row_step;
   }
 

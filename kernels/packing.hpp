@@ -80,8 +80,8 @@ size_t for_each(size_t count, size_t bytes, bool amx, Work work) {
 }
 
 // Copies the rows of one head as words of two features, [rows][features / 2]. Rows from `count` to `rows` are zero.
-AVX512_BF16 void pack(const uint16_t* from, size_t step, size_t count, size_t rows, size_t features, size_t wide,
-                      uint16_t* to) {
+[[maybe_unused]] AVX512_BF16 void pack(const uint16_t* from, size_t step, size_t count, size_t rows, size_t features,
+                                       size_t wide, uint16_t* to) {
   for (size_t row = 0; row < rows; ++row, to += wide) {
     for (size_t first = 0; first < wide; first += 32) {
       const auto of = [](size_t have) -> __mmask32 { return have >= 32 ? ~0u : (1u << have) - 1; };
@@ -93,7 +93,7 @@ AVX512_BF16 void pack(const uint16_t* from, size_t step, size_t count, size_t ro
 }
 
 // Transposes sixteen rows of sixteen words, which are `from_step` words apart.
-AVX512_BF16 inline void transpose_square(const uint32_t* from, size_t from_step, uint32_t* to, size_t to_step) {
+AVX512 inline void transpose_square(const uint32_t* from, size_t from_step, uint32_t* to, size_t to_step) {
   __m512i rows[LANES], pairs[LANES];
 #pragma GCC unroll 16
   for (size_t row = 0; row < LANES; ++row) {
@@ -126,7 +126,7 @@ AVX512_BF16 inline void transpose_square(const uint32_t* from, size_t from_step,
 
 // Transposes [rows][words] to [words][rows]. Steps are in words, from row to row. `rows` is a multiple of 16, `words`
 // of 8.
-AVX512_BF16 void transpose(const uint32_t* from, size_t from_step, size_t rows, size_t words, uint32_t* to,
+AVX512 void transpose(const uint32_t* from, size_t from_step, size_t rows, size_t words, uint32_t* to,
                            size_t step) {
   for (size_t row = 0; row < rows; row += LANES) {
     size_t word = 0;
@@ -142,7 +142,7 @@ AVX512_BF16 void transpose(const uint32_t* from, size_t from_step, size_t rows, 
 }
 
 // Turns [rows][features] into words of two rows, [rows / 2][features]. `features` is a multiple of 16.
-AVX512_BF16 void interleave(const uint16_t* from, size_t rows, size_t features, uint32_t* to) {
+[[maybe_unused]] AVX512_BF16 void interleave(const uint16_t* from, size_t rows, size_t features, uint32_t* to) {
   for (size_t row = 0; row < rows; row += 2, from += 2 * features, to += features) {
     for (size_t i = 0; i < features; i += LANES) {
       const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
@@ -164,7 +164,7 @@ AVX512_BF16 inline __m512i paired(__m512 first, __m512 second) {
 }
 
 // Multiplies float32 [features] by `scale` and rounds to bfloat16.
-AVX512_BF16 void store_row(const float* from, size_t features, float scale, uint16_t* to) {
+[[maybe_unused]] AVX512_BF16 void store_row(const float* from, size_t features, float scale, uint16_t* to) {
   for (size_t i = 0; i < features; i += LANES) {
     const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(from + i), _mm512_set1_ps(scale));
     _mm256_mask_storeu_epi16(to + i, first_lanes(features - i), rounded(value));

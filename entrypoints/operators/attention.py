@@ -8,7 +8,8 @@ training, and with AMX also without a backward pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable
 
@@ -34,14 +35,14 @@ class Choice:
     """The kernels of this process by dtype, which are always used with dropout.
 
     `training`, `inference`: the dtypes for which they are also used without dropout, with and without a
-    backward pass, unless `measured` decides. `joined`: the kernel for bfloat16 rows that are end to end
-    (attention_bf16), if there is one.
+    backward pass, unless `measured` decides. `joined`: the kernels for rows that are end to end
+    (attention_bf16), by dtype.
     """
 
     kernels: dict[Any, Kernel]
     training: frozenset[Any] = frozenset()
     inference: frozenset[Any] = frozenset()
-    joined: Callable[..., Any] | None = None
+    joined: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     measured: Measured | None = None
 
 
@@ -67,40 +68,36 @@ def choose(bf16: str, widened: bool) -> Choice:
     """The kernels for this CPU. For the arguments, see `install`."""
     import torch
 
-    chosen: dict[Any, Kernel] = {}
-    if attention_fp32.supported():
-        chosen[torch.float32] = attention_fp32.attention
-        if widened:
-            chosen[torch.bfloat16] = attention_fp32.attention
+    wide = [torch.float32, *([torch.bfloat16] if widened else [])] if attention_fp32.supported() else []
+    chosen: dict[Any, Kernel] = dict.fromkeys(wide, attention_fp32.attention)
+    joined = dict.fromkeys(wide, attention_bf16.float32_rows)
     if bf16 == EMULATED or not attention_bf16.supported():
-        return Choice(chosen)
+        return Choice(chosen, joined=joined)
     amx = bf16 == "amx_bf16" and attention_bf16.amx_permitted()
     kernel = chosen[torch.bfloat16] = partial(attention_bf16.attention, amx=amx)
     own = frozenset({torch.bfloat16})
-    return Choice(chosen, own, own if amx else frozenset(), kernel)
+    return Choice(chosen, own, own if amx else frozenset(), {**joined, torch.bfloat16: kernel})
 
 
 def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: float, dropout_p: float) -> Any:
     """Attention of rows that are end to end in one batch, or None if this process has no kernel for it.
 
     query: [1, heads, tokens, features]; key and value may have fewer heads. `starts`: where each row begins, and
-    the number of all tokens, int64 [rows + 1]. Returns [1, heads, tokens, features] in bfloat16.
+    the number of all tokens, int64 [rows + 1]. Returns [1, heads, tokens, features].
     """
     import torch
 
-    kernel = _INSTALLED[0].joined if _INSTALLED else None
+    dtype = computed_in(query, key, value) if are_plain(query, key, value) else None
+    kernel = _INSTALLED[0].joined.get(dtype) if _INSTALLED else None
     is_ours = (
-        kernel is not None
-        and are_plain(query, key, value)
-        and computed_in(query, key, value) is torch.bfloat16
-        and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
+        kernel is not None and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
     )
     rule = (draw_rule(dropout_p) if dropout_p else NO_DROPOUT) if is_ours else None
     if kernel is None or rule is None:
         return None
     with torch.autocast("cpu", enabled=False):
-        narrow = (tensor.to(torch.bfloat16) for tensor in (query, key, value))
-        return kernel(*narrow, None, causal, factor, rule, starts.contiguous())
+        given = (tensor.to(dtype) for tensor in (query, key, value))
+        return kernel(*given, None, causal, factor, rule, starts.contiguous())
 
 
 def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]:

@@ -3,6 +3,8 @@
 A block of scores stays in the cache. The forward pass stores one number per query, and the backward pass
 recomputes the rest. Scores, softmax and sums are float32. The weights are rounded to bfloat16 before their
 product with the values, as in torch's fused kernel, which has no dropout.
+
+Rows that are end to end are computed in float32 too, without rounding (kernels/attention_float32_rows.cpp).
 """
 
 from __future__ import annotations
@@ -73,14 +75,23 @@ def attention(
     The tokens of a row attend to each other only; `mask` is None. `amx`: compute products with AMX; requires
     `amx_permitted()`.
     """
-    return _function().apply(query, key, value, mask, causal, factor, rule, starts, amx)
+    return _function("bfloat16").apply(query, key, value, mask, causal, factor, rule, starts, amx)
 
 
-@lru_cache(maxsize=1)
-def _function() -> Any:
-    """The autograd function. Tensors are bfloat16 [batch, heads, queries or keys, features]; masks may broadcast.
+def float32_rows(
+    query: Any, key: Any, value: Any, mask: None, causal: bool, factor: float, rule: Rule, starts: Any
+) -> Any:
+    """The same for rows that are end to end, in float32. Returns the dtype of `query`."""
+    wide = (tensor.float() for tensor in (query, key, value))
+    return _function("float32_rows").apply(*wide, mask, causal, factor, rule, starts, False).to(query.dtype)
 
-    Keys and values may have fewer heads: consecutive heads of the query share one.
+
+@lru_cache(maxsize=2)
+def _function(kernel: str) -> Any:
+    """The autograd function. Tensors are [batch, heads, queries or keys, features]; masks may broadcast.
+
+    `kernel`: the dtype in the names of its C functions. Keys and values may have fewer heads: consecutive heads of
+    the query share one.
     """
     import torch
 
@@ -105,7 +116,7 @@ def _function() -> Any:
             saved = query, key, value, mask, out, starts, logarithms
             ctx.save_for_backward(*saved)
             described = _described(saved, *ctx.how)
-            _run(library.library().attention_bfloat16_forward, described)
+            _run(getattr(library.library(), f"attention_{kernel}_forward"), described)
             return out
 
         @staticmethod
@@ -118,7 +129,8 @@ def _function() -> Any:
             each = (*query.shape[:2], *key.shape[2:])
             found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
             written = _Gradients(*map(_tensor, (outer, *found)))
-            _run(library.library().attention_bfloat16_backward, _described(saved, *ctx.how), written)
+            run = getattr(library.library(), f"attention_{kernel}_backward")
+            _run(run, _described(saved, *ctx.how), written)
             summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
             return (found[0], *summed, *[None] * 6)
 

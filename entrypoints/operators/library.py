@@ -35,10 +35,10 @@ def library() -> ctypes.CDLL:
     loaded.attention_backward.argtypes = (pointer, pointer, pointer, size, size, real, real)
     loaded.attention_backward.restype = None
     loaded.attention_supported.restype = ctypes.c_int
-    loaded.attention_bfloat16_forward.argtypes = (pointer,)
-    loaded.attention_bfloat16_forward.restype = size
-    loaded.attention_bfloat16_backward.argtypes = (pointer, pointer)
-    loaded.attention_bfloat16_backward.restype = size
+    for kernel in (loaded.attention_bfloat16_forward, loaded.attention_float32_rows_forward):
+        kernel.argtypes, kernel.restype = (pointer,), size
+    for kernel in (loaded.attention_bfloat16_backward, loaded.attention_float32_rows_backward):
+        kernel.argtypes, kernel.restype = (pointer, pointer), size
     loaded.attention_bfloat16_supported.restype = ctypes.c_int
     loaded.attention_amx_permitted.restype = ctypes.c_int
     loaded.decoder_supported.restype = ctypes.c_int

@@ -1,6 +1,6 @@
 """Layers without padding: the tokens of all rows end to end in one row.
 
-Attention in bfloat16 reads such rows (operators.attention); other attention pads them inside.
+The kernels for attention read such rows (operators.attention); other attention pads them inside.
 
 A batch [rows, width] with padding on the right becomes one row [1, tokens], the longest row first, so that
 attention computes rows of similar length together. A Layout takes the place of the attention mask as a tensor, so

@@ -19,6 +19,7 @@ from formula import (
     kept,
     tensors,
 )
+from joined_rows import check_bits, check_rows
 
 from entrypoints.operators import attention
 
@@ -70,6 +71,14 @@ def a_causal_mask_hides_what_comes() -> None:
     found = OURS(*given, dropout_p=P, is_causal=True)
     hidden = torch.full((40, 40), -math.inf).triu(1)
     close(found, expected(*given, bias=hidden, keeps=keeps, factor=8**-0.5), 1e-5)
+
+
+def rows_end_to_end_are_those_of_the_formula() -> None:
+    check_rows(torch.float32, 2e-6)
+
+
+def rows_end_to_end_have_the_same_bits_in_every_process() -> None:
+    check_bits(torch.float32)
 
 
 def rows_without_keys_are_zero_and_nan_stays() -> None:
@@ -144,6 +153,8 @@ assert OURS.__module__ == attention.__name__
 for check in (
     values_and_gradients_are_those_of_the_formula,
     a_causal_mask_hides_what_comes,
+    rows_end_to_end_are_those_of_the_formula,
+    rows_end_to_end_have_the_same_bits_in_every_process,
     rows_without_keys_are_zero_and_nan_stays,
     no_two_places_share_their_numbers,
     narrow_types_are_computed_wide_and_rounded_once,

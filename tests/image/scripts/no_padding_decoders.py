@@ -8,8 +8,8 @@ from unittest import mock
 
 import peft
 import torch
+import trained
 import transformers
-from trained import STEPS, check_training, distance, gradients
 
 from entrypoints.adapt import decoders, joining, no_padding
 from entrypoints.operators import unpadded
@@ -70,13 +70,13 @@ def packed_batch() -> dict[str, Any]:
 def compare(made: Any, inputs: dict[str, Any], is_joined: bool = True, limit: float = 2e-5) -> None:
     """The same loss and gradients as without this adaptation, and attention of joined rows only in one of them."""
     with mock.patch.object(joining, "is_traced", return_value=True):
-        loss, expected = gradients(made, inputs)
+        loss, expected = trained.gradients(made, inputs)
     with mock.patch.object(unpadded, "layout_in", wraps=unpadded.layout_in) as read:
-        other, found = gradients(made, inputs)
+        other, found = trained.gradients(made, inputs)
     layouts = [unpadded.layout_in(*call.args) for call in read.call_args_list]
     assert any(layout is not None for layout in layouts) is is_joined, NOTES
     assert abs(other - loss) <= limit * abs(loss), (other, loss)
-    assert distance(found, expected) <= limit, distance(found, expected)
+    assert trained.distance(found, expected) <= limit, trained.distance(found, expected)
 
 
 def padded_rows_of_all_families_have_the_same_gradients() -> None:
@@ -87,15 +87,21 @@ def padded_rows_of_all_families_have_the_same_gradients() -> None:
 
 
 def padded_rows_have_the_same_gradients_in_twenty_steps() -> None:
-    lengths, before = torch.randint(1, WIDTH - 2, (STEPS, len(LENGTHS))), USE.skipped
+    lengths, before = torch.randint(1, WIDTH - 2, (trained.STEPS, len(LENGTHS))), USE.skipped
     batches = [padded_batch(each, seed) for seed, each in enumerate(lengths)]
-    check_training(model(), batches, lambda: mock.patch.object(joining, "is_traced", return_value=True))
-    assert USE.skipped - before == STEPS * WIDTH * len(LENGTHS) - int(lengths.sum())
+    trained.check_training(model(), batches, lambda: mock.patch.object(joining, "is_traced", return_value=True))
+    assert USE.skipped - before == trained.STEPS * WIDTH * len(LENGTHS) - int(lengths.sum())
 
 
 def packed_rows_of_all_families_have_the_same_gradients() -> None:
     for prefix in decoders.FAMILIES.values():
         compare(model(prefix), packed_batch())
+
+
+def attention_in_padded_groups_gives_the_same() -> None:
+    with trained.in_groups():
+        for inputs in (padded_batch(), packed_batch()):
+            compare(model(), inputs)
 
 
 def recomputed_layers_have_the_same_gradients() -> None:
@@ -133,12 +139,12 @@ def a_class_of_each_row_has_the_same_gradients() -> None:
 def in_bf16_the_kernel_computes_rows_within_rounding() -> None:
     for inputs in (padded_batch(), packed_batch()):
         made = model(initializer_range=0.1)
-        exact = gradients(made, inputs)[1]
+        exact = trained.gradients(made, inputs)[1]
         with torch.autocast("cpu", torch.bfloat16):
-            found = gradients(made, inputs)[1]
+            found = trained.gradients(made, inputs)[1]
             with mock.patch.object(joining, "is_traced", return_value=True):
-                others = gradients(made, inputs)[1]
-        assert distance(found, exact) < 2 * distance(others, exact)
+                others = trained.gradients(made, inputs)[1]
+        assert trained.distance(found, exact) < 2 * trained.distance(others, exact)
 
 
 def what_joined_rows_cannot_give_is_computed_as_before() -> None:
@@ -172,6 +178,7 @@ for check in (
     padded_rows_of_all_families_have_the_same_gradients,
     padded_rows_have_the_same_gradients_in_twenty_steps,
     packed_rows_of_all_families_have_the_same_gradients,
+    attention_in_padded_groups_gives_the_same,
     recomputed_layers_have_the_same_gradients,
     adapters_have_the_same_gradients,
     scores_are_the_same_at_tokens_and_keep_their_shape,
