@@ -55,10 +55,13 @@ class DropoutPerRank(TrainerCallback):
 
 class IntervalsOfFlags(TrainerCallback):
     """Set the intervals for logging, evaluation and saving from the flags: a checkpoint restores those of its
-    run."""
+    run. An interval below 1 is a share of all steps."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        state.compute_steps(args, state.max_steps)
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            steps = getattr(args, name)
+            if steps is not None:  # transformers 4.46 has no function for this
+                setattr(state, name, steps if steps >= 1 else math.ceil(steps * state.max_steps))
 
 
 class CpuTrainer(Trainer):

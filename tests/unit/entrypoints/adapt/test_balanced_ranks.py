@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entrypoints.adapt import balanced_ranks, no_padding
 from entrypoints.adapt.balanced_ranks import Balanced, balance, balance_padded
 
 CHANCE = random.Random(5)
@@ -100,3 +103,39 @@ def test_the_balanced_sampler_keeps_the_steps_of_the_other() -> None:
     for begin in range(0, 1000, 24):
         assert sorted(found[begin : begin + 24]) == sorted(expected[begin : begin + 24])
     Balanced(range(3), LENGTHS, 1, 3).set_epoch(1)  # a sequential sampler has no epochs
+
+
+class OldTrainer:
+    """The method and its arguments are those of transformers before 4.50, for the rows of training alone."""
+
+    train_dataset = "own rows"
+    model = args = None
+    accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+
+    def _get_train_sampler(self) -> str:
+        return f"sampler of {self.train_dataset}"
+
+
+class NewTrainer(OldTrainer):
+    def _get_train_sampler(self, train_dataset: str | None = None) -> str:
+        return f"sampler of {train_dataset or self.train_dataset}"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "arguments", "rows"),
+    [(OldTrainer, (), "own rows"), (NewTrainer, (), "own rows"), (NewTrainer, (None,), "own rows"),
+     (NewTrainer, ("other rows",), "other rows")],
+    ids=["old", "new", "none", "given"],
+)  # fmt: skip
+def test_every_releases_trainer_gets_a_balanced_sampler_of_the_rows_it_asks_for(
+    trainer: type[OldTrainer], arguments: tuple[Any, ...], rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(no_padding, "skips_padding", lambda *_: True)
+    monkeypatch.setattr(balanced_ranks, "tokens_of", lambda dataset: dataset)
+    monkeypatch.setattr(balanced_ranks, "between_ranks", lambda sampler, lengths, *_: (sampler, lengths()))
+    module = SimpleNamespace(Trainer=type("Trainer", (trainer,), {}))
+    reported: list[str] = []
+    situation: Any = SimpleNamespace(report=lambda name, _: reported.append(name))
+    balanced_ranks._balance_trainer(situation, module)
+    assert module.Trainer()._get_train_sampler(*arguments) == (f"sampler of {rows}", rows)
+    assert reported == [balanced_ranks.NAME]
