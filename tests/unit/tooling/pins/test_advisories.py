@@ -79,6 +79,7 @@ def test_the_rows_derive_their_advisories_from_their_versions() -> None:
     assert rows_of("CVE-2026-1839") == rows_of("CVE-2025-32434") == rows_of("CVE-2024-11393") == old
     assert rows_of("CVE-2026-4372") == rows_of("CVE-2026-5241") == ["2.8"]
     assert rows_of("CVE-2023-7018") == ["2.1", "2.0", "1.13", "1.12", "1.10"]
+    assert rows_of("CVE-2022-45907") == ["1.12", "1.10"]
     assert rows_of("CVE-2023-47248") == ["1.13", "1.12", "1.10"]
     assert rows_of("intel/torch-ccl#80") == old
     assert rows_of("intel/intel-extension-for-pytorch#867") == ["2.8", "2.7", *old]
