@@ -42,3 +42,6 @@ OUTPUT = "/output"  # checkpoints, weights and result.json, shared by all nodes
 REPORT = "report.html"  # in a job's output folder
 
 MAX_CLOCK_SKEW_SECONDS = 1.0  # between two nodes; above it, `doctor` and the host checks warn
+
+# The oldest transformers of `train`: the first with `eval_strategy` and with callbacks that save their own state.
+OLDEST_TRANSFORMERS = "4.41.0"

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import default_backend
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from entrypoints.placement.detect import DistributedEnvironment
 
 PRINT_CONFIG = "--print-config"
-# The first release with `eval_strategy` and with callbacks that save their own state.
-OLDEST_TRANSFORMERS = "4.41.0"
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ def prepare(argv: list[str]) -> Prepared:
 
 def check_release(version: str | None) -> None:
     """Raise UsageError if the image's transformers (`version`) is older than this trainer supports."""
-    if version and packages.release(version) < packages.release(OLDEST_TRANSFORMERS):
+    if version and packages.release(version) < packages.release(contract.OLDEST_TRANSFORMERS):
         raise UsageError(
-            f"train needs transformers {OLDEST_TRANSFORMERS} or newer, this image has {version}: use a newer "
-            "pin, or run the example script of that release with `run`"
+            f"train needs transformers {contract.OLDEST_TRANSFORMERS} or newer, this image has {version}: use a "
+            "newer pin, or run the example script of that release with `run`"
         )

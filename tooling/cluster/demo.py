@@ -1,22 +1,28 @@
-"""`./inv demo`: builds the image, and fine-tunes a pretrained encoder on real text on a local cluster."""
+"""`./inv demo`: builds the image, and fine-tunes a pretrained encoder on real text on a local cluster.
+
+The image's trainer trains, or, on a row whose transformers is too old for it, the script examples/finetune.py.
+"""
 
 import json
+import shutil
 import time
 from typing import Any
 
 from invoke.exceptions import Exit
+from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, shown
+from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import Say
 from tooling.cluster import demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher_and_memory
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
+from tooling.pins.pin import Pin
 from tooling.pins.status import Status
 
 FOLDER = CACHE / "demo"
@@ -34,6 +40,9 @@ HYPERPARAMETERS = {
     "save_strategy": "no",
     "seed": "42",
 }
+# Options of examples/finetune.py, and the hyperparameters that they take. Its seed is the same.
+OPTIONS = {"epochs": "num_train_epochs", "learning-rate": "learning_rate", "length": "max_seq_length"}
+SCRIPT = ROOT / "examples" / "finetune.py"
 
 
 def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
@@ -52,6 +61,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     docker, image = choice.ensure(say)
     model = pretrained.minilm(say)
     train, test = demo_data.write(FOLDER / "data")
+    shutil.copyfile(SCRIPT, FOLDER / "data" / SCRIPT.name)
     output = FOLDER / "output"
     (output / "result.json").unlink(missing_ok=True)
     spec = ClusterSpec(
@@ -59,7 +69,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         image=image.tag,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
-        command=train_command(BATCH_SIZE // world_size, backend, train.name, test.name),
+        command=command(row, BATCH_SIZE // world_size, backend, train.name, test.name),
         mounts=(
             Mount(model, "/model"),
             Mount(FOLDER / "data", contract.DATA),
@@ -78,7 +88,8 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
             f"{shown(run.folder_of(spec.name) / 'log.txt')}",
             code=outcome.exit_code,
         )
-    result = json.loads((output / "result.json").read_text(encoding="utf-8"))
+    result: dict[str, Any] = {"pin": row.name if row else None, "image": image.id, "nodes": node_count}
+    result |= json.loads((output / "result.json").read_text(encoding="utf-8"))
     result["seconds"] = {
         **result["seconds"],
         "build": round(image.seconds, 1),
@@ -95,11 +106,17 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
 
 
+def command(row: Pin | None, batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
+    """What each rank runs. An image lock's image (no row) is expected to have `train`."""
+    old = row and Version(row.packages["transformers"]) < Version(contract.OLDEST_TRANSFORMERS)
+    return (script_command if old else train_command)(batch, backend, train_file, validation_file)
+
+
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
     """`train` with the mounted model and data."""
-    command = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}"]
-    command += [f"--validation_file=/data/{validation_file}", "--output_dir=/output", "--overwrite_output_dir"]
-    command += [
+    words = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}"]
+    words += [f"--validation_file=/data/{validation_file}", "--output_dir=/output", "--overwrite_output_dir"]
+    words += [
         f"--backend={backend}",
         "--bf16",
         "--eval_on_start",
@@ -107,7 +124,15 @@ def train_command(batch: int, backend: str, train_file: str, validation_file: st
         "--do_eval",
         f"--per_device_train_batch_size={batch}",
     ]
-    return (*command, *(f"--{name}={value}" for name, value in HYPERPARAMETERS.items()))
+    return (*words, *(f"--{name}={value}" for name, value in HYPERPARAMETERS.items()))
+
+
+def script_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
+    """`run` with a script that trains the same model on the same data, with the same hyperparameters."""
+    words = ["run", f"--backend={backend}", f"{contract.DATA}/{SCRIPT.name}", "--model=/model", "--output=/output"]
+    words += [f"--train=/data/{train_file}", f"--test=/data/{validation_file}", f"--batch={batch}"]
+    words += [f"--{option}={HYPERPARAMETERS[name]}" for option, name in OPTIONS.items()]
+    return tuple(words)
 
 
 def check(result: dict[str, Any], world_size: int, backend: str) -> list[str]:

@@ -14,6 +14,7 @@ from tooling.basis.errors import UsageError
 from tooling.cluster import demo, demo_data
 from tooling.engine import api
 from tooling.image.choice import Choice
+from tooling.pins import parse
 
 RESULT: dict[str, Any] = {
     "world_size": 2,
@@ -68,6 +69,23 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
     monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
     with pytest.raises(UsageError, match=message):
         demo.demo(Choice(), nodes, 1, backend, launcher, print)
+
+
+@pytest.mark.parametrize(
+    ("row", "command"), [("2.13", "train"), ("2.4", "train"), ("2.1", "run"), ("2.0", "run")], ids=str
+)
+def test_a_row_whose_transformers_is_too_old_for_train_runs_the_script(row: str, command: str) -> None:
+    assert demo.command(parse.load().pin(row), 16, "ccl", "a.csv", "b.csv")[:2] == (
+        (command, "--model_name_or_path=/model") if command == "train" else (command, "--backend=ccl")
+    )
+
+
+def test_the_script_takes_every_option_that_the_demo_gives() -> None:
+    options = {word.split("=")[0] for word in demo.script_command(16, "ccl", "a.csv", "b.csv")[3:]}
+    declared = demo.SCRIPT.read_text(encoding="utf-8")
+    assert options > {"--epochs", "--learning-rate", "--batch"}
+    for option in options - {"--model", "--train", "--test", "--output"}:
+        assert f'add_argument("{option}"' in declared
 
 
 def rows(path: Path) -> list[tuple[str, str]]:
