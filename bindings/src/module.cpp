@@ -47,7 +47,12 @@ PYBIND11_MODULE(_backend, module) {
           py::arg("rank"),
           py::arg("size"),
           py::arg("timeout") = kBackendDefaultTimeout)
-      .def_property_readonly("options", &ccl_backend::ProcessGroupCCL::getBackendOptions)
+      .def_property_readonly(
+          "options",
+          [](ccl_backend::ProcessGroupCCL& self) {
+            const auto options = self.getBackendOptions();
+            return c10::make_intrusive<ccl_backend::PythonOptions>(options->backend, options->timeout);
+          })
       .def("set_timeout", &ccl_backend::ProcessGroupCCL::setTimeout, py::arg("timeout"))
       .def(
           "has_error",

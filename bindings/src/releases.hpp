@@ -9,10 +9,15 @@
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
 #if !TORCH_SINCE(2, 5)
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/utils/tensor_dtypes.h>
 #endif
 #if !TORCH_SINCE(2, 8)
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#endif
+
+#ifndef C10_BUILD_ERROR // torch 2.1 and older
+#define C10_BUILD_ERROR(type, message) ::c10::type({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message)
 #endif
 
 // `override` for functions that torch's classes have since a release. With an older torch, only C++ callers and this
@@ -45,6 +50,13 @@ constexpr auto kCoalesced = c10d::OpType::UNKNOWN;
 using c10d::ErrorType;
 #else
 enum class ErrorType { SUCCESS, COMM_ERROR };
+#endif
+
+// The class of options that torch registers with Python.
+#if TORCH_SINCE(2, 5)
+using PythonOptions = c10d::Backend::Options;
+#else
+using PythonOptions = c10d::ProcessGroup::Options;
 #endif
 
 // "float32", as Python calls it.

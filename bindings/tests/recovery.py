@@ -51,6 +51,15 @@ def has_error() -> bool:
     return bool(group._get_backend(torch.device("cpu")).has_error())
 
 
+def abort() -> None:
+    """Abort and leave the default group."""
+    if hasattr(dist.distributed_c10d, "_abort_process_group"):  # since torch 2.6
+        dist.distributed_c10d._abort_process_group()
+        return
+    dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).abort()
+    dist.destroy_process_group()
+
+
 def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -> float:
     """Seconds until this rank noticed the abort of another rank; 0 on the rank that aborts."""
     leaver = 1 + number % (size - 1)
@@ -63,7 +72,7 @@ def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -
             torch.ones(500_000), async_op=True
         )  # stays in flight: the other ranks do not call it
         time.sleep(0.05)
-        dist.distributed_c10d._abort_process_group()
+        abort()
         try:
             work.wait()
         except RuntimeError as error:
@@ -83,7 +92,7 @@ def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -
             raise AssertionError("a broadcast from a rank that aborted did not raise")
         if not has_error():
             raise AssertionError("the group reports no error")
-        dist.distributed_c10d._abort_process_group()
+        abort()
         create_group(folder, f"{number}-rest", rank - (rank > leaver), size - 1)
         train(net, size - 1)
         dist.destroy_process_group()

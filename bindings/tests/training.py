@@ -151,11 +151,14 @@ def main() -> None:
         "power_sgd_1": partial(power_sgd, rank=1, batched=False),
         "power_sgd_2": partial(power_sgd, rank=2, batched=False),
         "batched_power_sgd": partial(power_sgd, rank=1, batched=True),
-        "quantized": quantized,
     }
+    if torch.__version__ >= "2.7":  # the hook of torch 2.4 and older needs CUDA
+        wrappers["quantized"] = quantized
     for name, wrap in wrappers.items():
         same_path = wrap not in (ddp, ddp_bf16, ddp_hook)
-        (ccl, ccl_weights), (gloo, gloo_weights) = (train(wrap, backend, same_path) for backend in ("ccl", "gloo"))
+        reference = ddp if wrap is ddp_bf16 and torch.__version__ < "2.4" else wrap  # gloo has no bf16
+        ccl, ccl_weights = train(wrap, "ccl", same_path)
+        gloo, gloo_weights = train(reference, "gloo", same_path)
         torch.testing.assert_close(ccl, gloo, rtol=5e-3, atol=0.0)
         torch.testing.assert_close(ccl_weights, gloo_weights, rtol=1e-4, atol=1e-5 if same_path else 5e-3)
         if dist.get_rank() == 0:

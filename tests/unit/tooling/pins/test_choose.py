@@ -39,20 +39,31 @@ def test_a_users_own_combination_has_another_tag_and_keeps_the_rest_of_the_row()
     assert other.image != pin.image
 
 
-def test_intels_wheel_can_replace_this_projects_backend_in_a_row_that_names_one() -> None:
-    row = choose.choose("2.7")
-    intel = choose.choose("2.7", ["ccl=intel"])
+@pytest.mark.parametrize(
+    ("name", "oneccl", "wheel", "index"),
+    [
+        ("2.7", "2021.14", "2.7.0+cpu", "https://pytorch-extension.intel.com/"),
+        ("2.4", "2021.12", "2.4.0+cpu", "https://pytorch-extension.intel.com/"),
+        ("2.1", "2021.9", "2.1.0+cpu", "https://pytorch-extension.intel.com/"),
+        ("2.0", "2021.7.1", "2.0.0+cpu", "https://developer.intel.com/"),
+    ],
+)
+def test_intels_wheel_can_replace_this_projects_backend_in_a_row_that_names_one(
+    name: str, oneccl: str, wheel: str, index: str
+) -> None:
+    row = choose.choose(name)
+    intel = choose.choose(name, ["ccl=intel"])
     assert (row.ccl, row.oneccl, row.build_requirements) == (Ccl.BINDINGS, "2022.2.0", ("oneccl-devel==2022.2.0",))
-    assert (intel.ccl, intel.oneccl, intel.build_requirements) == (Ccl.INTEL, "2021.14", ())
-    assert intel.packages == {**row.packages, "oneccl-bind-pt": "2.7.0+cpu"}
-    assert intel.sources["oneccl-bind-pt"].url.startswith("https://pytorch-extension.intel.com/")
+    assert (intel.ccl, intel.oneccl, intel.build_requirements) == (Ccl.INTEL, oneccl, ())
+    assert intel.packages == {**row.packages, "oneccl-bind-pt": wheel}
+    assert intel.sources["oneccl-bind-pt"].url.startswith(index)
     assert intel.own
-    assert intel.name.startswith("2.7-own-")
-    assert choose.choose("2.7", ["ccl=bindings"]) == row
-    assert choose.choose("2.7", torch_source="default").ccl is Ccl.BINDINGS
+    assert intel.name.startswith(f"{name}-own-")
+    assert choose.choose(name, ["ccl=bindings"]) == row
+    assert choose.choose(name, torch_source="default").ccl is Ccl.BINDINGS
 
 
-@pytest.mark.parametrize("row", ["2.4", "2.1", "2.0"])
+@pytest.mark.parametrize("row", ["1.13", "1.12", "1.10"])
 def test_with_the_default_indexs_torch_intels_bindings_are_left_out(row: str) -> None:
     pin = choose.choose(row, torch_source="default")
     assert (pin.ccl, pin.oneccl, dict(pin.build_packages)) == (Ccl.NONE, "", {})
