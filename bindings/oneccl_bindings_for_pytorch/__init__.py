@@ -70,6 +70,20 @@ def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
     return recorded
 
 
+def _in_next_lane(attach: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend a method of torch's futures: collectives of the callback use a lane of their own.
+
+    Whether the callback runs here, because the future is complete already, or in a thread of the backend, differs
+    between ranks. Its collectives have to meet those of the same callback on the other ranks.
+    """
+
+    @functools.wraps(attach)
+    def attach_in_next_lane(future: torch._C.Future, callback: Callable[..., Any]) -> Any:
+        return attach(future, _backend.in_next_lane(callback))
+
+    return attach_in_next_lane
+
+
 def _backend_of(group: object) -> Any:
     """The ccl backend of a group, or None."""
     cpu = torch.device("cpu")
@@ -107,6 +121,8 @@ _release = tuple(int(part) for part in TORCH_VERSION.split(".")[:2])
 # Where Intel's bindings have it: ProcessGroupCCL(store, rank, size, timeout).
 ProcessGroupCCL.__init__ = _constructed(ProcessGroupCCL.__init__)
 torch.distributed.ProcessGroupCCL = _c10d.ProcessGroupCCL = ProcessGroupCCL
+for _attach in ("then", "add_done_callback"):
+    setattr(torch._C.Future, _attach, _in_next_lane(getattr(torch._C.Future, _attach)))
 if _release >= (2, 3):
     _c10d._set_pg_timeout = _with_timeout(_c10d._set_pg_timeout)
 if _release < (2, 7):

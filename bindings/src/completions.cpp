@@ -66,14 +66,19 @@ int Completions::depth() {
   return current_depth;
 }
 
+Completions::AtDepth::AtDepth(int depth) : before_(std::exchange(current_depth, depth)) {}
+
+Completions::AtDepth::~AtDepth() {
+  current_depth = before_;
+}
+
 void Completions::run_at_depth(int depth, const std::function<void()>& task) {
-  const int before = std::exchange(current_depth, depth);
+  const AtDepth guard(depth);
   try {
     task();
   } catch (const std::exception& error) { // torch catches the errors of Python callbacks and of `then`
     std::cerr << c10::str("ccl: a callback raised: ", message_of(error), "\n");
   }
-  current_depth = before;
 }
 
 void Completions::post(std::function<void()> task) {
@@ -127,6 +132,11 @@ void Completions::stop() {
   wake_.notify_all();
   const int own = is_pool_thread ? 1 : 0;
   quiet_.wait_for(guard, kExitTimeout, [&] { return threads_ <= own; });
+}
+
+bool OrderedCallbacks::is_idle() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return !running_ && waiting_.empty();
 }
 
 void OrderedCallbacks::expect(uint64_t sequence) {

@@ -26,8 +26,20 @@ class Completions {
   // For an exit handler, without the GIL: starts no more tasks, and waits up to two seconds for the running ones.
   void stop();
 
-  // The nesting depth of callbacks in the calling thread: zero in the user's threads.
+  // The nesting depth of callbacks in the calling thread: zero outside of callbacks.
   static int depth();
+  // Sets the depth of the calling thread during its lifetime.
+  class AtDepth {
+   public:
+    explicit AtDepth(int depth);
+    ~AtDepth();
+    AtDepth(const AtDepth&) = delete;
+    AtDepth& operator=(const AtDepth&) = delete;
+
+   private:
+    const int before_;
+  };
+  // Prints what the task raises.
   static void run_at_depth(int depth, const std::function<void()>& task);
 
  private:
@@ -52,6 +64,8 @@ class OrderedCallbacks : public std::enable_shared_from_this<OrderedCallbacks> {
   // `depth`: what Completions::depth() returns inside the callbacks.
   explicit OrderedCallbacks(int depth) : depth_(depth) {}
 
+  // Whether no call has a future that is to be completed.
+  bool is_idle();
   // Reserves the place of the call with this number, which has a future.
   void expect(uint64_t sequence);
   // After `expect`: the call has ended. `complete` completes the future and runs its callbacks.

@@ -1,4 +1,5 @@
 // The Python module.
+#include "completions.hpp"
 #include "engine.hpp"
 #include "process_group.hpp"
 
@@ -32,6 +33,13 @@ c10::intrusive_ptr<ProcessGroupCCL> create_over_store(
   return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, {}});
 }
 
+py::object in_next_lane(py::function callback) {
+  return py::cpp_function([callback = std::move(callback), depth = Completions::depth() + 1](const py::object& future) {
+    const Completions::AtDepth guard(depth);
+    return callback(future);
+  });
+}
+
 } // namespace
 } // namespace ccl_backend
 
@@ -62,6 +70,11 @@ PYBIND11_MODULE(_backend, module) {
       // torch's own class has these two since 2.7.
       .def("shutdown", &ccl_backend::ProcessGroupCCL::shutdown, py::call_guard<py::gil_scoped_release>())
       .def("abort", &ccl_backend::ProcessGroupCCL::abort, py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "in_next_lane",
+      ccl_backend::in_next_lane,
+      "The callback, whose collectives use the lane after the calling thread's, in whichever thread it runs.",
+      py::arg("callback"));
   module.def(
       "stop",
       [] { ccl_backend::Engine::instance().stop(); },

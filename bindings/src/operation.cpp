@@ -8,7 +8,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
-#include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <map>
@@ -132,15 +131,7 @@ void Operation::end(const std::exception_ptr& error) {
 }
 
 void Operation::complete_future_in_order() {
-  auto self = OperationPtr::reclaim_copy(this);
-  auto task = [self = std::move(self)] {
-    if (self->was_requested_with_gil_) {
-      // A Python thread that requests the future and then attaches a callback holds the GIL meanwhile. Waiting for the
-      // GIL makes the callback run here, in the order of the calls, and not in the Python thread.
-      const pybind11::gil_scoped_acquire wait_for_gil;
-    }
-    self->complete_future();
-  };
+  auto task = [self = OperationPtr::reclaim_copy(this)] { self->complete_future(); };
   if (is_message()) {
     Completions::instance().post([task = std::move(task)] { Completions::run_at_depth(1, task); });
   } else {
@@ -197,7 +188,6 @@ bool Operation::wait(Milliseconds timeout) {
   {
     std::lock_guard<std::mutex> guard(future_mutex_);
     future = future_;
-    was_waited_for_ = true;
   }
   if (future && !Engine::instance().is_forked()) {
     // The future may have to wait for the callbacks of earlier calls.
@@ -231,15 +221,15 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::getFuture() {
     return future_;
   }
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  was_requested_with_gil_ = PyGILState_Check() != 0;
-  if (was_waited_for_) { // the same on every rank, so the order of callbacks does not depend on timing
+  const bool has_finished = finished_.load(std::memory_order_acquire);
+  if (has_finished && (is_message() || group_->callbacks(lane_).is_idle())) {
     complete_future();
     return future_;
   }
   if (!is_message()) {
     group_->callbacks(lane_).expect(what_.sequence);
   }
-  if (finished_.load(std::memory_order_acquire)) {
+  if (has_finished) {
     complete_future_in_order();
   }
   return future_;

@@ -85,7 +85,7 @@ class Operation final : public c10d::Work {
   void complete();
   void fail(const std::exception_ptr& error);
   void end(const std::exception_ptr& error);
-  // Complete the future: in the order of the calls, or immediately.
+  // Complete the future: after the callbacks of earlier calls, or immediately.
   void complete_future_in_order();
   void complete_future();
   bool is_overdue() const {
@@ -108,8 +108,6 @@ class Operation final : public c10d::Work {
   std::atomic<bool> finished_{false};
   mutable std::mutex future_mutex_; // guards the members below, and setting `finished_`
   c10::intrusive_ptr<c10::ivalue::Future> future_; // created on request
-  bool was_requested_with_gil_ = false; // of the future
-  bool was_waited_for_ = false;
 
   // Guarded by the watchdog's mutex.
   std::list<OperationPtr>::iterator place_;

@@ -57,6 +57,25 @@ def callbacks_in_order() -> None:
         check(found.shape == (size,) and found.sum().item() == 8 * size, f"callback {size} returned {found}")
 
 
+def callbacks_attached_late() -> None:
+    """Callbacks call the same collective, attached before the future is complete on one rank and after that on one."""
+    for attach in ("then", "add_done_callback"):
+        for late in range(2):
+            is_late = dist.get_rank() == late
+            time.sleep(0.05 * is_late)  # the other rank's future cannot be complete before
+            future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+            while is_late and not future.done():
+                time.sleep(0.001)
+            sums: list[torch.Tensor] = []
+            getattr(future, attach)(lambda done, sums=sums: sums.append(sum_again(done)))
+            values = torch.ones(5)
+            dist.all_reduce(values)
+            check(values.sum().item() == 10, f"{attach}: the main thread got {values}")
+            while not sums:
+                time.sleep(0.001)
+            check(sums[0].tolist() == [4, 4], f"{attach}: the callback got {sums[0]}")
+
+
 def callback_holds_the_gil() -> None:
     """A callback that holds the GIL delays neither the calls nor the timeouts of other groups."""
     progress, late = new_group(), new_group(seconds=1)
@@ -132,6 +151,7 @@ if __name__ == "__main__":
     run(
         callback_waits,
         callbacks_in_order,
+        callbacks_attached_late,
         callback_holds_the_gil,
         future_after_wait,
         limited_wait,

@@ -172,6 +172,7 @@ def test_processes_that_exit_with_a_call_in_flight_do_not_crash(run_in_image: Ru
 CALLBACK_CASES = (
     "callback_holds_the_gil",
     "callback_waits",
+    "callbacks_attached_late",
     "callbacks_in_order",
     "future_after_wait",
     "limited_wait",
