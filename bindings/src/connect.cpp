@@ -2,7 +2,6 @@
 
 #include "bounded.hpp"
 #include "engine.hpp"
-#include "errors.hpp"
 #include "rendezvous.hpp"
 #include "transport.hpp"
 
@@ -91,11 +90,10 @@ std::unique_ptr<ccl::communicator> connect(
       C10_THROW_ERROR(DistBackendError, c10::str("no answer within ", limit.seconds, " s"));
     }
     return std::make_unique<ccl::communicator>(std::move(**created));
-  } catch (const std::exception& error) {
+  } catch (...) {
     exchange->abandon();
     attempt->abandon();
-    C10_THROW_ERROR(
-        DistBackendError, c10::str("ccl: the ranks could not connect, ", group.where(), ": ", message_of(error)));
+    throw;
   }
 }
 

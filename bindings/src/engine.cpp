@@ -170,7 +170,7 @@ void Engine::wait(Operation& operation, std::optional<Clock::time_point> limit) 
     if (finished() || (limit && Clock::now() >= *limit)) {
       break;
     }
-    patience.pause();
+    patience.pause(SharedExchange::is_busy());
   }
   --waiting_;
 }
@@ -207,7 +207,9 @@ void Engine::run() {
     }
     poll();
     // Leaves the core to a caller that computes. Polls often for a caller that sleeps, for example on a future.
-    if (activity.active(caller_clock_.load(std::memory_order_relaxed))) {
+    if (SharedExchange::is_busy()) {
+      __builtin_ia32_pause();
+    } else if (activity.active(caller_clock_.load(std::memory_order_relaxed))) {
       std::this_thread::sleep_for(kPauseWhileComputing);
     } else {
       patience.pause();

@@ -1,7 +1,6 @@
 #include "group.hpp"
 
 #include "completions.hpp"
-#include "connect.hpp"
 #include "engine.hpp"
 #include "store_barriers.hpp"
 #include "transport.hpp"
@@ -59,12 +58,12 @@ Group::Group(GroupOptions given)
     lifeline_ = std::make_shared<Lifeline>(*options.store, options.rank, options.size, deadline);
   }
   try {
-    lanes_[0].communicator = connect(options, options.store, limit, [&] { require_peers(limit.began); });
+    lanes_[0].paths = open_paths(options, options.store, limit, [&] { require_peers(limit.began); });
   } catch (...) {
     report_failure(); // else the other ranks would take this for an orderly end
     throw;
   }
-  mailbox_ = std::make_unique<Mailbox>(*lanes_[0].communicator, options.size);
+  mailbox_ = std::make_unique<Mailbox>(*lanes_[0].paths.communicator, options.size);
 }
 
 Group::~Group() {
@@ -82,9 +81,7 @@ void Group::close() noexcept {
     const auto guard = Engine::instance().lock();
     Remains remains;
     for (auto& lane : lanes_) {
-      if (lane.communicator) {
-        remains.communicators.push_back(std::move(lane.communicator));
-      }
+      remains.add(std::exchange(lane.paths, {}));
     }
     remains.mailbox = std::move(mailbox_);
     const bool is_idle = is_quiet && !(remains.mailbox && remains.mailbox->is_busy());
@@ -93,7 +90,8 @@ void Group::close() noexcept {
     }
   } catch (const std::exception&) { // a forked child, the process is ending, or oneCCL is blocked
     for (auto& lane : lanes_) {
-      (void)lane.communicator.release();
+      (void)lane.paths.communicator.release();
+      (void)lane.paths.across.release();
     }
     (void)mailbox_.release();
   }
@@ -107,7 +105,7 @@ void Group::close() noexcept {
 }
 
 const ccl::communicator& Group::communicator(int lane) {
-  const auto& communicator = lanes_[lane].communicator;
+  const auto& communicator = lanes_[lane].paths.communicator;
   if (!communicator) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", options.where(), " was closed during the call"));
   }
@@ -128,18 +126,12 @@ int Group::open_lane() {
   std::lock_guard<std::mutex> opening(lane.opening);
   {
     const auto guard = Engine::instance().lock();
-    if (lane.communicator) {
+    if (lane.paths.communicator) {
       return depth;
     }
   }
-  struct Counted {
-    Counted() {
-      ++opening_lanes();
-    }
-    ~Counted() {
-      --opening_lanes();
-    }
-  } const counted;
+  ++opening_lanes();
+  const std::shared_ptr<void> counted(nullptr, [](void*) { --opening_lanes(); });
   const TimeLimit limit(timeout());
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), reports_->store());
@@ -151,18 +143,18 @@ int Group::open_lane() {
           DistBackendError, c10::str("ccl: a callback's call cannot start on ", options.where(), ": ", reason));
     }
   });
-  auto created = connect(options, store, limit, [&] { require_peers(limit.began); });
+  auto paths = open_paths(options, store, limit, [&] { require_peers(limit.began); });
   std::vector<OperationPtr> released; // destroyed after the lock is released
   const auto guard = Engine::instance().lock();
   if (closed_) { // during the call: `close` did not see this communicator
     Remains late;
-    late.communicators.push_back(std::move(created));
+    late.add(std::move(paths));
     if (retire(std::move(late), false)) {
       released = Engine::instance().take_kept();
     }
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", options.where(), " was closed during the call"));
   }
-  lane.communicator = std::move(created);
+  lane.paths = std::move(paths);
   return depth;
 }
 

@@ -5,6 +5,7 @@
 #include "group_options.hpp"
 #include "lifeline.hpp"
 #include "mailbox.hpp"
+#include "paths.hpp"
 #include "peer_reports.hpp"
 
 #include <sys/types.h>
@@ -40,6 +41,9 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // With the engine locked. Raise DistBackendError if the group was closed.
   const ccl::communicator& communicator(int lane);
+  const Paths& paths(int lane) const {
+    return lanes_[lane].paths;
+  }
   Mailbox& mailbox();
 
   // The lane of the calling thread. The first call in a lane creates its communicator, with all ranks.
@@ -102,7 +106,7 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   struct Lane {
     std::mutex opening;
-    std::unique_ptr<ccl::communicator> communicator; // under the engine's lock
+    Paths paths; // under the engine's lock
     std::atomic<uint64_t> sequence{0};
     std::shared_ptr<OrderedCallbacks> callbacks;
   };

@@ -74,6 +74,8 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
       log_number_(group_->started(what_)) {}
 
 void Operation::start() {
+  events_.shared = group_->paths(lane_).shared.get();
+  events_.hierarchy = group_->paths(lane_).hierarchy.get();
   for (const auto& step : call_.steps) {
     step.start(group_->communicator(lane_), events_);
   }

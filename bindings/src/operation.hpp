@@ -13,7 +13,11 @@
 
 namespace ccl_backend {
 
-using Events = std::vector<Transfer>;
+// The transfers of an operation, and the paths of its lane through shared memory: see Group.
+struct Events : std::vector<Transfer> {
+  SharedExchange* shared = nullptr;
+  Hierarchy* hierarchy = nullptr;
+};
 
 // A part of an operation. Its captures live until the operation is complete.
 struct Step {

@@ -27,11 +27,12 @@ class Patience {
   explicit Patience(int64_t bytes)
       : begin_(std::chrono::steady_clock::now()), yield_(kYield + microseconds(bytes / kYieldBytesPerMicrosecond)) {}
 
-  void pause() {
+  // `is_busy`: the wait is about to end, so it does not sleep.
+  void pause(bool is_busy = false) {
     const auto waited = std::chrono::steady_clock::now() - begin_;
     if (waited < kSpin) {
       __builtin_ia32_pause();
-    } else if (waited < yield_) {
+    } else if (waited < yield_ || is_busy) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(pause_);

@@ -1,5 +1,6 @@
 #include "steps.hpp"
 
+#include "shared_steps.hpp"
 #include "sums.hpp"
 
 #include <algorithm>
@@ -73,20 +74,31 @@ bool oneccl_can_reduce(const std::optional<Reduction>& how) {
 }
 
 // oneCCL's all-reduce is its only collective that takes a custom function.
-ccl::event reduce_all(const at::Tensor& buffer, const Reduction& how, const ccl::communicator& comm) {
+ccl::event reduce_all(char* data, size_t count, const Reduction& how, const ccl::communicator& comm) {
   auto operation = how.operation;
   auto attributes = ccl::create_operation_attr<ccl::allreduce_attr>();
   if (const auto function = custom_function(how)) {
     operation = ccl::reduction::custom;
     attributes.set<ccl::allreduce_attr_id::reduction_fn>(function);
   }
-  return ccl::allreduce(
-      buffer.data_ptr(), buffer.data_ptr(), count_of(buffer, how), how.datatype, operation, comm, attributes);
+  return ccl::allreduce(data, data, count, how.datatype, operation, comm, attributes);
 }
 
 // `size` equal parts of the tensor, as views.
 Tensors split(const at::Tensor& tensor, int size) {
   return tensor.view({size, tensor.numel() / size}).unbind(0);
+}
+
+// `output` receives the reduction of parts that this rank gathers, where oneCCL cannot do it.
+Step gather_to_reduce_step(
+    const at::Tensor& output, const at::Tensor& input, const Op& op, Ranks ranks, const char* name) {
+  auto gathered = at::empty({ranks.size, output.numel()}, input.options());
+  auto step = exchange_step(gathered.unbind(0), split(input, ranks.size), ranks, name);
+  step.finish = [exchanged = step.finish, output, gathered, op] {
+    exchanged();
+    output.detach().copy_(reduce_locally(gathered, op).view_as(output));
+  };
+  return step;
 }
 
 } // namespace
@@ -118,8 +130,13 @@ Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const 
   }
   return {
       [buffer, how](const ccl::communicator& comm, Events& events) {
-        if (buffer.numel() > 0) {
-          events.push_back(reduce_all(buffer, *how, comm));
+        const auto over_network = [how](char* data, size_t count, const ccl::communicator& some) {
+          return reduce_all(data, count, *how, some);
+        };
+        const auto rest = shared_reduce_all(events, buffer, *how, over_network);
+        if (rest > 0) {
+          auto* const end = static_cast<char*>(buffer.data_ptr()) + buffer.nbytes();
+          events.push_back(over_network(end - rest * (buffer.nbytes() / count_of(buffer, *how)), rest, comm));
         }
       },
       finish_later(tensor, buffer, op, ranks.size)};
@@ -154,15 +171,22 @@ Step gather_all_step(const Tensors& outputs, const at::Tensor& input, Ranks rank
   auto buffer = readable(input);
   // With a list of buffers, oneCCL blocks until the operation is complete, so a timeout could not end it.
   const Block to(writable_all(outputs));
+  const auto is_shared = std::make_shared<bool>(false);
   return {
-      [buffer, to](const ccl::communicator& comm, Events& events) {
+      [buffer, to, is_shared](const ccl::communicator& comm, Events& events) {
+        *is_shared = shared_gather(events, to.parts, buffer);
+        if (*is_shared) {
+          return;
+        }
         const auto counts = Bytes(to.parts).counts;
         if (std::any_of(counts.begin(), counts.end(), [](size_t count) { return count > 0; })) {
           events.push_back(ccl::allgatherv(buffer.data_ptr(), buffer.nbytes(), to.data(), counts, kByteType, comm));
         }
       },
-      [outputs, to] {
-        to.scatter();
+      [outputs, to, is_shared] {
+        if (!*is_shared) {
+          to.scatter();
+        }
         write_back_all(outputs, to.parts);
       }};
 }
@@ -173,8 +197,8 @@ Step gather_into_step(const at::Tensor& output, const at::Tensor& input, Ranks r
   auto buffer = readable(input);
   auto result = writable(output);
   return {
-      [buffer, result](const ccl::communicator& comm, Events& events) {
-        if (buffer.nbytes() > 0) {
+      [buffer, result, ranks](const ccl::communicator& comm, Events& events) {
+        if (buffer.nbytes() > 0 && !shared_gather(events, split(result, ranks.size), buffer)) {
           events.push_back(ccl::allgather(buffer.data_ptr(), result.data_ptr(), buffer.nbytes(), kByteType, comm));
         }
       },
@@ -223,24 +247,28 @@ Step reduce_scatter_from_step(
   check_like(input, output, output.numel() * ranks.size, name);
   const auto how = find_reduction(op, output.scalar_type());
   auto buffer = premultiplied(readable(input), op);
-  if (!oneccl_can_reduce(how)) {
-    auto gathered = at::empty({ranks.size, output.numel()}, buffer.options());
-    auto step = exchange_step(gathered.unbind(0), split(buffer, ranks.size), ranks, name);
-    step.finish = [exchanged = step.finish, output, gathered, op] {
-      exchanged();
-      output.detach().copy_(reduce_locally(gathered, op).view_as(output));
-    };
-    return step;
-  }
   auto result = writable(output);
+  auto other = oneccl_can_reduce(how) ? Step{} : gather_to_reduce_step(output, buffer, op, ranks, name);
+  const auto is_shared = std::make_shared<bool>(false);
   return {
-      [buffer, result, how](const ccl::communicator& comm, Events& events) {
-        if (result.numel() > 0) {
+      [buffer, result, how, other, is_shared, ranks](const ccl::communicator& comm, Events& events) {
+        *is_shared = how && result.numel() > 0 && shared_reduce_scatter(events, result, split(buffer, ranks.size), *how);
+        if (*is_shared) {
+          return;
+        }
+        if (other.start) {
+          other.start(comm, events);
+        } else if (result.numel() > 0) {
           events.push_back(ccl::reduce_scatter(
               buffer.data_ptr(), result.data_ptr(), count_of(result, *how), how->datatype, how->operation, comm));
         }
       },
-      finish_later(output, result, op, ranks.size)};
+      [finish = finish_later(output, result, op, ranks.size), other, is_shared] {
+        const auto& chosen = other.finish && !*is_shared ? other.finish : finish;
+        if (chosen) {
+          chosen();
+        }
+      }};
 }
 
 Step exchange_step(const Tensors& outputs, const Tensors& inputs, Ranks ranks, const char* name) {

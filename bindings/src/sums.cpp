@@ -1,8 +1,10 @@
 #include "sums.hpp"
 
+#include "shared_sums.hpp"
+
 #include <cstring>
 
-// The compiler vectorizes the loops below once for each target; the loader selects the best supported one.
+// The compiler vectorizes the loop below once for each target; the loader selects the best supported one.
 #define VECTORS __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
 
 namespace ccl_backend {
@@ -23,10 +25,9 @@ inline uint16_t round_to_even(float value) {
   return static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-VECTORS void add(const uint16_t* __restrict from, uint16_t* __restrict to, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    to[i] = round_to_even(widen(from[i]) + widen(to[i]));
-  }
+void add(const uint16_t* from, uint16_t* to, size_t count) {
+  const void* const both[] = {from, to};
+  sum_function(ccl::datatype::bfloat16)(both, 2, to, count * sizeof(*to));
 }
 
 VECTORS void multiply(const uint16_t* __restrict from, uint16_t* __restrict to, size_t count) {

@@ -70,12 +70,20 @@ void count_down(size_t communicators) {
   transport().communicators -= communicators;
 }
 
+} // namespace
+
+void Remains::add(Paths paths) {
+  for (auto* const communicator : {&paths.communicator, &paths.across}) {
+    if (*communicator) {
+      communicators.push_back(std::move(*communicator));
+    }
+  }
+}
+
 bool uses_shared_memory() {
   const char* value = std::getenv("CCL_ATL_SHM");
   return value != nullptr && std::string(value) != "0";
 }
-
-} // namespace
 
 void initialize_library() {
   static std::once_flag once;

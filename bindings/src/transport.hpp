@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mailbox.hpp"
+#include "paths.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,9 @@ namespace ccl_backend {
 // Raises ValueError if a communicator of these ranks would wait forever.
 void check_reach(const std::vector<int64_t>& ranks, const std::string& where);
 
+// Whether ranks of one node exchange data through shared memory: CCL_ATL_SHM.
+bool uses_shared_memory();
+
 // All functions below are called with the engine locked.
 
 // Initializes oneCCL, once. oneCCL prints a line to standard output for each variable that differs from its default,
@@ -28,6 +32,8 @@ void communicator_made(const std::vector<int64_t>& ranks);
 
 // What a group leaves behind. Members are destroyed in reverse order: a mailbox uses the communicator.
 struct Remains {
+  void add(Paths paths);
+
   std::vector<std::unique_ptr<ccl::communicator>> communicators;
   std::unique_ptr<Mailbox> mailbox;
 };

@@ -211,6 +211,40 @@ class Check:
         for tensor in tensors:
             self.equal(tensor, torch.full_like(tensor, total), "all_reduce_coalesced")
 
+    def large(self, dtype: torch.dtype) -> None:
+        """Tensors that are transferred in several parts, the last of which is small; two calls in flight."""
+        parts = self.inputs(dtype, (300_007,))
+        expected = reduce(operator.add, parts)
+        tensors = [parts[self.rank].clone(), parts[self.rank][3:].clone()]
+        works = [dist.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors]
+        for work in filter(None, works):
+            work.wait()
+        self.equal(tensors[0], expected, "large all_reduce", dtype)
+        if dtype in (torch.float32, torch.bfloat16):  # several chunks between nodes, the last of which is uneven
+            several = torch.cat([parts[self.rank]] * 9)
+            dist.all_reduce(several, group=self.group)
+            self.equal(several, torch.cat([expected] * 9), "all_reduce in chunks", dtype)
+        self.equal(tensors[1], expected[3:], "second large all_reduce", dtype)
+        joined = torch.empty(self.size * parts[0].numel(), dtype=dtype)
+        dist.all_gather_into_tensor(joined, parts[self.rank], group=self.group)
+        self.equal(joined, torch.cat(parts), "large all_gather_into_tensor", dtype)
+        length = parts[0].numel() // self.size
+        output = torch.empty(length, dtype=dtype)
+        dist.reduce_scatter_tensor(output, parts[self.rank][: length * self.size], group=self.group)
+        self.equal(output, expected[self.rank * length :][:length], "large reduce_scatter_tensor", dtype)
+
+    def float16_rounding(self) -> None:
+        """The same rounding as torch, also of subnormal numbers."""
+        parts = []
+        for rank in range(2):
+            torch.manual_seed(rank)
+            values = torch.randn(100_003) * torch.pow(10.0, torch.randint(-8, 4, (100_003,)))
+            values[torch.rand(100_003) < 0.01] = float("inf")
+            parts.append(values.half())
+        tensor = parts[self.rank].clone() if self.rank < 2 else torch.zeros_like(parts[0])
+        dist.all_reduce(tensor, group=self.group)
+        self.equal(tensor, parts[0] + parts[1], "all_reduce", "rounding of float16")
+
     def bfloat16_rounding(self) -> None:
         """The same rounding as torch, for any length and value. Two ranks contribute, so the order is fixed."""
         for length in (1, 15, 16, 17, 31, 33, 100_003):
@@ -251,12 +285,15 @@ class Check:
                 self.reductions(dtype, shape)
                 self.moves(dtype, shape)
             self.scattered_reductions(dtype, (6, 2))
+            if dtype != torch.bool:
+                self.large(dtype)
         self.uneven_reduce_scatter()
         self.uneven_moves()
         self.messages()
         if torch.__version__ >= "2.1":  # torch 2.0 does not coalesce
             self.coalesced()
         self.bfloat16_rounding()
+        self.float16_rounding()
         self.asynchronous()
         dist.barrier(group=self.group)
 

@@ -182,6 +182,15 @@ def constructed() -> None:
         check(False, "a wrong rank was accepted")
 
 
+def different_sizes() -> None:
+    """Tensors of different sizes raise an error, at once on at least one rank."""
+    group = new_group(seconds=50)
+    size = 5 + dist.get_rank()
+    error = error_of(lambda: dist.all_reduce(torch.ones(size), group=group))
+    expected = ("another rank calls a different collective", "has given the group up")
+    check(any(text in error for text in expected), f"all_reduce raised {error!r}")
+
+
 def left_in_order() -> None:
     """A collective that a rank took part in before leaving completes. A later collective raises."""
     group = new_group(seconds=60)
@@ -199,4 +208,5 @@ def left_in_order() -> None:
 
 
 if __name__ == "__main__":
-    run(failed_creation, forked, parked_receive, same_store, interface, constructed, left_in_order)
+    before, after = (failed_creation, forked, parked_receive, same_store), (different_sizes, left_in_order)
+    run(*before, interface, constructed, *after)

@@ -19,6 +19,7 @@ number = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(number)
 mapped = {line.split(maxsplit=5)[-1].strip() for line in open("/proc/self/maps")}
 print(json.dumps({"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": number.item(),
+                  "own_segment": any(name.startswith("/memfd:ccl-shared-") for name in mapped),
                   "in_shared_memory": sum(name.startswith("/dev/shm/") and "KMP" not in name for name in mapped),
                   "variables": {name: value for name, value in os.environ.items() if name[:3] in ("CCL", "FI_")}})
       + "\\n", end="", flush=True)
@@ -98,6 +99,7 @@ def test_ranks_of_every_launcher_connect_and_own_standard_output(
     for report in reports:
         assert (report["backend"], report["sum"]) == ("ccl", sum(range(1, ranks + 1)))
         assert report["variables"]["FI_PROVIDER"] == ("tcp,shm" if ranks > 1 else "tcp")
+        assert report["own_segment"] == (ranks > 1)
         assert report["in_shared_memory"] == (ranks if ranks > 1 else 0)  # its own file, and one of each peer
 
 

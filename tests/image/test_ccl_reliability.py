@@ -81,7 +81,9 @@ class Dying(dist.Store):
         super().__init__()
         self.store = store
     def set(self, key, value):
-        if sys.argv[1] == "before" or not ("lifeline" in key or "joined" in key):
+        later = ("lifeline", "joined")
+        earlier = {"before": (), "sharing": later, "connecting": (*later, "shared", "node")}
+        if not any(word in key for word in earlier[sys.argv[1]]):
             os.kill(os.getpid(), signal.SIGKILL)
         self.store.set(key, value)
     def clone(self): return self
@@ -227,7 +229,12 @@ def test_a_timeout_names_operation_group_rank_and_seconds(run_in_image: RunInIma
 
 
 @pytest.mark.parametrize(
-    ("moment", "reason"), [("before", "rank 1 did not join within 5 s"), ("amid", "the ranks could not connect")]
+    ("moment", "reason"),
+    [
+        ("before", "rank 1 did not join within 5 s"),
+        ("sharing", "rank 1 has ended"),
+        ("connecting", "the ranks could not connect"),
+    ],
 )
 def test_a_rank_that_dies_during_group_creation_is_reported(
     run_in_image: RunInImage, script: Path, moment: str, reason: str

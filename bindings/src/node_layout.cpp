@@ -1,0 +1,99 @@
+#include "node_layout.hpp"
+
+#include "store_barriers.hpp"
+#include "transport.hpp"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+namespace ccl_backend {
+namespace {
+
+constexpr const char* kNodes = "nodes"; // in the store: every rank's node, separated by spaces
+
+std::string node_key(int rank) {
+  return c10::str("node/", rank);
+}
+
+// Without spaces.
+std::string own_node(int rank) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string kernel;
+  file >> kernel;
+  std::array<char, PATH_MAX> space{};
+  const auto length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
+  if (kernel.empty() || length < 0 || !uses_shared_memory()) {
+    return c10::str("rank-", rank);
+  }
+  return c10::str(kernel, "-", space.data());
+}
+
+} // namespace
+
+NodeLayout layout_of(const std::vector<std::string>& nodes, int rank) {
+  std::vector<std::string> names; // of the nodes, in the order of their first ranks
+  std::vector<std::vector<int>> ranks;
+  for (size_t other = 0; other < nodes.size(); ++other) {
+    const auto found = static_cast<size_t>(std::find(names.begin(), names.end(), nodes[other]) - names.begin());
+    if (found == names.size()) {
+      names.push_back(nodes[other]);
+      ranks.emplace_back();
+    }
+    ranks[found].push_back(static_cast<int>(other));
+  }
+  const auto own = std::find(names.begin(), names.end(), nodes[rank]) - names.begin();
+  NodeLayout layout{ranks[own], {}};
+  const auto is_like_own = [&](const std::vector<int>& node) { return node.size() == layout.node.size(); };
+  if (std::all_of(ranks.begin(), ranks.end(), is_like_own)) {
+    const auto position = std::find(layout.node.begin(), layout.node.end(), rank) - layout.node.begin();
+    for (const auto& node : ranks) {
+      layout.across.push_back(node[position]);
+    }
+  }
+  return layout;
+}
+
+NodeLayout find_layout(
+    const GroupOptions& group, const c10::intrusive_ptr<c10d::Store>& parent, const TimeLimit& limit,
+    const std::function<void()>& check) {
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("layout", parent);
+  store->set(node_key(group.rank), own_node(group.rank));
+  join(group, *store, limit, check);
+  if (group.rank == 0) { // reads all keys for the others, which would be a square of them
+    std::string nodes;
+    for (int rank = 0; rank < group.size; ++rank) {
+      nodes += store->get_to_str(node_key(rank)) + " ";
+    }
+    store->set(kNodes, nodes);
+  }
+  while (!limit.is_over() && !store->check({kNodes})) {
+    check();
+    ::usleep(1000);
+  }
+  store->wait({kNodes}, limit.left());
+  std::istringstream text(store->get_to_str(kNodes));
+  std::vector<std::string> nodes(group.size);
+  for (auto& node : nodes) {
+    text >> node;
+  }
+  return layout_of(nodes, group.rank);
+}
+
+GroupOptions part_of(const GroupOptions& group, const std::vector<int>& ranks) {
+  GroupOptions part{nullptr, 0, static_cast<int>(ranks.size()), group.timeout, group.name, {}};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] == group.rank) {
+      part.rank = static_cast<int>(i);
+    }
+    part.global_ranks.push_back(group.global_rank(ranks[i]));
+  }
+  return part;
+}
+
+} // namespace ccl_backend
