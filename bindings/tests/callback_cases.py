@@ -58,7 +58,7 @@ def callbacks_in_order() -> None:
 
 
 def callbacks_attached_late() -> None:
-    """Callbacks call the same collective, attached before the future is complete on one rank and after that on one."""
+    """Callbacks that one rank attaches before and one after the future is complete call the same collective."""
     for attach in ("then", "add_done_callback"):
         for late in range(2):
             is_late = dist.get_rank() == late
