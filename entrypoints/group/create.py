@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -27,6 +27,8 @@ JOIN_SECONDS = 300.0
 _POLL_SECONDS = 0.02
 # Keys of the store: ranks take a ticket, and rank 0 answers each ticket with the name of this start.
 _TICKETS, _ANSWER = "cpu-train-stack/tickets", "cpu-train-stack/answer/{}"
+# Keys of one start: how many ranks have joined, 1 for each of them, and whether all have.
+_COUNT, _JOINED, _ALL = "cpu-train-stack/count", "cpu-train-stack/joined/{}", "cpu-train-stack/all"
 
 # The store of the ranks, in which failing ranks report to each other. Empty without a group.
 MEETING: list[dist.Store] = []
@@ -122,38 +124,47 @@ def _join(store: dist.Store, environment: DistributedEnvironment, join_seconds: 
     differently. So rank 0 names each start, and answers the ranks that ask for the name.
     """
     end = time.monotonic() + join_seconds
+    ranks = range(environment.world_size)
     name = uuid.uuid4().hex
     if environment.rank:
         answer = _ANSWER.format(store.add(_TICKETS, 1))  # a unique ticket, also across restarts
-        _wait(store, {0: answer}, environment, join_seconds, end)
+        if not _wait(store, answer, end):
+            raise _absent(ranks[:1], environment, join_seconds)
         name = store.get(answer).decode()
     started = dist.PrefixStore(name, store)
-    names = {rank: f"cpu-train-stack/joined/{rank}" for rank in range(environment.world_size)}
-    started.set(names[environment.rank], "")
+    # Counters, because the stores of torch 2.1 and older cannot check whether a key exists.
+    started.add(_JOINED.format(environment.rank), 1)
+    started.add(_COUNT, 1)
     answered = 0
-    while environment.rank == 0 and not started.check([*names.values()]) and time.monotonic() < end:
+    while environment.rank == 0 and time.monotonic() < end:
         asked = store.add(_TICKETS, 0)
         for ticket in range(answered + 1, asked + 1):
             store.set(_ANSWER.format(ticket), name)
         answered = asked
+        if started.add(_COUNT, 0) == len(ranks):
+            started.set(_ALL, "")
+            break
         time.sleep(_POLL_SECONDS)
-    _wait(started, names, environment, join_seconds, end)
+    if not _wait(started, _ALL, end):
+        missing = [rank for rank in ranks if not started.add(_JOINED.format(rank), 0)]
+        raise _absent(missing, environment, join_seconds)
     return started
 
 
-def _wait(
-    store: dist.Store, names: dict[int, str], environment: DistributedEnvironment, seconds: float, end: float
-) -> None:
-    """Wait until every rank's key exists. Raises MeetingError when time.monotonic() reaches `end`."""
-    left = timedelta(seconds=max(_POLL_SECONDS, end - time.monotonic()))
+def _wait(store: dist.Store, key: str, end: float) -> bool:
+    """Wait until a key exists, or time.monotonic() reaches `end`. Returns whether it exists."""
     try:
-        store.wait([*names.values()], left)
-    except RuntimeError as error:
-        missing = [str(rank) for rank, name in names.items() if not store.check([name])]
-        raise MeetingError(
-            f"rank {', '.join(missing)} of {environment.world_size} did not join within {seconds:g} s: "
-            "check why it did not start, or start all ranks within that time"
-        ) from error
+        store.wait([key], timedelta(seconds=max(_POLL_SECONDS, end - time.monotonic())))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _absent(ranks: Sequence[int], environment: DistributedEnvironment, seconds: float) -> MeetingError:
+    return MeetingError(
+        f"rank {', '.join(map(str, ranks))} of {environment.world_size} did not join within {seconds:g} s: "
+        "check why it did not start, or start all ranks within that time"
+    )
 
 
 def explain(error: Exception, environment: DistributedEnvironment, join_seconds: float) -> str:
