@@ -58,7 +58,7 @@ def initialize(
         dist.init_process_group(
             backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
         )
-    except RuntimeError as error:  # or a subclass, for every failure between ranks
+    except (RuntimeError, TimeoutError) as error:  # or a subclass, for every failure between ranks
         raise MeetingError(explain(error, environment, join_seconds)) from error
     yield
     if dist.is_initialized():  # the user's script may have done it

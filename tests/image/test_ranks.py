@@ -111,6 +111,46 @@ def test_a_rank_without_its_peer_gives_up_in_one_line(run: Run) -> None:
     assert "only 1 of 2 ranks met at 127.0.0.1:29500 within 3 s" in line
 
 
+MEETING = """
+from concurrent.futures import ThreadPoolExecutor
+import torch.distributed as dist
+from entrypoints.group import create
+from entrypoints.placement import detect
+
+def join(store, rank, seconds):
+    place = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}
+    try:
+        create._join(store, detect.detect({key: str(value) for key, value in place.items()}), seconds)
+    except create.MeetingError as error:
+        return str(error).split(":")[0]
+    return "joined"
+
+def meet(store, ranks, seconds):
+    with ThreadPoolExecutor(4) as pool:
+        print(*pool.map(lambda rank: join(store, rank, seconds), ranks), sep="; ")
+
+meet(dist.HashStore(), (0, 2), 1)
+used = dist.HashStore()
+meet(used, range(4), 60)
+meet(used, range(4), 60)
+meet(used, (1,), 1)
+"""
+
+
+def test_ranks_that_do_not_join_are_named_and_ranks_join_a_used_store_again(run: Run) -> None:
+    done = run("python", "-c", MEETING)
+    assert done.returncode == 0, done.stderr
+    absent = "rank 1, 3 of 4 did not join within 1 s"
+    joined = "joined; joined; joined; joined"
+    assert done.stdout.splitlines() == [
+        f"{absent}; {absent}",
+        joined,
+        joined,
+        "rank 0 of 4 did not join within 1 s",
+    ]
+
+
 def test_an_unreachable_rank_0_is_one_line(run: Run) -> None:
     line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(1)))
     assert "rank 0 cannot be reached at 127.0.0.1:29500 within 3 s" in line
