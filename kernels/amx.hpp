@@ -13,12 +13,21 @@
 
 #include "tiles.hpp"
 
+#ifdef NO_AMX // an assembler that does not know the instructions, see build-kernels
+#define AMX_INSTRUCTION(...) __builtin_trap()
+#else
+#define AMX_INSTRUCTION(...) asm volatile(__VA_ARGS__)
+#endif
+
 namespace amx {
 
 constexpr size_t ROWS = 16, WORDS = 16, NUMBERS = 2 * WORDS;
 
 // Whether the CPU has the instructions and Linux (5.16 or later) lets this process use their registers.
 inline bool permitted() {
+#ifdef NO_AMX
+  return false;
+#endif
   constexpr unsigned TILES = 1u << 24, BFLOAT16 = 1u << 22; // leaf 7, EDX
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;          // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   unsigned eax, ebx, ecx, edx;
@@ -39,14 +48,14 @@ class Configured {
         uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
       } const shapes;
       static_assert(sizeof shapes == 64);
-      asm volatile("ldtilecfg %0" ::"m"(shapes) : "memory");
+      AMX_INSTRUCTION("ldtilecfg %0" ::"m"(shapes) : "memory");
     }
   }
   Configured(const Configured&) = delete;
   Configured& operator=(const Configured&) = delete;
   ~Configured() {
     if (used_) {
-      asm volatile("tilerelease" ::: "memory");
+      AMX_INSTRUCTION("tilerelease" ::: "memory");
     }
   }
 
@@ -56,22 +65,22 @@ class Configured {
 
 template <int TILE>
 inline void load(const void* from, size_t bytes) {
-  asm volatile("tileloadd (%0, %1, 1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(TILE) : "memory");
+  AMX_INSTRUCTION("tileloadd (%0, %1, 1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(TILE) : "memory");
 }
 
 template <int TILE>
 inline void store(void* to, size_t bytes) {
-  asm volatile("tilestored %%tmm%c2, (%0, %1, 1)" ::"r"(to), "r"(bytes), "i"(TILE) : "memory");
+  AMX_INSTRUCTION("tilestored %%tmm%c2, (%0, %1, 1)" ::"r"(to), "r"(bytes), "i"(TILE) : "memory");
 }
 
 template <int TILE>
 inline void clear() {
-  asm volatile("tilezero %%tmm%c0" ::"i"(TILE));
+  AMX_INSTRUCTION("tilezero %%tmm%c0" ::"i"(TILE));
 }
 
 template <int SUMS, int LEFT, int RIGHT>
 inline void multiply() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(LEFT), "i"(RIGHT));
+  AMX_INSTRUCTION("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(LEFT), "i"(RIGHT));
 }
 
 // M x N tiles of sums, in registers 0 .. 3; the operands are in 4 and 5, 6 and 7.
