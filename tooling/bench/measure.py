@@ -14,6 +14,8 @@ LOGS = CACHE / "logs"
 # Where the container finds benchmarks/, the model and the data.
 FOLDER = "/bench"
 LIMIT_SECONDS = 1800.0
+# Passed on: hides instructions of the CPU from oneDNN and from the kernels.
+INSTRUCTIONS = "ONEDNN_MAX_CPU_ISA"
 # The exit code of `docker run` if the engine refuses, for example because a CPU does not exist.
 DOCKER_REFUSED = 125
 
@@ -57,9 +59,13 @@ def reason(output: str) -> str:
 
 
 def arguments(cpus: str, model: Path | None, data: Path | None) -> tuple[str, ...]:
-    """The arguments of `docker run` for a container on `cpus` with the scripts, the model and the data."""
+    """The arguments of `docker run` for a container on `cpus` with the scripts, the model and the data.
+
+    INSTRUCTIONS has this process's value, if there is one.
+    """
     mounts = [(ROOT / "benchmarks", "benchmarks"), (model, "model"), (data, "data")]
-    words = ["--cpuset-cpus", cpus, "--env", f"PYTHONPATH={FOLDER}", "--env", "HF_HUB_OFFLINE=1"]
+    variables = (f"PYTHONPATH={FOLDER}", "HF_HUB_OFFLINE=1", INSTRUCTIONS)
+    words = ["--cpuset-cpus", cpus, *(word for variable in variables for word in ("--env", variable))]
     for path, name in mounts:
         words += ["--volume", f"{path}:{FOLDER}/{name}:ro"] if path else []
     return tuple(words)

@@ -71,6 +71,7 @@ ALL = (
     # IPEX alone: the image of its row also has the kernels of this project.
     Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{contract.KERNELS}=torch",)),
     Recipe(OURS, _launch),
+    Recipe("ours-fp32", _launch, flags=()),
 )
 BY_NAME = {recipe.name: recipe for recipe in ALL}
 

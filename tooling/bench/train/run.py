@@ -39,7 +39,7 @@ class Options:
     ] = None
     recipe: Annotated[
         str | None,
-        "guide-fp32, guide-bf16, run_cpu, accelerate, ipex-2.8, ours, separated by commas; default: all",
+        f"{', '.join(recipes.BY_NAME)}, separated by commas; default: all",
     ] = None
     ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
     cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default: all"] = None
@@ -99,7 +99,8 @@ def run(options: Options, say: Say) -> None:
         )
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
-    facts = {**output.facts(engine, image), "pin": pin.name, "cpus": cpus}
+    instructions = os.environ.get(measure.INSTRUCTIONS)
+    facts = {**output.facts(engine, image), "pin": pin.name, "cpus": cpus, "instructions": instructions}
     folder = output.folder()
     document: dict[str, Any] = {}
     for name in chosen.jobs:

@@ -89,14 +89,14 @@ def test_every_recipe_runs_the_same_script_with_the_same_job(recipe: recipes.Rec
         before, script, after = command[: command.index(recipes.SCRIPT)], recipes.SCRIPT, command[-5:]
         assert script in command
         assert {"--job", "tiny", "--use_cpu"} <= set(after)
-        assert ("--bf16" in after) == (recipe.name != "guide-fp32")
+        assert ("--bf16" in after) == (not recipe.name.endswith("-fp32"))
         assert str(ranks) in before or recipe.name == "run_cpu"
         assert ("--mpirun_hostfile" in before) == ((recipe.name, ranks) == ("accelerate", 2))
 
 
 def test_only_ours_and_ipex_start_through_this_stack() -> None:
     through = {recipe.name for recipe in recipes.ALL if recipe.command(1, ())[0] == "launch"}
-    assert through == {"ours", "ipex-2.8"}
+    assert through == {"ours", "ours-fp32", "ipex-2.8"}
 
 
 def test_the_guides_and_ipex_are_measured_without_this_stacks_parts() -> None:
@@ -105,6 +105,11 @@ def test_the_guides_and_ipex_are_measured_without_this_stacks_parts() -> None:
         "guide-bf16": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
         "ipex-2.8": ("CPU_TRAIN_STACK_KERNELS=torch",),
     }
+
+
+def test_containers_get_the_variable_that_hides_instructions() -> None:
+    words = measure.arguments("0-1", None, None)
+    assert words[words.index("ONEDNN_MAX_CPU_ISA") - 1] == "--env"
 
 
 def test_chosen_names_keep_the_order_of_the_known_names() -> None:
