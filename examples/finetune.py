@@ -65,7 +65,8 @@ if options.ipex:
     import intel_extension_for_pytorch as ipex
 
     network, optimizer = ipex.optimize(network.train(), optimizer=optimizer, dtype=torch.bfloat16)
-model = DistributedDataParallel(network) if ranks > 1 else network
+# The layers of IPEX 2.1 have parameters that they do not use.
+model = DistributedDataParallel(network, find_unused_parameters=options.ipex) if ranks > 1 else network
 steps = options.epochs * (len(texts) // batch)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
 

@@ -123,7 +123,10 @@ def interface() -> None:
     group = new_group(seconds=50)
     timeout = backend_of(group).options._timeout
     check(timeout == timedelta(seconds=50), f"the timeout is {timeout}")
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    if hasattr(dist.distributed_c10d, "_set_pg_timeout"):  # since torch 2.4
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    else:
+        backend_of(group).set_timeout(timedelta(seconds=1))
     timeout = backend_of(group).options._timeout
     check(timeout == timedelta(seconds=1), f"the timeout after set_timeout is {timeout}")
     group.monitored_barrier(timedelta(seconds=20))
