@@ -189,6 +189,7 @@ class SharedTransfer final : public Progress {
                                        : slot(other, step) + in_slot;
     }
     auto* const to = call_.outputs.front() + range.begin + mine.begin;
+    const KeepSubnormals guard;
     call_.sum(sources.data(), size(), to, mine.size());
     if (has_results_) {
       std::memcpy(slot(rank(), step) + mine.begin, to, mine.size());

@@ -27,6 +27,7 @@ inline uint16_t round_to_even(float value) {
 
 void add(const uint16_t* from, uint16_t* to, size_t count) {
   const void* const both[] = {from, to};
+  const KeepSubnormals guard;
   sum_function(ccl::datatype::bfloat16)(both, 2, to, count * sizeof(*to));
 }
 
