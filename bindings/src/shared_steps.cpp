@@ -67,7 +67,7 @@ bool shared_gather(Events& events, const std::vector<at::Tensor>& outputs, const
   if (events.shared == nullptr || !is_even || input.nbytes() == 0) {
     return false;
   }
-  SharedCall call{Kind::kGather, {data(input)}, {}, input.nbytes()};
+  SharedCall call{Kind::kGather, {data(input)}, {}, input.nbytes(), nullptr, static_cast<uint64_t>(input.scalar_type())};
   for (const auto& output : outputs) {
     call.outputs.push_back(data(output));
   }

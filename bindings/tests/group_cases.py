@@ -185,13 +185,17 @@ def constructed() -> None:
         check(False, "a wrong rank was accepted")
 
 
-def different_sizes() -> None:
-    """Tensors of different sizes raise an error, at once on at least one rank."""
+def different_tensors() -> None:
+    """Tensors of different sizes or types raise an error, at once on at least one rank."""
+    expected = ("another rank calls a different collective", "has given the group up")
     group = new_group(seconds=50)
     size = 5 + dist.get_rank()
     error = error_of(lambda: dist.all_reduce(torch.ones(size), group=group))
-    expected = ("another rank calls a different collective", "has given the group up")
     check(any(text in error for text in expected), f"all_reduce raised {error!r}")
+    group = new_group(seconds=50)
+    own = torch.ones(4, dtype=(torch.float32, torch.int32)[dist.get_rank()])
+    error = error_of(lambda: dist.all_gather([torch.empty_like(own) for _ in range(2)], own, group=group))
+    check(any(text in error for text in expected), f"all_gather raised {error!r}")
 
 
 def left_in_order() -> None:
@@ -211,5 +215,5 @@ def left_in_order() -> None:
 
 
 if __name__ == "__main__":
-    before, after = (failed_creation, forked, parked_receive, same_store), (different_sizes, left_in_order)
+    before, after = (failed_creation, forked, parked_receive, same_store), (different_tensors, left_in_order)
     run(*before, interface, constructed, *after)

@@ -182,6 +182,7 @@ CALLBACK_CASES = (
 )
 GROUP_CASES = (
     "constructed",
+    "different_tensors",
     "failed_creation",
     "forked",
     "interface",
