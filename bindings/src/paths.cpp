@@ -60,8 +60,14 @@ Paths open_paths(
     Remains remains;
     remains.add(std::move(paths));
     if (!remains.communicators.empty()) {
-      const auto guard = Engine::instance().lock();
-      (void)retire(std::move(remains), false);
+      try {
+        const auto guard = Engine::instance().lock();
+        (void)retire(std::move(remains), false);
+      } catch (const std::exception&) { // the process is ending, or oneCCL is blocked and may use them
+        for (auto& communicator : remains.communicators) {
+          (void)communicator.release();
+        }
+      }
     }
     C10_THROW_ERROR(
         DistBackendError, c10::str("ccl: the ranks could not connect, ", group.where(), ": ", message_of(error)));

@@ -93,32 +93,28 @@ std::shared_ptr<SharedSegment> SharedSegment::create(
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("shared", parent);
   const auto size = bytes(group.size);
-  void* memory = nullptr;
-  const auto agree = [&] { // false if the memory of any rank is missing
-    if (memory == nullptr) {
+  const auto agree = [&](void* memory) { // nullptr if the memory of any rank is missing
+    auto segment = memory ? std::make_shared<SharedSegment>(memory, group.rank, group.size) : nullptr;
+    if (segment == nullptr) {
       store->set("missing", "");
     }
     join(group, *store, limit, check);
-    return !store->check({"missing"});
+    return store->check({"missing"}) ? nullptr : segment;
   };
-  bool is_shared = false;
   if (group.rank == 0) {
     const auto name = random_name();
     const File file(is_wanted ? create_file(name, size) : -1);
-    memory = map(file.descriptor, size); // the kernel's zeros are the initial counters
     store->set(kPlace, c10::str("/proc/", getpid(), "/fd/", file.descriptor, " ", name));
-    is_shared = agree(); // keeps the file open until all ranks have mapped it
-  } else {
-    while (!store->check({kPlace}) && !limit.is_over()) {
-      check();
-      ::usleep(1000);
-    }
-    const File file(is_wanted ? open_published(store->get_to_str(kPlace)) : -1);
-    memory = map(file.descriptor, size);
-    is_shared = agree();
+    // Keeps the file open until all ranks have mapped it. The kernel's zeros are the initial counters.
+    return agree(map(file.descriptor, size));
   }
-  auto segment = memory == nullptr ? nullptr : std::make_shared<SharedSegment>(memory, group.rank, group.size);
-  return is_shared ? segment : nullptr;
+  while (!store->check({kPlace}) && !limit.is_over()) {
+    check();
+    ::usleep(1000);
+  }
+  store->wait({kPlace}, limit.left());
+  const File file(is_wanted ? open_published(store->get_to_str(kPlace)) : -1);
+  return agree(map(file.descriptor, size));
 }
 
 SharedSegment::SharedSegment(void* memory, int rank, int size)
