@@ -58,7 +58,7 @@ def initialize(
         dist.init_process_group(
             backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=timeout
         )
-    except (RuntimeError, TimeoutError) as error:  # or a subclass, for every failure between ranks
+    except (RuntimeError, TimeoutError) as error:  # every failure between ranks
         raise MeetingError(explain(error, environment, join_seconds)) from error
     yield
     if dist.is_initialized():  # the user's script may have done it
@@ -147,15 +147,20 @@ def _join(store: dist.Store, environment: DistributedEnvironment, join_seconds: 
         time.sleep(_POLL_SECONDS)
     if not _wait(started, _ALL, end):
         missing = [rank for rank in ranks if not started.add(_JOINED.format(rank), 0)]
-        raise _absent(missing, environment, join_seconds)
+        raise _absent(missing or ranks[:1], environment, join_seconds)
     return started
 
 
 def _wait(store: dist.Store, key: str, end: float) -> bool:
-    """Wait until a key exists, or time.monotonic() reaches `end`. Returns whether it exists."""
+    """Wait until a key exists, or time.monotonic() reaches `end`. Returns whether it exists.
+
+    Raises RuntimeError if the store is lost.
+    """
     try:
         store.wait([key], timedelta(seconds=max(_POLL_SECONDS, end - time.monotonic())))
-    except RuntimeError:
+    except (RuntimeError, TimeoutError):
+        if time.monotonic() < end - _POLL_SECONDS:
+            raise
         return False
     return True
 
