@@ -27,10 +27,15 @@ for name in ("model", "train", "test", "output"):
     parser.add_argument(f"--{name}", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch", type=int, default=16, help="rows per step and rank")
-parser.add_argument("--length", type=int, default=64, help="most tokens of a row")
+parser.add_argument("--length", type=int, default=64, help="maximum tokens per row")
 parser.add_argument("--learning-rate", type=float, default=2e-4)
-parser.add_argument("--ipex", action="store_true", help="optimize the model with IPEX: its weights become bf16")
+parser.add_argument(
+    "--ipex",
+    action="store_true",
+    help="optimize the model with IPEX: its weights become bf16, which gloo of torch 2.1 and older cannot sum",
+)
 options = parser.parse_args()
+options.output.mkdir(parents=True, exist_ok=True)
 
 if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
     dist.init_process_group("gloo")
@@ -56,11 +61,17 @@ def total(numbers: list[float]) -> list[float]:
 texts, names = read(options.train)
 test_texts, test_names = read(options.test)
 classes = sorted(set(names))
+if len(texts) < batch:
+    parser.error(
+        f"{options.train} has {len(texts)} rows, expected at least {batch}: --batch on each of {ranks} ranks"
+    )
+if unknown := sorted(set(test_names) - set(classes)):
+    parser.error(f"{options.test} has labels that {options.train} lacks: {', '.join(unknown)}")
 labels, test_labels = (torch.tensor([classes.index(name) for name in some]) for some in (names, test_names))
 tokenizer = AutoTokenizer.from_pretrained(options.model)
 torch.manual_seed(42)
 network = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=len(classes))
-optimizer = torch.optim.AdamW(network.parameters(), lr=options.learning_rate)
+optimizer = torch.optim.AdamW(network.parameters(), lr=options.learning_rate, weight_decay=0.0)
 if options.ipex:
     import intel_extension_for_pytorch as ipex
 
@@ -71,26 +82,26 @@ steps = options.epochs * (len(texts) // batch)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
 
 
-def logits(network: torch.nn.Module, rows: list[str]) -> torch.Tensor:
-    inputs = tokenizer(rows, truncation=True, max_length=options.length, padding=True, return_tensors="pt")
-    with torch.autocast("cpu", torch.bfloat16):
-        return network(**inputs).logits.float()
+def logits(module: torch.nn.Module, some: list[str]) -> torch.Tensor:
+    inputs = tokenizer(some, truncation=True, max_length=options.length, padding=True, return_tensors="pt")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return module(**inputs).logits
 
 
 def accuracy() -> float:
     mine, expected = test_texts[rank::ranks], test_labels[rank::ranks]
     network.eval()
-    right = 0
+    correct = 0
     with torch.no_grad():
         for start in range(0, len(mine), options.batch):
             stop = start + options.batch
-            right += int((logits(network, mine[start:stop]).argmax(1) == expected[start:stop]).sum())
+            correct += int((logits(network, mine[start:stop]).argmax(1) == expected[start:stop]).sum())
     network.train()
-    return total([right])[0] / len(test_texts)
+    return total([correct])[0] / len(test_texts)
 
 
 before = accuracy()
-torch.manual_seed(42 + rank)  # every rank drops other neurons
+torch.manual_seed(42 + rank)  # each rank draws its own dropout
 order = torch.Generator().manual_seed(42)
 losses: list[float] = []
 began = time.time()
@@ -98,8 +109,10 @@ for _ in range(options.epochs):
     epoch = torch.randperm(len(texts), generator=order)
     for rows in epoch[: len(epoch) // batch * batch].split(batch):
         mine = rows[rank::ranks]
-        loss = torch.nn.functional.cross_entropy(logits(model, [texts[row] for row in mine]), labels[mine])
+        scores = logits(model, [texts[row] for row in mine])
+        loss = torch.nn.functional.cross_entropy(scores.float(), labels[mine])
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -114,7 +127,7 @@ if rank == 0:
     result = {
         "world_size": ranks,
         "backend": dist.get_backend() if dist.is_initialized() else None,
-        "bf16": True,
+        "bf16": scores.dtype == torch.bfloat16,
         "train_samples_per_second": len(losses) * batch / seconds,
         "train_loss_first": sum(means[:10]) / len(means[:10]),
         "train_loss_last": sum(means[-10:]) / len(means[-10:]),

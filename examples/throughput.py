@@ -38,7 +38,7 @@ config = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12
 model: torch.nn.Module = BertForSequenceClassification(config)
 if ranks > 1:
     model = DistributedDataParallel(model)
-fused = torch.__version__ >= "2.4"  # for parameters in host memory
+fused = torch.__version__ >= "2.4"  # torch 2.4 and newer have a fused AdamW for CPUs
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
 mine = options.batch // ranks
 tokens = torch.randint(0, config.vocab_size, (mine, options.length))

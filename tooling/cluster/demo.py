@@ -40,7 +40,7 @@ HYPERPARAMETERS = {
     "save_strategy": "no",
     "seed": "42",
 }
-# Options of examples/finetune.py, and the hyperparameters that they take. Its seed is the same.
+# Options of examples/finetune.py, and the hyperparameters whose values they get. The script has the same seed.
 OPTIONS = {"epochs": "num_train_epochs", "learning-rate": "learning_rate", "length": "max_seq_length"}
 SCRIPT = ROOT / "examples" / "finetune.py"
 
