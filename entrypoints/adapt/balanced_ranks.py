@@ -153,9 +153,9 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
     original = module.Trainer._get_train_sampler
 
     @functools.wraps(original)
-    def changed(self: Any, *arguments: Any) -> Any:  # transformers 4.46 has no argument for the rows
-        dataset = next((rows for rows in arguments if rows is not None), self.train_dataset)
-        sampler = original(self, *arguments)
+    def changed(self: Any, *arguments: Any, **named: Any) -> Any:  # transformers 4.46 has no argument for the rows
+        dataset = next((rows for rows in (*arguments, *named.values()) if rows is not None), self.train_dataset)
+        sampler = original(self, *arguments, **named)
         pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
         balanced = between_ranks(sampler, functools.partial(tokens_of, dataset), self.args, pads)
         if balanced is not sampler:
