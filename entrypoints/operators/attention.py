@@ -3,7 +3,8 @@
 torch's fused kernel for CPUs has no dropout: with dropout, scaled_dot_product_attention is a chain of operators
 over all scores, in float32 also for bfloat16 tensors. attention_fp32 replaces it for float32, and for bfloat16 on
 CPUs without bf16 instructions. attention_bf16 replaces it for bfloat16 on other CPUs, also without dropout: in
-training, and with AMX also without a backward pass.
+training, and with AMX also without a backward pass. Rows without padding (operators.unpadded) have kernels for
+both types, with and without dropout.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ def float32_rows(
 def _function(kernel: str) -> Any:
     """The autograd function. Tensors are [batch, heads, queries or keys, features]; masks may broadcast.
 
-    `kernel`: the dtype in the names of its C functions. Keys and values may have fewer heads: consecutive heads of
-    the query share one.
+    `kernel`: the KERNEL of the C functions attention_KERNEL_forward and _backward. Keys and values may have fewer
+    heads: consecutive heads of the query share one.
     """
     import torch
 

@@ -1,6 +1,7 @@
 """Layers without padding: the tokens of all rows end to end in one row.
 
-The kernels for attention read such rows (operators.attention); other attention pads them inside.
+The attention kernels read such rows (operators.attention). Any other attention gets them padded, in groups of
+similar length.
 
 A batch [rows, width] with padding on the right becomes one row [1, tokens], the longest row first, so that
 attention computes rows of similar length together. A Layout takes the place of the attention mask as a tensor, so

@@ -90,7 +90,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
 
 
 def install_operators(bf16: str, measured: attention_rule.Measured | None = None) -> None:
-    """Replace torch's operators by the image's in this process. For the arguments, see attention.install."""
+    """Replace torch's operators with the image's in this process. For the arguments, see attention.install."""
     widened = bf16_products.needed(bf16)
     if widened:
         bf16_products.install()
