@@ -10,7 +10,7 @@ using Kind = SharedCall::Kind;
 
 // Of a rank's slice of a chunk: large enough for the network's bandwidth, and small enough that several chunks overlap.
 constexpr size_t kSliceBytes = 1 << 20;
-// Chunks between their first part and their last.
+// Chunks that are between their first step and their last.
 constexpr size_t kDepth = 2;
 
 } // namespace

@@ -7,10 +7,10 @@
 
 namespace ccl_backend {
 
-// One lane of a group. A sum has three parts: the ranks of a node add each other's tensors through shared memory, so
+// One lane of a group. A sum has three steps: the ranks of a node add each other's tensors through shared memory, so
 // that each of them has the node's sum of a slice; the ranks with the same slice on all nodes sum over the network; the
 // ranks of a node copy each other's slices. A tensor is processed in chunks, so the network is busy during the other
-// parts. All members are called with the engine locked.
+// steps. All members are called with the engine locked.
 class Hierarchy : public std::enable_shared_from_this<Hierarchy> {
  public:
   // A contiguous tensor, which receives the sum.
@@ -24,7 +24,7 @@ class Hierarchy : public std::enable_shared_from_this<Hierarchy> {
     std::function<ccl::event(char* data, size_t count, const ccl::communicator& communicator)> start;
   };
 
-  // `across`: of the ranks with this rank's position on their nodes. Exists for as long as there are transfers.
+  // `across`: of the ranks with this rank's position on their nodes. Has to outlive the transfers.
   Hierarchy(std::shared_ptr<SharedExchange> node, int node_size, int position, const ccl::communicator& across)
       : node_(std::move(node)), node_size_(node_size), position_(position), across_(across) {}
 

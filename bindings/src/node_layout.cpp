@@ -72,10 +72,7 @@ NodeLayout find_layout(
     }
     store->set(kNodes, nodes);
   }
-  while (!limit.is_over() && !store->check({kNodes})) {
-    check();
-    ::usleep(1000);
-  }
+  poll(*store, kNodes, limit, check);
   store->wait({kNodes}, limit.left());
   std::istringstream text(store->get_to_str(kNodes));
   std::vector<std::string> nodes(group.size);

@@ -108,10 +108,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create(
     // Keeps the file open until all ranks have mapped it. The kernel's zeros are the initial counters.
     return agree(map(file.descriptor, size));
   }
-  while (!store->check({kPlace}) && !limit.is_over()) {
-    check();
-    ::usleep(1000);
-  }
+  poll(*store, kPlace, limit, check);
   store->wait({kPlace}, limit.left());
   const File file(is_wanted ? open_published(store->get_to_str(kPlace)) : -1);
   return agree(map(file.descriptor, size));

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-// The functions below add vectors of the size of the processor's registers: the compiler does not vectorize loops over
-// several arrays by itself. All of them are inlined into the three functions at the end of the namespace.
+// The functions below add vectors that are as wide as the CPU's registers, because the compiler does not vectorize a
+// loop over several arrays. All of them are inlined into add_512, add_256 and add_128.
 #define INLINE inline __attribute__((always_inline))
 #pragma GCC diagnostic ignored "-Wpsabi" // about vectors as results of functions that are not inlined
 

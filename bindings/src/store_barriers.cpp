@@ -26,15 +26,22 @@ bool wait_for(c10d::Store& store, const std::string& key, Milliseconds limit) {
 
 } // namespace
 
+void poll(
+    c10d::Store& store, const std::string& key, const TimeLimit& limit, const std::function<void()>& check) {
+  while (!limit.is_over() && !store.check({key})) {
+    check();
+    std::this_thread::sleep_for(Milliseconds(10));
+  }
+}
+
 void join(
     const GroupOptions& group, c10d::Store& store, const TimeLimit& limit, const std::function<void()>& check) {
   store.set(joined_key(group.rank), "");
   if (store.add("joined", 1) == group.size) {
     store.set(kAllJoined, "");
   }
-  while (check && !limit.is_over() && !store.check({kAllJoined})) {
-    check();
-    std::this_thread::sleep_for(Milliseconds(10));
+  if (check) {
+    poll(store, kAllJoined, limit, check);
   }
   try {
     store.wait({kAllJoined}, limit.left());

@@ -1,4 +1,4 @@
-// Barriers of a group's ranks over its store, which name the ranks that are missing.
+// How the ranks of a group wait for each other through its store. The barriers name the ranks that are missing.
 #pragma once
 
 #include "group_options.hpp"
@@ -7,8 +7,12 @@
 
 namespace ccl_backend {
 
-// Returns when all ranks have called this with this store. `check`, if there is one, is called every 10 ms and may
-// raise to give up. Raises DistBackendError that names the ranks that did not call in time.
+// Returns when the store has the key, or when the limit is over. `check` is called every 10 ms and may raise to give up.
+void poll(
+    c10d::Store& store, const std::string& key, const TimeLimit& limit, const std::function<void()>& check);
+
+// Returns when all ranks have called this with this store. `check`, if there is one, is as in `poll`. Raises
+// DistBackendError that names the ranks that did not call in time.
 void join(
     const GroupOptions& group, c10d::Store& store, const TimeLimit& limit,
     const std::function<void()>& check = nullptr);
