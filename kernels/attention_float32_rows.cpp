@@ -11,8 +11,8 @@ using tiles32::product;
 
 namespace {
 
-// Numbers in memory from row to row of scores and of transposed keys: an odd number of vectors, because rows that are a
-// multiple of 1,024 numbers apart would share one set of the cache.
+// How many numbers apart two rows of scores, or of transposed keys, are in memory: an odd number of vectors. Rows that
+// are a multiple of 1,024 numbers apart would compete for one set of the cache.
 size_t row_step(const Padded& wide) {
   return wide.keys | LANES;
 }

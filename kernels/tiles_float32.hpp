@@ -1,13 +1,12 @@
 // Products of small float32 matrices in the cache, with AVX-512.
 #pragma once
 
+#include "tiles.hpp"
 #include "vectors.hpp"
 
 namespace tiles32 {
 
-constexpr size_t LANES = 16;
-// The sums of a tile stay in registers: 24 of 32.
-constexpr size_t ROWS = 6, VECTORS = 4;
+using tiles::LANES, tiles::ROWS, tiles::Sums, tiles::VECTORS;
 
 struct Left { // number (row, depth)
   const float* values;
@@ -17,11 +16,6 @@ struct Left { // number (row, depth)
 struct Right { // number (depth, column); columns are contiguous
   const float* values;
   size_t depth_step;
-};
-
-struct Sums { // number (row, column); columns are contiguous
-  float* values;
-  size_t row_step;
 };
 
 template <size_t M, size_t N, bool ADDS>
