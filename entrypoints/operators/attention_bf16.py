@@ -81,7 +81,10 @@ def attention(
 def float32_rows(
     query: Any, key: Any, value: Any, mask: None, causal: bool, factor: float, rule: Rule, starts: Any
 ) -> Any:
-    """The same for rows that are end to end, in float32. Returns the dtype of `query`."""
+    """Attention of rows that are end to end, computed in float32. Returns the dtype of `query`.
+
+    `mask` is None; for `starts`, see `attention`.
+    """
     wide = (tensor.float() for tensor in (query, key, value))
     return _function("float32_rows").apply(*wide, mask, causal, factor, rule, starts, False).to(query.dtype)
 

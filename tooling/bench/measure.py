@@ -14,7 +14,7 @@ LOGS = CACHE / "logs"
 # Where the container finds benchmarks/, the model and the data.
 FOLDER = "/bench"
 LIMIT_SECONDS = 1800.0
-# Passed on: hides instructions of the CPU from oneDNN and from the kernels.
+# oneDNN's variable, which hides instructions of the CPU from oneDNN and from this project's kernels.
 INSTRUCTIONS = "ONEDNN_MAX_CPU_ISA"
 # The exit code of `docker run` if the engine refuses, for example because a CPU does not exist.
 DOCKER_REFUSED = 125
@@ -61,7 +61,7 @@ def reason(output: str) -> str:
 def arguments(cpus: str, model: Path | None, data: Path | None) -> tuple[str, ...]:
     """The arguments of `docker run` for a container on `cpus` with the scripts, the model and the data.
 
-    INSTRUCTIONS has this process's value, if there is one.
+    The container gets this process's value of INSTRUCTIONS, if it is set.
     """
     mounts = [(ROOT / "benchmarks", "benchmarks"), (model, "model"), (data, "data")]
     variables = (f"PYTHONPATH={FOLDER}", "HF_HUB_OFFLINE=1", INSTRUCTIONS)

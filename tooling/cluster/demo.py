@@ -1,6 +1,6 @@
 """`./inv demo`: builds the image, and fine-tunes a pretrained encoder on real text on a local cluster.
 
-The image's trainer trains, or, on a row whose transformers is too old for it, the script examples/finetune.py.
+`train` does the training; on a row whose transformers is too old for it, examples/finetune.py does.
 """
 
 import json
