@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class BenchArguments:
     seconds: float = field(default=15.0, metadata={"help": "Approximate time of the measured steps."})
     steps: int = field(default=0, metadata={"help": "Measured steps; 0: as many as fit in --seconds."})
     profile: bool = field(default=False, metadata={"help": "Profile some more steps with torch's profiler."})
+    data: str = field(default="", metadata={"help": "A file of rows; without it, the tokens are random."})
     ipex: bool = field(default=False, metadata={"help": "Optimize model and optimizer with IPEX."})
 
 
@@ -48,7 +50,7 @@ def main() -> None:
         logging_strategy="no",
     )
     set_seed(arguments.seed)
-    samples, collator = models.data(job)
+    samples, collator = models.data(job, Path(own.data) if own.data else None)
     model, optimizer = models.create(job), None
     if own.ipex:
         model, optimizer = optimized(model, arguments)

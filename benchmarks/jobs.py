@@ -39,6 +39,11 @@ class Job:
     def is_pretrained(self) -> bool:
         return self.length == 0
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether its samples can be the rows of a file: question answering and classification of real lengths."""
+        return self.is_pretrained or (bool(self.quantiles) and self.task != LANGUAGE)
+
 
 _TINY = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 

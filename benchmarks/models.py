@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,8 @@ from transformers import (
 
 from benchmarks.jobs import LANGUAGE, QUESTION_ANSWERING, Job
 
-# The mount points of the pretrained encoder and the pairs of sentences.
+# The mount point of the pretrained encoder. Its vocabulary is BERT's.
 PRETRAINED = "/bench/model"
-PAIRS = Path("/bench/data/pairs.csv")
 # Enough samples that no step of a measurement sees one twice.
 SAMPLES = 1024
 _CLASSES = {LANGUAGE: AutoModelForCausalLM, QUESTION_ANSWERING: AutoModelForQuestionAnswering}
@@ -120,21 +120,62 @@ def padded(samples: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     }
 
 
-def data(job: Job) -> tuple[Dataset, Any]:
-    """The samples of the data set, and the collator that makes batches of them."""
+def pairs(job: Job, path: Path, tokenizer: Any) -> dict[str, Any]:
+    """The rows of a csv file with sentence1, sentence2 and label, as MRPC's.
+
+    Padded and truncated to the job's length. If it is 0, truncated to 128 tokens and not padded.
+    """
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    texts = ([row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
+    padding = "max_length" if job.length else False
+    encoded = tokenizer(*texts, truncation=True, max_length=job.length or 128, padding=padding)
+    return {**encoded, "label": [int(row["label"]) for row in rows]}
+
+
+def questions(job: Job, path: Path, tokenizer: Any) -> dict[str, Any]:
+    """The answerable questions of a file in SQuAD's format, in windows of the job's length.
+
+    Windows overlap by 128 tokens. In a window without the answer, the positions are 0, as in run_qa.py.
+    """
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+    passages = [passage for article in articles for passage in article["paragraphs"]]
+    rows = [(one, passage["context"]) for passage in passages for one in passage["qas"] if one["answers"]]
+    windows = tokenizer(
+        [one["question"].lstrip() for one, _context in rows],
+        [context for _one, context in rows],
+        truncation="only_second",
+        max_length=job.length,
+        stride=128,
+        return_overflowing_tokens=True,
+        padding="max_length",
+    )
+    starts, ends = [], []
+    for window, row in enumerate(windows.pop("overflow_to_sample_mapping")):
+        answer = rows[row][0]["answers"][0]
+        first = answer["answer_start"]
+        last = first + len(answer["text"]) - 1
+        tokens = [windows.char_to_token(window, place, 1) for place in (first, last)]
+        start, end = (0, 0) if None in tokens else tokens
+        starts.append(start)
+        ends.append(end)
+    return {**windows, "start_positions": starts, "end_positions": ends}
+
+
+def data(job: Job, path: Path | None) -> tuple[Dataset, Any]:
+    """The samples of the data set, and the collator that makes batches of them.
+
+    `path`: a file of rows. Without it, the tokens are random.
+    """
+    if path:
+        tokenizer = AutoTokenizer.from_pretrained(PRETRAINED)
+        read = questions if job.task == QUESTION_ANSWERING else pairs
+        collator = default_data_collator if job.length else DataCollatorWithPadding(tokenizer)
+        return Dataset.from_dict(dict(read(job, path, tokenizer))), collator
     if job.answers:
         return chats(job, random_batch(job, job.sizes["vocab_size"], SAMPLES, job.length)), padded
-    if not job.is_pretrained:
-        vocabulary = AutoConfig.for_model(job.model_type, **job.sizes).vocab_size
-        batch = random_batch(job, vocabulary, SAMPLES, job.length)
-        if job.quantiles:
-            pad(job, batch)
-        return Dataset.from_dict({name: values.tolist() for name, values in batch.items()}), default_data_collator
-    tokenizer = AutoTokenizer.from_pretrained(PRETRAINED)
-    with PAIRS.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    encoded = tokenizer(
-        [row["sentence1"] for row in rows], [row["sentence2"] for row in rows], truncation=True, max_length=128
-    )
-    samples = {**encoded, "label": [int(row["label"]) for row in rows]}
-    return Dataset.from_dict(samples), DataCollatorWithPadding(tokenizer)
+    vocabulary = AutoConfig.for_model(job.model_type, **job.sizes).vocab_size
+    batch = random_batch(job, vocabulary, SAMPLES, job.length)
+    if job.quantiles:
+        pad(job, batch)
+    return Dataset.from_dict({name: values.tolist() for name, values in batch.items()}), default_data_collator

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.split import CLASSES
-from tooling.bench import output
+from tests.containers import RunInImage
+from tooling.bench import measure, output
 from tooling.bench.train import run
 from tooling.bench.train.run import Options
 
@@ -58,6 +59,49 @@ def test_a_language_model_with_adapters_is_measured(
     assert all(samples == 4 and 8 <= length <= 64 for samples, length, _count in row["batches"])
     share = row["labelled_tokens_per_second"] / (row["samples_per_second"] * 28)
     assert 0.2 < share < 0.9
+
+
+ROWS = """
+import json
+from pathlib import Path
+from benchmarks import jobs, models
+pairs = models.data(jobs.BY_NAME["mrpc-guide"], Path("/bench/data/pairs.csv"))[0]
+short = models.data(jobs.BY_NAME["minilm-mrpc"], Path("/bench/data/pairs.csv"))[0]
+questions = models.data(jobs.BY_NAME["squad-guide"], Path("/bench/data/squad.json"))[0]
+words = models.AutoTokenizer.from_pretrained(models.PRETRAINED)
+answers = [
+    words.decode(row["input_ids"][row["start_positions"] : row["end_positions"] + 1]) for row in questions
+]
+print(json.dumps({
+    "padded": [len(pairs[0]["input_ids"]), sum(pairs[0]["attention_mask"]), pairs[0]["label"]],
+    "short": len(short[0]["input_ids"]),
+    "questions": [[len(row["input_ids"]), sum(row["attention_mask"])] for row in questions],
+    "answers": answers,
+}))
+"""
+
+
+def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
+    run_in_image: RunInImage, model_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,label\nA dog sat.,A cat,1\n")
+    context = "The cat sat. " * 120  # 480 tokens, and 481 with the last sentence
+    questions = [
+        {"question": " Who sat?", "answers": [{"text": "dog", "answer_start": len(context)}]},
+        {"question": "Why?", "answers": []},
+    ]
+    passage = {"context": f"{context}dog", "qas": questions}
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [passage]}]}))
+    tmp_path.chmod(0o755)  # the container has another user
+    done = run_in_image("python", "-c", ROWS, docker_args=measure.arguments("0-1", model_folder, tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    # [CLS] and two [SEP], five words and a full stop.
+    assert (rows["padded"], rows["short"]) == ([128, 9, 1], 9)
+    # [CLS] and two [SEP], the question's three tokens, and 378 of the 481 tokens in the first window. The second
+    # repeats 128 of them. The first does not have the answer.
+    assert rows["questions"] == [[384, 384], [384, 6 + 481 - 378 + 128]]
+    assert rows["answers"] == ["[CLS]", "dog"]
 
 
 def print_nothing(_line: str) -> None:

@@ -244,11 +244,11 @@ def _speeds(found: Iterable[Row]) -> Table:
         if row["samples_per_second"] is None:
             result.add_row(row["recipe"], "-")
             continue
-        speeds = row["samples_per_second_rounds"]
+        slowest, fastest = (_number(one(row["samples_per_second_rounds"])) for one in (min, max))
         result.add_row(
             row["recipe"],
             _number(row["samples_per_second"]),
-            f"{_number(min(speeds))} to {_number(max(speeds))}",
+            f"{slowest} to {fastest}" if slowest != fastest else "",
             *(_times(row["ratio_to"].get(name)) for name in (FP32, BF16)),
             f"{row['cpu_seconds_per_sample']:.3g}",
             f"{row['peak_memory_bytes'] / 1e9:.2f}",
@@ -276,7 +276,7 @@ def _plain(first: str, *others: str) -> Table:
 
 
 def _number(speed: float) -> str:
-    return f"{speed:.3g}" if speed < 100 else f"{speed:.0f}"
+    return f"{speed:.3g}" if 1 <= speed < 100 else f"{speed:.2g}" if speed < 1 else f"{speed:.0f}"
 
 
 def _times(ratio: float | None) -> str:

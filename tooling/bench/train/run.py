@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from invoke.exceptions import Exit
@@ -41,6 +42,11 @@ class Options:
         str | None,
         f"{', '.join(recipes.BY_NAME)}, separated by commas; default: all",
     ] = None
+    data: Annotated[
+        str | None,
+        "file of real rows for one job: csv (sentence1, sentence2, label) for mrpc-guide and minilm-mrpc, SQuAD's "
+        "json for squad-guide",
+    ] = None
     ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
     cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default: all"] = None
     seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
@@ -51,13 +57,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """The jobs, recipes and numbers of ranks to measure. `flags`: arguments of the script."""
+    """The jobs, recipes and numbers of ranks to measure. `flags`: arguments of the script, `data`: its rows."""
 
     jobs: tuple[str, ...]
     recipes: tuple[Recipe, ...]
     ranks: tuple[int, ...]
     repeats: int
     flags: tuple[str, ...]
+    data: Path | None
 
 
 def plan(options: Options) -> Plan:
@@ -72,6 +79,12 @@ def plan(options: Options) -> Plan:
         raise UsageError(f"bench: --ranks {options.ranks!r}, expected numbers separated by commas: 1,2")
     names = recipes.chosen(options.recipe, tuple(recipes.BY_NAME), tuple(recipes.BY_NAME), "--recipe")
     chosen = recipes.chosen(options.job, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job")
+    data = Path(options.data) if options.data else None
+    if data and not (len(chosen) == 1 and jobs.BY_NAME[chosen[0]].reads_text):
+        able = ", ".join(job.name for job in jobs.ALL if job.reads_text)
+        raise UsageError(f"bench: --data with the jobs {', '.join(chosen)}, expected --job with one of {able}")
+    if data and not data.is_file():
+        raise UsageError(f"bench: --data {data}: no such file")
     flags = [f"--seconds={options.seconds:g}", *([f"--steps={options.steps}"] if options.steps else [])]
     return Plan(
         jobs=chosen,
@@ -79,6 +92,7 @@ def plan(options: Options) -> Plan:
         ranks=tuple(dict.fromkeys(int(word) for word in words)),
         repeats=options.repeats,
         flags=tuple(flags),
+        data=data,
     )
 
 
@@ -99,19 +113,26 @@ def run(options: Options, say: Say) -> None:
         )
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
-    instructions = os.environ.get(measure.INSTRUCTIONS)
-    facts = {**output.facts(engine, image), "pin": pin.name, "cpus": cpus, "instructions": instructions}
+    facts = {
+        **output.facts(engine, image),
+        "pin": pin.name,
+        "cpus": cpus,
+        "instructions": os.environ.get(measure.INSTRUCTIONS),
+        "data": chosen.data.name if chosen.data else None,
+    }
     folder = output.folder()
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
-        container = _arguments(name, cpus, say)
+        container, rows = _data(jobs.BY_NAME[name], chosen.data, cpus, say)
         for ranks in chosen.ranks:
             own = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
             runs += own
             for number in range(1, chosen.repeats + 1):
                 say(f"{name}, ranks: {ranks}, round {number} of {chosen.repeats}")
-                shapes = _round(own, chosen, number == 1, found, container, say)
+                profile = ("--profile",) if number == 1 else ()
+                flags = ("--job", name, *chosen.flags, *rows, *profile)
+                shapes = _round(own, chosen.recipes, flags, found, container, say)
                 ceilings[name] += _ceiling(name, shapes, pin.image, container, say) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
@@ -124,8 +145,8 @@ def run(options: Options, say: Say) -> None:
 
 def _round(
     runs: Sequence[Runs],
-    chosen: Plan,
-    is_first: bool,
+    chosen: Sequence[Recipe],
+    flags: Sequence[str],
     found: Mapping[str, str | None],
     container: Sequence[str],
     say: Say,
@@ -135,12 +156,10 @@ def _round(
     Return the shapes of the batches, such as `8x384`, the most frequent first.
     """
     batches: dict[str, int] = {}
-    for recipe, one in zip(chosen.recipes, runs, strict=True):
-        profile = ("--profile",) if is_first else ()
-        job = ("--job", one.job, "--output_dir", "/tmp/out", *chosen.flags, *profile)  # noqa: S108 - the container's
+    for recipe, one in zip(chosen, runs, strict=True):
         report = None
         if one.reason is None:
-            report = _report(recipe, one, job, found[recipe.pin], container)
+            report = _report(recipe, one, flags, found[recipe.pin], container)
             outcome = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
             say(f"  {recipe.name}: {outcome}")
         one.reports.append(report)
@@ -150,10 +169,10 @@ def _round(
 
 
 def _report(
-    recipe: Recipe, one: Runs, job: Sequence[str], image: str | None, container: Sequence[str]
+    recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, container: Sequence[str]
 ) -> Report | None:
     """The report of one run. Without a report, sets the reason in `one` and returns None."""
-    command = recipe.command(one.ranks, job)
+    command = recipe.command(one.ranks, ("--output_dir", "/tmp/out", *flags))  # noqa: S108 - the container's
     if isinstance(command, str):
         one.reason = command
         return None
@@ -197,8 +216,15 @@ def _present(row: str) -> str | None:
     return next((one.image for one in candidates if docker.find_image(one.image)), None)
 
 
-def _arguments(name: str, cpus: str, say: Say) -> tuple[str, ...]:
-    """The arguments of `docker run` for a job's containers. Fetches the model and creates the data if needed."""
-    if not jobs.BY_NAME[name].is_pretrained:
-        return measure.arguments(cpus, None, None)
-    return measure.arguments(cpus, pretrained.minilm(say), pairs.write(output.FOLDER / "data").parent)
+def _data(job: jobs.Job, rows: Path | None, cpus: str, say: Say) -> tuple[Sequence[str], Sequence[str]]:
+    """The arguments of `docker run` for a job's containers, and those of the script for its data.
+
+    Fetches the model and creates the data if needed.
+    """
+    if job.is_pretrained and rows is None:
+        rows = pairs.write(output.FOLDER / "data")
+    if rows is None:
+        return measure.arguments(cpus, None, None), ()
+    rows = rows.resolve()
+    container = measure.arguments(cpus, pretrained.minilm(say), rows.parent)
+    return container, ("--data", f"{measure.FOLDER}/data/{rows.name}")

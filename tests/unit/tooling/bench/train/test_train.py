@@ -128,6 +128,12 @@ def test_chosen_names_keep_the_order_of_the_known_names() -> None:
         (Options(repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 or more repeats"),
         (Options(seconds=0), "--repeats 3 --seconds 0"),
         (Options(steps=-1), "--steps -1, expected"),
+        (Options(data="rows.csv"), "--data with the jobs mrpc-guide, squad-guide, .*, expected --job with one"),
+        (
+            Options(job="qwen-lora", data="rows.csv"),
+            "--data with the jobs qwen-lora, expected --job with one of mrpc-guide",
+        ),
+        (Options(job="mrpc-guide", data="none.csv"), "--data none.csv: no such file"),
     ],
 )
 def test_bad_options_are_refused_before_the_build(options: Options, said: str) -> None:
