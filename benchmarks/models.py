@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +133,29 @@ def pairs(job: Job, path: Path, tokenizer: Any) -> dict[str, Any]:
     return {**encoded, "label": [int(row["label"]) for row in rows]}
 
 
+def answered(entry: dict[str, Any]) -> Iterator[tuple[str, str, str, int]]:
+    """The answerable questions of an article of SQuAD's file, or of a row of run_qa.py's.
+
+    Each with its context, its first answer, and the place of this answer in the context, in characters.
+    """
+    for passage in entry.get("paragraphs", ()):
+        for one in passage["qas"]:
+            for answer in one["answers"][:1]:
+                yield one["question"], passage["context"], answer["text"], answer["answer_start"]
+    if "paragraphs" not in entry:
+        for answer, start in list(zip(entry["answers"]["text"], entry["answers"]["answer_start"]))[:1]:
+            yield entry["question"], entry["context"], answer, start
+
+
 def questions(job: Job, path: Path, tokenizer: Any) -> dict[str, Any]:
-    """The answerable questions of a file in SQuAD's format, in windows of the job's length.
+    """The answerable questions of a file in SQuAD's format or in run_qa.py's, in windows of the job's length.
 
     Windows overlap by 128 tokens. In a window without the answer, the positions are 0, as in run_qa.py.
     """
-    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-    passages = [passage for article in articles for passage in article["paragraphs"]]
-    rows = [(one, passage["context"]) for passage in passages for one in passage["qas"] if one["answers"]]
+    rows = [row for entry in json.loads(path.read_text(encoding="utf-8"))["data"] for row in answered(entry)]
     windows = tokenizer(
-        [one["question"].lstrip() for one, _context in rows],
-        [context for _one, context in rows],
+        [question.lstrip() for question, _context, _answer, _start in rows],
+        [context for _question, context, _answer, _start in rows],
         truncation="only_second",
         max_length=job.length,
         stride=128,
@@ -152,10 +164,8 @@ def questions(job: Job, path: Path, tokenizer: Any) -> dict[str, Any]:
     )
     starts, ends = [], []
     for window, row in enumerate(windows.pop("overflow_to_sample_mapping")):
-        answer = rows[row][0]["answers"][0]
-        first = answer["answer_start"]
-        last = first + len(answer["text"]) - 1
-        tokens = [windows.char_to_token(window, place, 1) for place in (first, last)]
+        _question, _context, answer, first = rows[row]
+        tokens = [windows.char_to_token(window, place, 1) for place in (first, first + len(answer) - 1)]
         start, end = (0, 0) if None in tokens else tokens
         starts.append(start)
         ends.append(end)

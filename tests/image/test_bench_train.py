@@ -90,8 +90,10 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
         {"question": " Who sat?", "answers": [{"text": "dog", "answer_start": len(context)}]},
         {"question": "Why?", "answers": []},
     ]
-    passage = {"context": f"{context}dog", "qas": questions}
-    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [passage]}]}))
+    context = f"{context}dog"
+    article = {"paragraphs": [{"context": context, "qas": questions}]}
+    row = {"context": context, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [4]}}
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [article, row]}))
     tmp_path.chmod(0o755)  # the container has another user
     done = run_in_image("python", "-c", ROWS, docker_args=measure.arguments("0-1", model_folder, tmp_path))
     assert done.returncode == 0, done.stderr
@@ -100,8 +102,9 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
     assert (rows["padded"], rows["short"]) == ([128, 9, 1], 9)
     # [CLS] and two [SEP], the question's three tokens, and 378 of the 481 tokens in the first window. The second
     # repeats 128 of them. The first does not have the answer.
-    assert rows["questions"] == [[384, 384], [384, 6 + 481 - 378 + 128]]
-    assert rows["answers"] == ["[CLS]", "dog"]
+    # The row of run_qa.py has a shorter question, and its answer in the first window.
+    assert rows["questions"][:2] == [[384, 384], [384, 6 + 481 - 378 + 128]]
+    assert rows["answers"] == ["[CLS]", "dog", "cat", "[CLS]"]
 
 
 def print_nothing(_line: str) -> None:
