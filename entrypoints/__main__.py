@@ -10,6 +10,7 @@ import sys
 from entrypoints import contract
 from entrypoints.cli import account
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.say import say
 from entrypoints.rank.exit import report_usage_error
 
 HELP = """\
@@ -85,13 +86,10 @@ def _exec(command: str, argv: list[str]) -> int:
     try:
         os.execvp(command, argv)
     except FileNotFoundError:
-        print(
-            f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH",
-            file=sys.stderr,
-        )
+        say(f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH")
         return 127
     except OSError as error:
-        print(f"error: cannot run {command!r}: {error.strerror}", file=sys.stderr)
+        say(f"error: cannot run {command!r}: {error.strerror}")
         return 126
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from entrypoints.cli import packages
 from entrypoints.cli.import_hooks import after_import
+from entrypoints.cli.say import say
 
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
@@ -39,7 +39,7 @@ class Situation:
     def report(self, name: str, line: str) -> None:
         """Print what an adaptation did, once and on rank 0 only. `name`: of the adaptation."""
         if self.rank == 0 and line not in self.printed:
-            print(f"adapted ({name}): {line}", file=sys.stderr, flush=True)
+            say(f"adapted ({name}): {line}")
         self.printed.add(line)
 
 

@@ -15,7 +15,8 @@ from entrypoints.bench.arguments import Collectives
 from entrypoints.bench.cases import chosen
 from entrypoints.bench.ceilings import Ceilings
 from entrypoints.bench.measure import Timing, make_call, measure
-from entrypoints.bench.output import facts, print_progress, publish
+from entrypoints.bench.output import facts, publish
+from entrypoints.cli.say import say
 from entrypoints.group.backends import BACKENDS
 from entrypoints.group.create import JOIN_SECONDS, gather
 from entrypoints.placement.detect import DistributedEnvironment
@@ -34,7 +35,7 @@ def run(options: Collectives, environment: DistributedEnvironment) -> int:
             ceilings.sample(call.bytes)
             timings = measure(call, groups, options.seconds)
             if environment.rank == 0:
-                print_progress(f"{case}: {_medians(timings, groups)}")
+                say(f"{case}: {_medians(timings, groups)}")
             for name, timing in timings.items():
                 row = report.row(
                     case,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,6 @@ import torch
 
 from entrypoints import contract
 from entrypoints.machine import cpus
-
-
-def print_progress(line: str) -> None:
-    """Print to standard error: standard output is for the document."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def publish(document: Mapping[str, Any], file: Path | None, table: str | None = None) -> None:

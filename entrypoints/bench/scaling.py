@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from entrypoints.bench.arguments import Scaling
 from entrypoints.bench.cases import StepTime, powers_of_two
-from entrypoints.bench.output import facts, print_progress, publish
+from entrypoints.bench.output import facts, publish
 from entrypoints.bench.phases import (
     BUCKETS,
     SMALL_BYTES,
@@ -28,6 +28,7 @@ from entrypoints.bench.phases import (
     timed,
 )
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.say import say
 from entrypoints.group.backends import BACKENDS
 from entrypoints.group.create import JOIN_SECONDS, gather
 from entrypoints.placement.detect import DistributedEnvironment
@@ -136,7 +137,7 @@ def _measure(seconds: float, trainer: Trainer, phases: Sequence[Phase]) -> dict[
                 measured[phase].all_reduce.setdefault(size, []).append(block.seconds)
         order.reverse()
         if dist.get_rank() == 0:
-            print_progress(f"round {number + 1} of {rounds}: {_last_blocks(measured)}")
+            say(f"round {number + 1} of {rounds}: {_last_blocks(measured)}")
     return measured
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count
 from entrypoints.cli.options import default_backend, option, parse_options, port_number, positive_integer
+from entrypoints.cli.say import say
 from entrypoints.doctor import checks, container, image, network, page, ranks
 from entrypoints.doctor.checks import Check, Status
 from entrypoints.machine import cpus, topology
@@ -94,9 +94,7 @@ def _wanted(options: Options, place: DistributedEnvironment) -> int:
 
 
 def _serve(port: int) -> None:
-    print(
-        f"answering the doctors of other nodes on port {port}: press ctrl-C to stop", file=sys.stderr, flush=True
-    )
+    say(f"answering the doctors of other nodes on port {port}: press ctrl-C to stop")
     try:
         network.serve(port)
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.options import option, parse_options, positive_integer, positive_number
+from entrypoints.cli.say import say
 from entrypoints.machine import cpus
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Generate:
             print(json.dumps(document), flush=True)
         elif sys.stderr.isatty():
             dtype = str(model.dtype).removeprefix("torch.")
-            print(f"({len(new)} tokens in {seconds:.1f} s, {len(new) / seconds:.1f}/s, {dtype})", file=sys.stderr)
+            say(f"({len(new)} tokens in {seconds:.1f} s, {len(new) / seconds:.1f}/s, {dtype})")
 
     def _plain(self, tokenizer: Any) -> bool:
         """Whether the prompt is continued as text. A chat template writes the special tokens itself."""

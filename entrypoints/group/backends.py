@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import MutableMapping
 from typing import Callable
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.say import say
 from entrypoints.machine import network
 from entrypoints.machine.shared_memory import DIRECTORY, Space, needed, online_cpus, option, read
 from entrypoints.placement.detect import DistributedEnvironment
@@ -43,7 +43,7 @@ def prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) ->
     warning = shared_memory_warning(ranks, read(), online_cpus())
     set_defaults(os.environ, environment, os.environ[network.USERS_CHOICE], ranks > 1 and warning is None)
     if warning and users is None and environment.local_rank == 0:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
+        say(f"warning: {warning}")
     try:
         __import__(packages.CCL)
     except ImportError as error:

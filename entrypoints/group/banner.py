@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Callable
 from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.numbers import count
+from entrypoints.cli.say import say
 from entrypoints.machine import processes, shared_memory
 from entrypoints.machine.cpus import EMULATED
 from entrypoints.placement.detect import SINGLE, DistributedEnvironment
@@ -118,8 +118,7 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
     own = report(environment, preloads, bf16, backend, os.environ)
     reports: list[RankReport] = gather(own)
     if environment.rank == 0 and not quiet:
-        text = lines(reports, backend, environment, packages.versions(PACKAGES))
-        print("\n".join(text), file=sys.stderr, flush=True)
+        say("\n".join(lines(reports, backend, environment, packages.versions(PACKAGES))))
 
 
 def _range(counts: Iterable[int]) -> str:

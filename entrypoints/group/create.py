@@ -6,7 +6,6 @@ WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which rank.start exports.
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ import torch.distributed as dist
 
 from entrypoints import contract
 from entrypoints.cli.errors import MeetingError, UsageError
+from entrypoints.cli.say import say
 from entrypoints.group.backends import BACKENDS, check_backend
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
@@ -87,7 +87,7 @@ def agree(error: str | None) -> None:
         for text in dict.fromkeys(filter(None, gathered)):
             ranks = [rank for rank, other in enumerate(gathered) if other == text]
             where = "" if len(ranks) == len(gathered) else f"rank {', '.join(map(str, ranks))}: "
-            print(f"error: {where}{text}", file=sys.stderr, flush=True)
+            say(f"error: {where}{text}")
     raise SystemExit(contract.USAGE_EXIT_CODE)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from entrypoints.cli.say import say
 from entrypoints.records.writer import Failed
 
 
@@ -79,5 +79,5 @@ def report(failures: Iterable[Failure]) -> int:
     """Print the first failure's line, unless its rank has printed the error. Returns the exit code."""
     cause = first_failure(failures)
     if not cause.printed:
-        print(cause.text, file=sys.stderr, flush=True)
+        say(cause.text)
     return cause.exit_code

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
 from entrypoints import contract
+from entrypoints.cli.say import say
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -28,8 +28,7 @@ def agent(base: Any, describe: Callable[[Failures], str]) -> Any:
             else:
                 most = worker_group.spec.max_restarts
                 number = most - self._remaining_restarts + 1
-                line = f"{describe(result.failures)}: restart {number} of {most}"
-                print(line, file=sys.stderr, flush=True)
+                say(f"{describe(result.failures)}: restart {number} of {most}")
         return result
 
     return type("Agent", (base,), {"_monitor_workers": _monitor_workers})

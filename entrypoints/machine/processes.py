@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoints.cli.say import say
 from entrypoints.machine.cpus import parse_cpu_list
 
 PROC = Path("/proc")
@@ -120,8 +120,7 @@ def _watch(node: object) -> None:
             polls[pid] = polls.get(pid, 0) + 1 if state(pid) == "T" else 0
             place = variables(pid) if polls[pid] == STOPPED_SECONDS / _POLL_SECONDS else {}
             if "RANK" in place:
-                line = stopped_line(place["RANK"], place.get("LOCAL_RANK"), node)
-                print(line, file=sys.stderr, flush=True)
+                say(stopped_line(place["RANK"], place.get("LOCAL_RANK"), node))
 
 
 def _status(process: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from entrypoints import contract
 from entrypoints.cli.errors import MeetingError, UsageError
+from entrypoints.cli.say import say
 
 _ATEXIT_SECONDS = 10.0
 
@@ -43,12 +44,12 @@ def record(error: BaseException) -> None:
     try:
         Path(name).write_text(json.dumps(document))
     except OSError as problem:
-        print(f"warning: the launcher cannot report this rank's error: {problem}", file=sys.stderr)
+        say(f"warning: the launcher cannot report this rank's error: {problem}")
 
 
 def report_usage_error(error: UsageError) -> int:
     """Print the error's line and record the error. Returns the exit code."""
-    print(f"error: {error}", file=sys.stderr, flush=True)
+    say(f"error: {error}")
     record(error)
     return contract.USAGE_EXIT_CODE
 

@@ -15,6 +15,7 @@ from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.interpreter import python_command
 from entrypoints.cli.options import default_backend
+from entrypoints.cli.say import say
 from entrypoints.doctor import container
 from entrypoints.machine import numa, topology
 from entrypoints.machine.numa import MemoryPolicy
@@ -30,7 +31,7 @@ def start(argv: list[str]) -> NoReturn:
     faults = container.faults(host, place.local_world_size) if place.local_rank == 0 else []
     if plan.placement.local_rank == 0:
         for warning in plan.warnings:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
+            say(f"warning: {warning}")
     try:
         os.sched_setaffinity(0, plan.cores)
     except OSError as error:
@@ -91,11 +92,9 @@ def _set_memory_policy(policy: MemoryPolicy) -> None:
         numa.apply(policy)
     except OSError as error:
         nodes = ", ".join(map(str, policy.nodes))
-        print(
+        say(
             f"warning: memory policy {policy.mode} on NUMA node {nodes} is refused ({error}): pages come from the "
-            "node of the thread that first writes to them",
-            file=sys.stderr,
-            flush=True,
+            "node of the thread that first writes to them"
         )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.interpreter import python_command
+from entrypoints.cli.say import say
 
 PLAIN = "plain"
 # torchrun's own number of ranks per node, which Kubeflow's operators set to the number of CPUs.
@@ -63,11 +64,9 @@ def _ranks(wanted: str) -> int:
     if wanted.isdecimal() and int(wanted):
         return int(wanted)
     if wanted != "auto":
-        print(
+        say(
             f"error: {contract.RANKS_PER_NODE} is {wanted!r}, expected 1 or more, or auto: one rank for each NUMA "
-            "node",
-            file=sys.stderr,
-            flush=True,
+            "node"
         )
         os._exit(contract.USAGE_EXIT_CODE)  # site, which runs .pth files, would ignore an exception
     from entrypoints.machine import topology

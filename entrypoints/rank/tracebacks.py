@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Callable, Protocol, TypeVar
 
+from entrypoints.cli.say import say
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.rank.exit import record
 
@@ -154,7 +155,7 @@ def _print_line(error: BaseException, rank: int, is_script: bool, why: str) -> N
     text = _GLOO_SOURCE_LINE.sub("", text.partition(" This is typically caused by")[0])
     place = position(error, is_script)
     text = text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
-    print(f"rank {rank}: {text}{f' ({place})' if place else ''}; {why}", file=sys.stderr, flush=True)
+    say(f"rank {rank}: {text}{f' ({place})' if place else ''}; {why}")
 
 
 def _first_to_fail(store: Store, rank: int) -> str:

@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.options import default_backend
+from entrypoints.cli.say import say
 from entrypoints.group import banner
 from entrypoints.group.backends import check_backend
 from entrypoints.group.banner import Announce
@@ -116,7 +117,7 @@ def main() -> NoReturn:
     _buffer_lines()
     environment, preloaded = start.read_exported(os.environ)
     for warning in preload.verify(preloaded):
-        print(f"warning: rank {environment.rank}: {warning}", file=sys.stderr, flush=True)
+        say(f"warning: rank {environment.rank}: {warning}")
     command, *argv = sys.argv[1:]
     why = ""
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints import contract
+from entrypoints.cli.say import say
 from entrypoints.records import job, record
 from entrypoints.records.record import Event, Line, Log, Start, Steps
 
@@ -163,11 +163,7 @@ class Writer:
 
     def _fail(self, error: OSError) -> None:
         self._failed = True
-        print(
-            f"warning: cannot record the steps in '{self._path}': {error.strerror or error}",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"warning: cannot record the steps in '{self._path}': {error.strerror or error}")
 
 
 def is_same_job(one: Start, other: Start) -> bool:

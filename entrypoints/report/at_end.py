@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli.errors import one_line
+from entrypoints.cli.say import say
 from entrypoints.records import writer
 from entrypoints.records.writer import Failed
 
@@ -20,9 +20,7 @@ def write(output: Path) -> None:
 
         folder.write(output)
     except Exception as error:  # noqa: BLE001 - the job's own end counts
-        print(
-            f"warning: cannot write the job's report in '{output}': {one_line(error)}", file=sys.stderr, flush=True
-        )
+        say(f"warning: cannot write the job's report in '{output}': {one_line(error)}")
 
 
 class Failures:

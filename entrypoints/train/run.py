@@ -17,6 +17,7 @@ import torch.distributed as dist
 from entrypoints.adapt import catalogue, step_records
 from entrypoints.adapt import output_layer as adapted_output_layer
 from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.cli.say import say
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cgroups
 from entrypoints.operators.output_layer import OutputLayer, is_last, output_layer_of
@@ -69,7 +70,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
     difference = replicas.difference(reports)
     if environment.rank == 0 and difference is not None:
-        print(difference, file=sys.stderr, flush=True)
+        say(difference)
     if difference is not None:
         return 1
     if environment.rank > 0:
@@ -94,7 +95,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
         folder.share_weights(merged)
         document["merged"] = str(merged)
     path = result.write(output, document)
-    print(f"done: {result.summary(document)}; {path}", file=sys.stderr, flush=True)
+    say(f"done: {result.summary(document)}; {path}")
     return code
 
 

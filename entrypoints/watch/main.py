@@ -13,6 +13,7 @@ from typing import Callable
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import option, parse_options, positive_seconds
+from entrypoints.cli.say import say
 from entrypoints.records.job import Job
 from entrypoints.records.record import Event
 from entrypoints.watch import plain, snapshot
@@ -86,7 +87,7 @@ def _looks(folder: Path, runs: Callable[[], bool] | None, since: float) -> Calla
         began = time.process_time()
         job = read()
         if job is None:
-            print(f"waiting for the first record of a job in '{folder}'", file=sys.stderr, flush=True)
+            say(f"waiting for the first record of a job in '{folder}'")
         while job is None:
             if runs is not None and not runs():
                 raise UsageError(f"watch: the job has ended, and left no records in '{folder}'")

@@ -7,11 +7,11 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import time
 from types import FrameType
 
 from entrypoints import contract
+from entrypoints.cli.say import say
 from entrypoints.launch.failures import Failure, failed_rank, how_it_ended, report
 from entrypoints.launch.mpi import ssh
 from entrypoints.launch.mpi.sessions import Event, Nodes
@@ -91,8 +91,7 @@ class Job:
     def _note(self, event: Event) -> None:
         details = event.details
         if event.state == "stopped":
-            line = processes.stopped_line(details["rank"], details["local_rank"], event.node_rank)
-            print(line, file=sys.stderr, flush=True)
+            say(processes.stopped_line(details["rank"], details["local_rank"], event.node_rank))
         elif event.state == "ended" and details["code"] != 0:
             failure = failed_rank(
                 details["rank"],

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, TextIO
 
+from entrypoints.cli.say import say
 from entrypoints.machine.cpus import EMULATED
 
 
@@ -35,7 +36,7 @@ class PrefixedStream:
 def note(message: str, rank: int = 0, kind: str = "note") -> None:
     """Print one line for the user, from rank 0 only."""
     if rank == 0:
-        print(f"{kind}: {message}", file=sys.stderr, flush=True)
+        say(f"{kind}: {message}")
 
 
 def notes(messages: Iterable[str], rank: int = 0) -> None:

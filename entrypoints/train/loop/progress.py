@@ -8,11 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from entrypoints.cli.say import say
 from entrypoints.train.loop.speed import Speed, progress_line
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class Progress(TrainerCallback):
@@ -37,7 +34,7 @@ class Progress(TrainerCallback):
             )
         else:
             begin = f" from step {state.global_step}" if state.global_step else ""
-            _print(f"training: {state.max_steps} steps{begin}, ranks: {self._world_size}")
+            say(f"training: {state.max_steps} steps{begin}, ranks: {self._world_size}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._speed.step()
@@ -56,7 +53,7 @@ class Progress(TrainerCallback):
         if self._bar is not None:
             self._bar.set_postfix_str(line.split("  ", 1)[-1])
         else:
-            _print(line)
+            say(line)
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
@@ -75,7 +72,7 @@ class Progress(TrainerCallback):
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
-            _print(line)
+            say(line)
 
     def _restart(self, *args: Any, **kwargs: Any) -> None:
         self._speed.restart()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.cli.say import say
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
@@ -39,11 +39,9 @@ def push(trainer: Trainer) -> int:
         trainer.push_to_hub(commit_message="Model save")
     except Exception as error:  # noqa: BLE001 - every failure leaves the weights in the output folder
         folder = trainer.args.output_dir
-        print(
+        say(
             f"error: the push to the hub failed ({one_line(error)[:_MAX_LENGTH]}), the weights are in {folder}: "
-            f"push them with hf upload {trainer.hub_model_id} {folder}",
-            file=sys.stderr,
-            flush=True,
+            f"push them with hf upload {trainer.hub_model_id} {folder}"
         )
         return 1
     return 0
