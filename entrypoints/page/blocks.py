@@ -122,7 +122,6 @@ class Lane:
     """Marks of one kind. `kind`: "start", "evaluation", "checkpoint", "failure", "stop" or "end"."""
 
     kind: str
-    label: str
     marks: Sequence[Mark]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import count
 from entrypoints.page import render
-from entrypoints.page.blocks import Block, Chart, Page, Section, Table
+from entrypoints.page.blocks import Block, Chart, Curve, Page, Section, Table
 from entrypoints.page.texts import NOTHING, duration, number
 from entrypoints.records.job import Job
 from entrypoints.report import curves, folder, machine, scaling, series, summary
@@ -134,28 +134,16 @@ def _final(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _charts(runs: Sequence[Run]) -> list[Block]:
-    names = dict.fromkeys(name for run in runs for name in summary.metrics(run.job))
-    found = [
-        _chart(runs, "Training loss", "loss", lambda run: _losses(run.job)),
-        *(
-            _chart(runs, f"Evaluation: {curves.title(name)}", curves.title(name), _logged(name), "points")
-            for name in names
-        ),
-        _chart(runs, "Learning rate", "learning rate", _logged("learning_rate"), zero=True),
-        _chart(runs, "Gradient norm", "norm", _logged("grad_norm")),
-        _chart(runs, "Step time", "seconds per step", _step_times, zero=True),
-    ]
-    for title, unit, name in (
-        ("Samples per second", "samples/s", "rows"),
-        ("Useful tokens per second", "tokens/s", "useful"),
-    ):
-        lines = [
-            replace(curve, label=run.name, color=place)
-            for place, run in enumerate(runs)
-            for curve in curves.rate(run.job, run.intervals, unit, _amount(name), summary.began(run.job))
-        ]
-        found.append(Chart(title, unit, lines, from_zero=True))
-    return [chart for chart in found if chart.curves]
+    """The charts of the runs' own pages, with one curve for each run, and the step time."""
+    charts: dict[str, Chart] = {}
+    lines: dict[str, list[Curve]] = {}
+    for place, run in enumerate(runs):
+        for chart in (*curves.learning(run.job), *curves.speed(run.job, run.intervals), _step_time(run)):
+            for curve in chart.curves[:1]:  # of the loss, what Trainer logged; without that, of each step
+                look = "line" if curve.look == "thin" else curve.look
+                charts.setdefault(chart.title, chart)
+                lines.setdefault(chart.title, []).append(replace(curve, label=run.name, color=place, look=look))
+    return [replace(chart, curves=lines[title]) for title, chart in charts.items()]
 
 
 def _scaling(runs: Sequence[Run]) -> list[Block]:
@@ -164,34 +152,7 @@ def _scaling(runs: Sequence[Run]) -> list[Block]:
     return scaling.blocks(jobs, next((run.forecast for run in runs if run.forecast), []))
 
 
-def _chart(
-    runs: Sequence[Run],
-    title: str,
-    unit: str,
-    points: Callable[[Run], list[Point]],
-    look: str = "line",
-    zero: bool = False,
-) -> Chart:
-    lines = [
-        replace(curve, color=place)
-        for place, run in enumerate(runs)
-        for curve in curves.curves(run.name, points(run), summary.began(run.job), look)
-    ]
-    return Chart(title, unit, lines, from_zero=zero)
-
-
-def _losses(job: Job) -> list[Point]:
-    """What Trainer logged; without that, the loss of each step."""
-    return curves.logged(job, "loss") or series.mean_losses({n: rank.steps for n, rank in job.ranks.items()})
-
-
-def _logged(name: str) -> Callable[[Run], list[Point]]:
-    return lambda run: curves.logged(run.job, name)
-
-
-def _amount(name: str) -> Callable[[series.Total], float]:
-    return lambda total: float(getattr(total, name))
-
-
-def _step_times(run: Run) -> list[Point]:
-    return [Point(one.step, one.time, one.seconds) for one in run.intervals]
+def _step_time(run: Run) -> Chart:
+    points = [Point(one.step, one.time, one.seconds) for one in run.intervals]
+    lines = curves.curves("step time", points, summary.began(run.job))
+    return Chart("Step time", "seconds per step", lines, from_zero=True)

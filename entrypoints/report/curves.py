@@ -1,7 +1,4 @@
-"""What the job learned and how fast it was, over steps and time. Pure.
-
-`label` names a job where several are compared; it is empty on the page of one job.
-"""
+"""What the job learned and how fast it was, over steps and time. Pure."""
 
 from __future__ import annotations
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from entrypoints.page.blocks import Block, Lane, Mark, Strip, Table
 from entrypoints.page.texts import duration, moment
 from entrypoints.records.job import Job
+from entrypoints.records.record import Event
 from entrypoints.report import summary
 
-KINDS = {
-    "start": "start",
-    "evaluation": "evaluation",
-    "checkpoint": "checkpoint",
-    "failure": "failure",
-    "stop": "stop",
-    "end": "end",
-}
+KINDS = ("start", "evaluation", "checkpoint", "failure", "stop", "end")  # in the order of their lanes
 _MOST_MARKS = 400  # of a lane
 _MOST_ROWS = 200
 _FEW_ROWS = 12
@@ -24,33 +18,20 @@ _FEW_ROWS = 12
 _ALWAYS = ("start", "failure", "stop", "end")
 
 
-@dataclass(frozen=True)
-class Happening:
-    """`time`: seconds since the epoch, when it began. `seconds`: how long it took."""
-
-    time: float
-    step: int
-    kind: str
-    seconds: float = 0.0
-    text: str = ""
-
-
-def happenings(job: Job) -> list[Happening]:
-    """The events of the rank that logs, and the failures of the other ranks, in the order of time."""
+def happenings(job: Job) -> list[Event]:
+    """The events of the rank that logs, and the failures of the other ranks, with the times when they began."""
     first = job.first
     found = []
     for place, start in enumerate(first.starts):
         from_step = f"from step {start.first_step:,}" if start.first_step else "from the beginning"
         text = f"started again {from_step}" if place else "" if not start.first_step else from_step
-        found.append(Happening(start.time, start.first_step, "start", 0.0, text))
+        found.append(Event(start.time, start.first_step, "start", text=text))
     for number, rank in job.ranks.items():
         for event in rank.events:
             if rank is first or event.name == "failure":
                 names_rank = job.world_size == 1 or event.text.startswith("rank ")
                 who = "" if names_rank or event.name != "failure" else f"rank {number}: "
-                found.append(
-                    Happening(event.time - event.seconds, event.step, event.name, event.seconds, who + event.text)
-                )
+                found.append(replace(event, time=event.time - event.seconds, text=who + event.text))
     return sorted(found, key=lambda one: one.time)
 
 
@@ -60,13 +41,13 @@ def blocks(job: Job) -> list[Block]:
     begin = summary.began(job)
     last = max([job.time, *(one.time + one.seconds for one in found)])
     lanes = []
-    for kind, label in KINDS.items():
+    for kind in KINDS:
         marks = [
-            Mark(max(0.0, one.time - begin), one.seconds, _words(one, begin)) for one in found if one.kind == kind
+            Mark(max(0.0, one.time - begin), one.seconds, _words(one, begin)) for one in found if one.name == kind
         ]
         if marks:
             # Of many, every n-th: the strip has no room for more.
-            lanes.append(Lane(kind, label, marks[:: -(-len(marks) // _MOST_MARKS)]))
+            lanes.append(Lane(kind, marks[:: -(-len(marks) // _MOST_MARKS)]))
     return [Strip("Time line", max(last - begin, 1.0), lanes), _table(found, begin)]
 
 
@@ -78,27 +59,25 @@ def repeated(job: Job) -> str:
     return f"{most:,} {'step was' if most == 1 else 'steps were'} computed again after a restart"
 
 
-def _words(one: Happening, begin: float) -> str:
+def _words(one: Event, begin: float) -> str:
     took = f", took {duration(one.seconds)}" if one.seconds else ""
     text = f": {one.text}" if one.text else ""
-    return (
-        f"{KINDS.get(one.kind, one.kind)} at step {one.step:,}, {duration(max(0.0, one.time - begin))}{took}{text}"
-    )
+    return f"{one.name} at step {one.step:,}, {duration(max(0.0, one.time - begin))}{took}{text}"
 
 
-def _table(found: list[Happening], begin: float) -> Table:
+def _table(found: list[Event], begin: float) -> Table:
     """Of many events, all starts, failures and ends, and the last ones of the rest."""
     shown, note = found, ""
     if len(found) > _MOST_ROWS:
-        rest = [one for one in found if one.kind not in _ALWAYS][-_MOST_ROWS:]
-        shown = sorted([*rest, *(one for one in found if one.kind in _ALWAYS)], key=lambda one: one.time)
+        rest = [one for one in found if one.name not in _ALWAYS][-_MOST_ROWS:]
+        shown = sorted([*rest, *(one for one in found if one.name in _ALWAYS)], key=lambda one: one.time)
         note = f"{len(shown)} of {len(found)} events: all starts and failures, and the last ones of the others"
     rows = [
         [
             moment(one.time),
             duration(max(0.0, one.time - begin)),
             f"{one.step:,}",
-            KINDS.get(one.kind, one.kind),
+            one.name,
             duration(one.seconds) if one.seconds else "",
             one.text,
         ]

@@ -150,7 +150,7 @@ function drawStrip(block) {
       track.append(node);
       items.push({ node, text: mark.text, at: mark.at });
     }
-    holder.append(make("span", {}, lane.label), track);
+    holder.append(make("span", {}, lane.kind), track);
   }
   const ticks = make("div", { class: "ticks", "aria-hidden": "true" });
   const [size, unit] = timeUnit(block.seconds);
