@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from entrypoints.adapt import no_padding
 from entrypoints.records import origin, writer
 from entrypoints.records.counters import Counters, most_delayed
-from entrypoints.records.record import Event, Log, Steps
+from entrypoints.records.record import Event, Log, Steps, summed
 from entrypoints.records.tokens import Count, count
 from entrypoints.records.writer import Writer
 
@@ -110,7 +110,7 @@ class StepClock:
             loss=round(self.loss, 6),
         )
         if self._trainer.args.report_to:
-            self._since_log = found if self._since_log is None else self._since_log + found
+            self._since_log = found if self._since_log is None else summed([self._since_log, found])
         return found
 
     def get_batch_samples(self, batches: Any, *arguments: Any, **options: Any) -> Any:

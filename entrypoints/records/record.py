@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Union
@@ -78,30 +78,28 @@ class Steps:
     useful: int
     loss: float | None = None
 
-    def __add__(self, later: Steps) -> Steps:
-        """Both as one record. `later` follows this one."""
-        steps = self.steps + later.steps
-        losses = [(one.loss, one.steps) for one in (self, later) if one.loss is not None]
-        counted = sum(number for _, number in losses)
-        return Steps(
-            later.time,
-            later.step,
-            steps,
-            **{name: round(getattr(self, name) + getattr(later, name), 6) for name in _SUMMED},
-            longest=max(self.longest, later.longest),
-            rows=self.rows + later.rows,
-            computed=self.computed + later.computed,
-            useful=self.useful + later.useful,
-            loss=sum(loss * number for loss, number in losses) / counted if counted else None,
-        )
-
     @property
     def busy(self) -> float:
         """The seconds in which the rank did not wait for others."""
         return self.seconds - self.wait
 
 
-_SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer")
+SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer", "rows", "computed", "useful")
+
+
+def summed(parts: Sequence[Steps]) -> Steps:
+    """Successive records as one."""
+    losses = [(one.loss, one.steps) for one in parts if one.loss is not None]
+    counted = sum(number for _, number in losses)
+    sums: dict[str, Any] = {name: round(sum(getattr(one, name) for one in parts), 6) for name in SUMMED}
+    return Steps(
+        parts[-1].time,
+        parts[-1].step,
+        sum(one.steps for one in parts),
+        **sums,
+        longest=max(one.longest for one in parts),
+        loss=sum(loss * number for loss, number in losses) / counted if counted else None,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from entrypoints.records.counters import grown
 from entrypoints.records.job import Job, Rank
-from entrypoints.records.record import Sample, Steps
+from entrypoints.records.record import SUMMED, Sample, Steps, summed
 
 # A rank is named if it is slower than the others by this share of a step, in this share of the steps, of at least
 # this many. Ranks of a healthy job differ by 1 to 5%.
@@ -71,9 +71,6 @@ class Share:
         return self.forward + self.backward
 
 
-_MEANS = ("seconds", "forward", "backward", "wait", "read", "optimizer", "rows", "computed", "useful")
-
-
 @dataclass(frozen=True)
 class Straggler:
     """The slowest rank. `excess`: seconds per step more than the others (their median); `share`: of a step.
@@ -111,21 +108,17 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
     steps = window(rank.steps, last)
     if not steps:
         return None
-    number = sum(one.steps for one in steps)
-
-    def mean(name: str) -> float:
-        return float(sum(getattr(one, name) for one in steps)) / number
-
+    total = summed(steps)
+    means = {name: getattr(total, name) / total.steps for name in SUMMED}
     begin = steps[0].time - steps[0].seconds
     before = [one for one in rank.samples if one.time <= begin]
     samples = [*before[-1:], *(one for one in rank.samples if begin < one.time)]
     cpus = max(1, rank.start.threads * rank.start.local_world_size)
-    seconds = mean("seconds")
     return Share(
         rank.start.rank,
-        number,
-        **{name: mean(name) for name in _MEANS},
-        throttled=_rate([one.throttled for one in samples], samples) * seconds / cpus,
+        total.steps,
+        **means,
+        throttled=_rate([one.throttled for one in samples], samples) * means["seconds"] / cpus,
         delayed=median_of_known([one.delayed for one in samples]) or 0.0,
         processor=_rate([one.processor for one in samples], samples) / max(1, rank.start.threads),
         memory=samples[-1].memory if samples else 0,

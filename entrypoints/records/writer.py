@@ -123,7 +123,7 @@ class Writer:
         """Write a line now or within seconds. Several steps become one line in a long job."""
         if isinstance(line, Steps):
             self.step = line.step
-            line = line if self._pending is None else self._pending + line
+            line = line if self._pending is None else record.summed([self._pending, line])
             if line.steps < self._steps.size:
                 self._pending = line
                 return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from entrypoints.page.blocks import Chart, Curve
 from entrypoints.records.job import Job
+from entrypoints.records.record import Steps
 from entrypoints.report import series, summary
 from entrypoints.report.series import Interval, Point
 
@@ -53,7 +54,7 @@ def speed(job: Job, found: Sequence[Interval]) -> list[Chart]:
 
 
 def rate(
-    job: Job, found: Sequence[Interval], label: str, amount: Callable[[series.Total], float], begin: float
+    job: Job, found: Sequence[Interval], label: str, amount: Callable[[Steps], float], begin: float
 ) -> list[Curve]:
     """`amount` per second, summed over the ranks. Ranks without a file count like the others."""
     points = []

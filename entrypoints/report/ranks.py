@@ -133,7 +133,7 @@ def _lines(
 
 def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) -> list[Chart]:
     """Of many ranks, the slowest, the median and the fastest."""
-    rows = [{rank: total.busy for rank, total in one.ranks.items()} for one in found]
+    rows = [{rank: total.busy / total.steps for rank, total in one.ranks.items()} for one in found]
     curves = _lines(job, found, rows, series.chosen(busy, ("slowest", "fastest")))
     if len(busy) > 1:
         totals = [one.seconds for one in found]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from statistics import median
 
-from entrypoints.records.record import Sample, Steps
+from entrypoints.records.record import Sample, Steps, summed
 
 MOST = 600  # points of a curve
 
@@ -25,36 +26,11 @@ class Point:
 
 
 @dataclass
-class Total:
-    """What one rank did between two points: sums, in seconds, rows and tokens."""
-
-    time: float = 0.0
-    steps: int = 0
-    seconds: float = 0.0
-    wait: float = 0.0
-    rows: int = 0
-    useful: int = 0
-
-    def add(self, one: Steps) -> None:
-        self.time = one.time
-        self.steps += one.steps
-        self.seconds += one.seconds
-        self.wait += one.wait
-        self.rows += one.rows
-        self.useful += one.useful
-
-    @property
-    def busy(self) -> float:
-        """Seconds per step in which the rank did not wait for others."""
-        return (self.seconds - self.wait) / self.steps
-
-
-@dataclass
 class Interval:
-    """The steps up to `step`, by rank."""
+    """The steps up to `step`, by rank: a record of the sums."""
 
     step: int
-    ranks: dict[int, Total] = field(default_factory=dict)
+    ranks: dict[int, Steps] = field(default_factory=dict)
 
     @property
     def time(self) -> float:
@@ -83,13 +59,8 @@ def intervals(ranks: Mapping[int, Sequence[Steps]], most: int = MOST) -> list[In
     ends = _ends(sorted({one.step for steps in ranks.values() for one in steps}), most)
     found = [Interval(end) for end in ends]
     for rank, steps in ranks.items():
-        place, end, total = -1, -1, Total()
-        for one in steps:
-            if one.step > end or place < 0:
-                place = bisect.bisect_left(ends, one.step)
-                end = ends[place]
-                total = found[place].ranks.setdefault(rank, Total())
-            total.add(one)
+        for place, part in groupby(steps, key=lambda one: bisect.bisect_left(ends, one.step)):
+            found[place].ranks[rank] = summed([*part])
     return [one for one in found if one.ranks]
 
 
