@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoints.machine import cpus
+from entrypoints.machine import cpus, files
 
 # Intel's family and model numbers (Linux, intel-family.h): Sapphire, Emerald, Granite (two) and Diamond Rapids.
 MODELS = {(6, 143), (6, 207), (6, 173), (6, 174), (19, 1)}
@@ -35,13 +35,10 @@ class Facts:
 
 def read(root: Path = Path("/")) -> Facts:
     """Ask Linux for AMX, which this process may then use."""
-    try:
-        text = (root / "proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
     library = ctypes.CDLL(None, use_errno=True)
     refused = library.syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) != 0 if os.uname().machine == "x86_64" else True
-    return parse(text, platform.release(), ctypes.get_errno() if refused else 0)
+    refusal = ctypes.get_errno() if refused else 0
+    return parse(files.text(root / "proc/cpuinfo"), platform.release(), refusal)
 
 
 def parse(cpuinfo: str, kernel: str, refusal: int) -> Facts:

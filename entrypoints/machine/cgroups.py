@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoints.machine import files
 from entrypoints.machine.facts import MemoryLimit, Quota
 
 CONTROLLERS = ("cpu", "cpuset", "memory")
@@ -86,7 +87,7 @@ def _counter(controller: str, places: Mapping[bool, tuple[str, str, float]], roo
     """The counter of the process's group, or of its nearest parent that has one; 0 if none has."""
     for folder, version_2 in _folders(root).get(controller, ()):
         name, key, factor = places[version_2]
-        for line in _lines(folder / name):
+        for line in files.text(folder / name).splitlines():
             if line.startswith(f"{key} "):
                 return int(line.split()[1]) * factor
     return 0
@@ -109,7 +110,7 @@ def _folders(root: Path) -> dict[str, list[tuple[Path, bool]]]:
 
 def _mounts(root: Path) -> Iterator[_Mount]:
     """See proc_pid_mountinfo(5): "id parent device top point options [optional...] - type source options"."""
-    for line in _lines(root / "proc/self/mountinfo"):
+    for line in files.text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 6 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
@@ -126,7 +127,7 @@ def _unescape(path: str) -> str:
 def _groups(root: Path) -> dict[str, str]:
     """The process's group by controller; version 2's under the empty name."""
     found: dict[str, str] = {}
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in files.text(root / "proc/self/cgroup").splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
             found.update(dict.fromkeys(parts[1].split(","), parts[2]))
@@ -173,13 +174,6 @@ def _cpuset(folder: Path, version_2: bool, warnings: list[str]) -> str:
 
 def _shown(file: Path, root: Path) -> str:
     return "/" + str(file.relative_to(root))
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def _text(file: Path, warnings: list[str]) -> str:

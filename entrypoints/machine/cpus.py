@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from entrypoints.machine import files
 from entrypoints.machine.facts import Core, NumaNode
 
 SUPPORTED_MACHINE = "x86_64"
@@ -104,10 +105,8 @@ def format_cpu_list(cpus: Iterable[int]) -> str:
 
 def online(root: Path) -> frozenset[int]:
     """The online CPUs; if /sys is hidden, all CPUs in /proc/cpuinfo."""
-    try:
-        return parse_cpu_list((root / "sys/devices/system/cpu/online").read_text())
-    except OSError:
-        return frozenset(_cpuinfo_places(root))
+    shown = files.text(root / "sys/devices/system/cpu/online")
+    return parse_cpu_list(shown) if shown else frozenset(_cpuinfo_places(root))
 
 
 def nodes(root: Path, online_cpus: frozenset[int], mems_allowed: frozenset[int]) -> tuple[NumaNode, ...]:
@@ -115,8 +114,8 @@ def nodes(root: Path, online_cpus: frozenset[int], mems_allowed: frozenset[int])
     found = []
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
         number = int(folder.name[4:])
-        own = parse_cpu_list(_text(folder / "cpulist")) & online_cpus
-        size = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo"))
+        own = parse_cpu_list(files.text(folder / "cpulist")) & online_cpus
+        size = re.search(r"MemTotal:\s*(\d+) kB", files.text(folder / "meminfo"))
         kib = int(size[1]) if size else 0
         found.append(NumaNode(number, tuple(sorted(own)), kib * 1024, number in mems_allowed))
     return tuple(sorted(found, key=lambda node: node.number))
@@ -135,8 +134,8 @@ def cores(
     for cpu in sorted(allowed):
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         # The first file exists since Linux 5.1, the second is its older name.
-        listed = _text(folder / "core_cpus_list") or _text(folder / "thread_siblings_list")
-        socket = _text(folder / "physical_package_id")
+        listed = files.text(folder / "core_cpus_list") or files.text(folder / "thread_siblings_list")
+        socket = files.text(folder / "physical_package_id").strip()
         if not listed:
             if places is None:
                 places = _cpuinfo_places(root)
@@ -175,16 +174,9 @@ def first_entry(lines: Iterable[str]) -> dict[str, str]:
 def _cpuinfo_places(root: Path) -> dict[int, tuple[int, int]]:
     """Socket and core number of each CPU in /proc/cpuinfo."""
     places = {}
-    for block in _text(root / "proc/cpuinfo").split("\n\n"):
+    for block in files.text(root / "proc/cpuinfo").strip().split("\n\n"):
         fields = first_entry(block.splitlines())
         if fields.get("processor", "").isdigit():
             cpu = int(fields["processor"])
             places[cpu] = (int(fields.get("physical id", 0)), int(fields.get("core id", -1 - cpu)))
     return places
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

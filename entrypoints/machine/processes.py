@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoints.cli.say import say
+from entrypoints.machine import files
 from entrypoints.machine.cpus import parse_cpu_list
 
 PROC = Path("/proc")
@@ -95,10 +96,7 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
 
 def variables(pid: int, proc: Path = PROC) -> dict[str, str]:
     """The environment with which a process was started; empty if it cannot be read."""
-    try:
-        entries = (proc / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
+    entries = files.text(proc / str(pid) / "environ").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
@@ -129,7 +127,4 @@ def _status(process: Path) -> dict[str, str]:
 
 def _stat(pid: int, proc: Path) -> list[str]:
     """The fields after the name (which may hold anything): state, parent, ..."""
-    try:
-        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return files.text(proc / str(pid) / "stat").rpartition(")")[2].split()

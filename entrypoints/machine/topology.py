@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from entrypoints.machine import cgroups, cpus, numa, processes
+from entrypoints.machine import cgroups, cpus, files, numa, processes
 from entrypoints.machine.facts import Topology
 
 
@@ -47,8 +47,5 @@ def read(root: Path = Path("/")) -> Topology:
 
 
 def _memory_bytes(root: Path) -> int | None:
-    try:
-        found = re.search(r"^MemTotal:\s*(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
+    found = re.search(r"^MemTotal:\s*(\d+) kB", files.text(root / "proc/meminfo"), re.MULTILINE)
     return int(found[1]) * 1024 if found else None

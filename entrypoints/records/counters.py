@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from entrypoints.machine import cgroups
+from entrypoints.machine import cgroups, files
 from entrypoints.records.record import Sample
 
 # Reading the place of every page takes longer the more memory a process has: once, when its memory has settled.
@@ -33,17 +33,17 @@ class Counters:
         """Takes about a millisecond. `delayed`: as in Sample."""
         if not self._has_remote and step >= _REMOTE_AFTER_STEPS:
             self._has_remote = True
-            self._remote = remote_share(_text(self._proc / "numa_maps"), self._nodes)
+            self._remote = remote_share(files.text(self._proc / "numa_maps"), self._nodes)
         times = os.times()
-        clock = _text(self._clock).strip()
+        clock = files.text(self._clock).strip()
         return Sample(
             time=round(time.time(), 3),
             step=step,
-            memory=_resident(_text(self._proc / "statm")),
+            memory=_resident(files.text(self._proc / "statm")),
             processor=round(times.user + times.system, 3),
             throttled=round(cgroups.throttled_seconds(), 4),
             delayed=None if delayed is None else round(delayed, 4),
-            migrations=_migrations(_text(self._proc / "sched")),
+            migrations=_migrations(files.text(self._proc / "sched")),
             clock=round(int(clock) / 1000, 1) if clock.isdecimal() else None,
             remote=self._remote,
         )
@@ -55,7 +55,7 @@ class Counters:
         """
         found = {}
         for folder in (self._proc / "task").glob("*"):
-            fields = _text(folder / "schedstat").split()
+            fields = files.text(folder / "schedstat").split()
             if len(fields) >= 2:
                 found[folder.name] = int(fields[1]) * 1e-9
         return found
@@ -96,10 +96,3 @@ def _resident(statm: str) -> int:
 def _migrations(sched: str) -> int:
     found = re.search(r"nr_migrations\s*:\s*(\d+)", sched)
     return int(found[1]) if found else 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -71,6 +71,7 @@ SHARED = {
     "entrypoints.launch.mpi.ssh",
     "entrypoints.machine.cpus",
     "entrypoints.machine.facts",
+    "entrypoints.machine.files",
     "entrypoints.machine.shared_memory",
     "entrypoints.machine.topology",
     "entrypoints.page.blocks",

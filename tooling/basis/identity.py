@@ -6,6 +6,7 @@ Two checkouts that use the same engine never use the same name.
 import hashlib
 from pathlib import Path
 
+from entrypoints.machine import files
 from tooling.basis.paths import ROOT
 
 # The label of containers and networks.
@@ -24,10 +25,7 @@ def of(root: Path, machine_id: str) -> str:
 
 def machine_id(path: Path = _MACHINE_ID) -> str:
     """systemd's ID of this machine. Empty if the machine has none, as in most containers."""
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    return files.text(path).strip()
 
 
 IDENTITY = of(ROOT, machine_id())

@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+from entrypoints.machine import files
 from tooling.cluster import compose, run
 from tooling.engine import docker
 
@@ -51,8 +52,5 @@ def _orphans(containers: frozenset[str], processes: Path) -> list[str]:
 
 
 def _containers(process: Path) -> set[str]:
-    try:
-        texts = [(process / file).read_text(encoding="utf-8", errors="replace") for file in ("cgroup", "cmdline")]
-    except OSError:  # it has ended
-        return set()
+    texts = [files.text(process / file) for file in ("cgroup", "cmdline")]  # empty if it has ended
     return {name for text in texts for name in _CONTAINER.findall(text)}

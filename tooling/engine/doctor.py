@@ -19,7 +19,7 @@ from rich.table import Table
 from entrypoints.cli import errors
 from entrypoints.doctor import page
 from entrypoints.doctor.checks import Check, Status, document
-from entrypoints.machine import cpus, topology
+from entrypoints.machine import cpus, files, topology
 from entrypoints.page.blocks import Drawing
 from entrypoints.plan import command as plan_command
 from entrypoints.plan import page as plan_page
@@ -124,7 +124,7 @@ def examine() -> list[Check]:
         check_system(host, platform.machine()),
         Check("Python", Status.OK, f"{platform.python_version()}, {sys.executable}"),
         check_cpus(_usable_cpus()),
-        check_memory(_read("/proc/meminfo")),
+        check_memory(files.text(Path("/proc/meminfo"))),
         check_bf16(cpus.read_model().bf16),
     ]
     disks = {"disk for .cache": CACHE}
@@ -139,13 +139,6 @@ def examine() -> list[Check]:
 
 def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def table(checks: Sequence[Check]) -> Table:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.machine import files
 from entrypoints.records import origin
 from entrypoints.train.output import checkpoints
 
@@ -139,10 +140,7 @@ def share_weights(folder: Path) -> None:
 
 
 def _owners(folder: Path) -> set[str]:
-    try:
-        return set((folder / _OWNER).read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError):
-        return set()
+    return set(files.text(folder / _OWNER).splitlines())
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:
