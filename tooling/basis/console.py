@@ -1,10 +1,13 @@
-"""Tables, or one JSON document, on standard output."""
+"""The forms of a result: a table or one JSON document on standard output, and a page with pictures."""
 
 from typing import Annotated
 
 from rich.console import Console
 
+from entrypoints.page import render
+
 JsonOption = Annotated[bool, "print one JSON document on standard output instead of a table"]
+HtmlOption = Annotated[str | None, f"{render.HTML_HELP}: the file to write"]
 
 
 def console(width: int) -> Console:

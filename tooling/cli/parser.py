@@ -19,6 +19,7 @@ from invoke.parser.context import ParserContext
 from invoke.program import Program
 
 from entrypoints import contract
+from entrypoints.cli import errors
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
@@ -207,6 +208,8 @@ class TaskProgram(Program):
             super().execute()
         except KeyboardInterrupt:
             sys.exit(contract.INTERRUPTED_EXIT_CODE)
+        except errors.UsageError as error:  # of a module that is also in the image
+            raise UsageError(str(error)) from error
 
     def no_tasks_given(self) -> NoReturn:
         self.list_tasks()

@@ -3,9 +3,8 @@
 from functools import partial
 from typing import Annotated
 
-from tooling.basis.console import JsonOption
+from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
-from tooling.basis.pages import HtmlOption
 from tooling.basis.say import say
 from tooling.checks import in_image, suite
 from tooling.cli.options import Task

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-from tooling.basis.console import JsonOption
-from tooling.basis.pages import HtmlOption
+from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.forecast import command as forecast

@@ -4,9 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from entrypoints.cli import errors
 from entrypoints.report import compare as report
-from tooling.basis.errors import UsageError
 from tooling.cli.options import Task
 
 
@@ -16,7 +14,4 @@ def compare(
     output: Annotated[str, "the file to write"] = report.NAME,
 ) -> None:
     """Compare jobs on one HTML page: ./inv compare FOLDER FOLDER ..."""
-    try:
-        print(report.write([Path(folder) for folder in folders], Path(output)))
-    except errors.UsageError as error:
-        raise UsageError(str(error)) from error
+    print(report.write([Path(folder) for folder in folders], Path(output)))

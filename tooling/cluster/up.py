@@ -15,7 +15,6 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from entrypoints import contract
-from entrypoints.cli import errors
 from entrypoints.machine import topology
 from entrypoints.watch import main as watch_main
 from tooling.basis import yaml
@@ -146,11 +145,7 @@ def watch(name: str | None) -> None:
     def runs() -> bool:
         return any(node.running for node in nodes.of_checkout(chosen))
 
-    try:
-        code = watch_main.watch(folder, runs=runs, since=since)
-    except errors.UsageError as error:
-        raise UsageError(str(error)) from error
-    if code:
+    if code := watch_main.watch(folder, runs=runs, since=since):
         raise Exit(code=code)
 
 

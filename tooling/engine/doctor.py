@@ -20,11 +20,11 @@ from entrypoints.cli import errors
 from entrypoints.doctor import page
 from entrypoints.doctor.checks import Check, Status, document
 from entrypoints.machine import cpus, files, topology
+from entrypoints.page import render
 from entrypoints.page.blocks import Drawing
 from entrypoints.plan import command as plan_command
 from entrypoints.plan import page as plan_page
 from entrypoints.plan import planner
-from tooling.basis import pages
 from tooling.basis.paths import CACHE
 from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
 from tooling.engine.find import Findings, Host, find, read_host
@@ -165,7 +165,7 @@ def run(*, as_json: bool, html: str | None = None) -> None:
     """Print the table or the JSON. `html`: a file for the page. Raises Exit with 1 if a check is an error."""
     checks = examine()
     if html:
-        pages.save(page.page(f"This machine: {platform.node()}", checks, _picture()), html)
+        render.save(page.page(f"This machine: {platform.node()}", checks, _picture()), Path(html))
     if as_json:
         print(document(checks))
     else:

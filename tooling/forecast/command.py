@@ -2,10 +2,11 @@
 
 import json
 import sys
+from pathlib import Path
 
 from rich.table import Table
 
-from tooling.basis import pages
+from entrypoints.page import render
 from tooling.basis.console import console
 from tooling.basis.say import Say
 from tooling.forecast import page, texts
@@ -18,7 +19,7 @@ def run(request: Request, as_json: bool, html: str | None, say: Say) -> None:
     """Print the forecast. `html`: a file for the page. Raises UsageError."""
     plan = make(request)
     if html:
-        pages.save(page.page(request, plan), html)
+        render.save(page.page(request, plan), Path(html))
     if as_json:
         sys.stdout.write(json.dumps(document(request, plan), indent=2) + "\n")
         return

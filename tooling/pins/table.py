@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from entrypoints.page import render
 from entrypoints.page.blocks import Page, Section, Texts, Tile
 from entrypoints.page.blocks import Table as PageTable
-from tooling.basis import pages
 from tooling.basis.console import console
 from tooling.pins import rules, status
 from tooling.pins.parse import Matrix
@@ -58,7 +59,7 @@ def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
     """Print every pin on standard output. `html`: a file for the page."""
     rows = [row(pin) for pin in matrix.pins.values()]
     if html:
-        pages.save(page(matrix, rows), html)
+        render.save(page(matrix, rows), Path(html))
     if as_json:
         print(json.dumps(rows, indent=2))
         return

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.page.blocks import Bars, Chart, Table
 from tests.unit.tooling.forecast.test_command import REQUEST
-from tooling.basis.errors import UsageError
 from tooling.forecast import command, page, request
 
 
