@@ -21,8 +21,8 @@ from tooling.pins import parse
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
     """The tag of the default pin's image, built if it is not up to date."""
-    api.ensure(say)
-    yield build.build(parse.load().pin(), say).tag
+    api.ensure()
+    yield build.build(parse.load().pin()).tag
     left = containers.left_behind()
     assert not left, f"the tests left containers or networks behind: {', '.join(left)}"
 
@@ -30,7 +30,7 @@ def image() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def model_folder() -> Path:
     """The host's folder of all-MiniLM-L6-v2: config.json, model.safetensors and the tokenizer's files."""
-    return pretrained.minilm(say)
+    return pretrained.minilm()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 from tests import containers
 from tooling.basis.identity import IDENTITY
-from tooling.basis.say import say
 from tooling.image import base
 from tooling.pins import parse
 
@@ -45,7 +44,7 @@ exec docker-registry serve /tmp/c
 
 def make_image() -> str:
     """The tag of an image with the registry in it: built once, on the base image of the pins."""
-    ground = base.ensure(parse.load().pin(), say)
+    ground = base.ensure(parse.load().pin())
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
     text = DOCKERFILE.format(base=ground.reference)
     subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)

@@ -19,7 +19,6 @@ from tests import containers, signals
 from tests.second_engine import SecondEngine
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.cluster import compose
 from tooling.cluster.keys import pair
 from tooling.image import base
@@ -81,7 +80,7 @@ def docker(*arguments: str, stdin: bytes = b"") -> str:
 
 
 def make_image() -> None:
-    ground = base.ensure(parse.load().pin(), say)
+    ground = base.ensure(parse.load().pin())
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
     text = DOCKERFILE.format(base=ground.reference)
     subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import containers
-from tooling.basis.say import say
 from tooling.image import base
 from tooling.pins import parse
 
@@ -89,7 +88,7 @@ def slurm_cluster(shared: Path) -> Iterator[SlurmCluster]:
     names = {host: containers.unique_name() for host in ("controller", *NODES)}
     context = shared / "context"
     context.mkdir()
-    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(parse.load().pin(), say).reference))
+    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(parse.load().pin()).reference))
     (shared / "start.sh").write_text(START)
     (shared / "slurm.conf").write_text(CONFIGURATION.format(cpus=os.cpu_count()))
     (shared / "munge.key").write_bytes(os.urandom(1024))

@@ -13,7 +13,6 @@ from tests import containers
 from tests.cluster.conftest import inv
 from tests.containers import works
 from tests.unit.tooling.tiny import make_wheel
-from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.image import build, recipe, reproduce
 from tooling.pins import choose
@@ -84,7 +83,7 @@ def test_the_layer_is_reproducible_and_in_the_bill_of_materials(
     pin, options, _ = own
     tag = f"{pin.image}-again"
     try:
-        build.rebuild(pin, tag, "--no-cache-filter=installed-added,added", say)
+        build.rebuild(pin, tag, "--no-cache-filter=installed-added,added")
         assert reproduce.difference(pin.image, tag) is None
     finally:
         docker.remove_image(tag)

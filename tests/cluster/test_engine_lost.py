@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.second_machine import SecondMachine
-from tooling.basis.say import say
 from tooling.image import base
 from tooling.pins import parse
 
@@ -29,13 +28,13 @@ start.LOG, start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
 run.CLUSTERS = folder / "clusters"
 wait.RETURN_SECONDS = patience
 try:
-    docker = api.ensure(say)
+    docker = api.ensure()
     if not image:
         sys.exit()
     output = run.writable_folder(folder / "output")
     mounts = (Mount(folder / "bin", "/usr/local/bin"), Mount(output, "/output", read_only=False))
     spec = ClusterSpec("lost", image, 2, 1, ("train",), mounts=mounts)
-    outcome = up.run_with_restarts(lambda again: run.run(again, docker, say), spec, restarts)
+    outcome = up.run_with_restarts(lambda again: run.run(again, docker), spec, restarts)
     sys.exit(outcome.exit_code)
 except Exit as error:
     say(str(error.message))
@@ -45,13 +44,12 @@ except Exit as error:
 START = """
 import sys
 from pathlib import Path
-from tooling.basis.say import say
 from tooling.engine import api, start
 
 folder = Path(sys.argv[1])
 folder.mkdir()
 start.LOG, start.STARTED = folder / "dockerd.log", folder / "dockerd.pid"
-api.ensure(say)
+api.ensure()
 """
 LAUNCH = """\
 #!/bin/sh
@@ -118,7 +116,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     """A job on a second machine, with an engine that this checkout has started."""
-    image = base.ensure(parse.load().pin(), say).reference
+    image = base.ensure(parse.load().pin()).reference
     machine = SecondMachine(tmp_path)
     try:
         made = Job(machine, image, tmp_path)

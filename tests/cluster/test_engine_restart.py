@@ -14,7 +14,6 @@ from tests import containers, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tests.second_engine import SecondEngine
-from tooling.basis.say import say
 from tooling.hosts import record
 from tooling.image import base
 from tooling.pins import parse
@@ -54,7 +53,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine
 
 def _copy_image(tag: str, *engines: SecondEngine) -> None:
     pin = parse.load().pin()
-    text = DOCKERFILE.format(base=base.ensure(pin, say).reference, script=SCRIPT)
+    text = DOCKERFILE.format(base=base.ensure(pin).reference, script=SCRIPT)
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", tag, "-"]
     subprocess.run(argv, input=text.encode(), capture_output=True, check=True, timeout=120)
     saved = subprocess.run(["docker", "save", tag], capture_output=True, check=True, timeout=120).stdout

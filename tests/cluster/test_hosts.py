@@ -25,7 +25,6 @@ from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.engine import api
 from tooling.hosts import record
 from tooling.hosts.commands import labels
@@ -258,8 +257,8 @@ def test_each_unfit_host_is_one_line_and_nothing_starts(machines: Machines, unfi
     made = bare_hosts.docker("import", "-", f"{tag}:made", stdin=bytes(10240))
     try:
         with registry.running() as (address, _):
-            opened = Registry(api.ensure(say).endpoint, Target.parse(f"{address}/stack"))
-            reference = f"{address}/stack@{opened.push(made, '1', say)}"
+            opened = Registry(api.ensure().endpoint, Target.parse(f"{address}/stack"))
+            reference = f"{address}/stack@{opened.push(made, '1')}"
             image_lock.write(ImageLock(reference, f"{address}/stack:1", "2.13", "", {}, "0" * 64), lock)
             bare_hosts.docker("image", "rm", "--force", made)
             # A host pulls a missing image. This image is empty: only the start of the container fails.

@@ -21,7 +21,7 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
     options = Options(job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
-    run.run(options, print_nothing)
+    run.run(options)
     document = json.loads(capsys.readouterr().out)
     (run_cpu, ours) = document["rows"]
     assert run_cpu.keys() >= ROW
@@ -52,7 +52,7 @@ def test_a_language_model_with_adapters_is_measured(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
-    run.run(Options(job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True), print_nothing)
+    run.run(Options(job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True))
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["reason"], row["steps"]) == (None, [4])
     # Samples have up to 64 tokens (28 on average), of which 30 to 70% have a label.
@@ -105,7 +105,3 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
     # The row of run_qa.py has a shorter question, and its answer in the first window.
     assert rows["questions"][:2] == [[384, 384], [384, 6 + 481 - 378 + 128]]
     assert rows["answers"] == ["[CLS]", "dog", "cat", "[CLS]"]
-
-
-def print_nothing(_line: str) -> None:
-    """The lines of progress are for people."""

@@ -14,7 +14,6 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests import containers
-from tooling.basis.say import Say
 from tooling.engine import docker
 from tooling.image import build as images
 from tooling.image import recipe
@@ -36,7 +35,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     wanted = ""
     made: set[str] = set()
 
-    def buildx(_pin: Pin, _base: Base, labels: Mapping[str, str], tag: str, _say: Say) -> None:
+    def buildx(_pin: Pin, _base: Base, labels: Mapping[str, str], tag: str) -> None:
         argv = [
             "docker",
             "import",
@@ -51,7 +50,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         wanted = inputs
         monkeypatch.setattr(pin_module, "IDENTITY", checkout)
         made.update((row.image, row.shared_tag))
-        return images.build(row, lambda _line: None)
+        return images.build(row)
 
     monkeypatch.setattr(images, "CACHE", tmp_path)
     monkeypatch.setattr(images, "_buildx", buildx)
@@ -104,7 +103,7 @@ def _id(reference: str) -> str:
 
 @pytest.mark.timeout(120)
 def test_rows_that_cannot_be_built_are_a_line_each_and_the_others_are_built(
-    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = containers.unique_name()
     packages = {"torch": ROW.packages["torch"]}
@@ -123,17 +122,17 @@ def test_rows_that_cannot_be_built_are_a_line_each_and_the_others_are_built(
     locks.OWN_LOCKS.mkdir(parents=True, exist_ok=True)
     locks.path_of(dead).write_text(f"torch=={packages['torch']} --hash=sha256:{'0' * 64}\n")
     locks.build_path_of(dead).write_text("")
-    said: list[str] = []
     started = time.monotonic()
     try:
         with pytest.raises(Exit) as caught:
-            images.run_all("row", said.append)
+            images.run_all("row")
     finally:
         locks.path_of(dead).unlink()
         locks.build_path_of(dead).unlink()
     assert time.monotonic() - started < 60
     assert caught.value.code == 1
     assert str(caught.value) == f"2 of 3 rows were not built: unlocked, {name}"
+    said = capsys.readouterr().err.splitlines()
     lines = {line.partition(":")[0]: line for line in said}
     assert "has no unlocked.txt: create it with ./inv dev lock --pin unlocked" in lines["unlocked"]
     assert "the package index refuses connections: check network and proxy" in lines[name]

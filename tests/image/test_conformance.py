@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.basis.say import say
 from tooling.checks import conformance
 from tooling.checks.conformance import Comparison
 
@@ -20,7 +19,7 @@ PART = f"(?i)^(?!.*({EXCLUDED}))|test_ddp_logging_data_cpu|test_monitored_barrie
 
 @pytest.fixture(scope="module")
 def comparison(image: str) -> Comparison:
-    return conformance.compare(image, RANKS, PART, say)
+    return conformance.compare(image, RANKS, PART)
 
 
 def test_ccl_passes_what_gloo_passes_except_for_documented_differences(comparison: Comparison) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from tests import containers
 from tests.containers import works
-from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.image import base, build, recipe
 from tooling.pins import parse
@@ -27,7 +26,7 @@ def layers(reference: str) -> list[str]:
 
 def test_a_second_build_without_changes_builds_nothing(image: str) -> None:
     before = docker.read_image(image)
-    built = build.build(PIN, say)
+    built = build.build(PIN)
     assert (built.built, built.tag, built.id) == (False, image, before.id)
 
 
@@ -42,11 +41,11 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for path in [copy, *copy.rglob("*")]:
         path.chmod(0o700 if path.is_dir() else 0o600)
     tag = f"{containers.unique_name()}:changed"
-    ground = base.ensure(PIN, say)
+    ground = base.ensure(PIN)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(recipe, "ENTRYPOINTS", copy)
         staged = recipe.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
-        argv = recipe.build_argv(PIN, ground, fetch.fetch(PIN, say), staged, {}, tag)
+        argv = recipe.build_argv(PIN, ground, fetch.fetch(PIN), staged, {}, tag)
     try:
         subprocess.run(argv, capture_output=True, check=True, timeout=600)
         yield tag

@@ -22,11 +22,11 @@ import pytest
 from entrypoints import contract
 from tests import containers, registry, second_engine
 from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.engine import api
 from tooling.engine import docker as docker_client
 from tooling.engine.api import Engine
 from tooling.image import base, build, inspect, push, recipe, sbom
+from tooling.image import registry as image_registry
 from tooling.image.inspect import Inventory
 from tooling.image.registry import Registry, Target
 from tooling.pins import parse, status
@@ -36,7 +36,7 @@ MEGABYTE = 1_000_000
 
 @pytest.fixture(scope="module")
 def docker() -> Engine:
-    return api.ensure(say)
+    return api.ensure()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def opened(docker: Engine, address: str) -> Registry:
 def fails(docker: Engine, address: str, image: str) -> str:
     """The one line of a push that fails; the local tag that it took is gone again."""
     with pytest.raises(UsageError) as caught:
-        opened(docker, address).push(image, "fails", say)
+        opened(docker, address).push(image, "fails")
     assert caught.value.code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     listed = subprocess.run(["docker", "image", "ls", f"{address}/team/stack"], capture_output=True, check=True)
@@ -99,7 +99,7 @@ def test_a_push_gives_the_digest_that_the_registry_and_a_pull_confirm(
 ) -> None:
     repository = opened(docker, server)
     assert repository.digest("1") is None
-    digest = repository.push(small, "1", say)
+    digest = repository.push(small, "1")
     assert digest.startswith("sha256:")
     assert repository.digest("1") == digest
     reference = repository.pull(digest, small)
@@ -119,7 +119,7 @@ def test_a_registrys_login_is_requested_and_read_from_dockers_store(
             assert "wrong" not in message
             assert "docker login" in fails_to_pull(address)
         put_login(tmp_path, monkeypatch, address, "me:s3cret")
-        assert opened(docker, address).push(small, "1", say).startswith("sha256:")
+        assert opened(docker, address).push(small, "1").startswith("sha256:")
 
 
 def put_login(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str, login: str) -> None:
@@ -197,7 +197,7 @@ def test_a_push_during_the_checks_is_not_overwritten(
     others: list[str] = []
 
     def inventory(_image: str) -> Inventory:
-        others.append(opened(docker, server).push(small, tag, say))
+        others.append(opened(docker, server).push(small, tag))
         return Inventory(parse.load().pin().name, "", "", (), ())
 
     for module, name, value in (
@@ -217,19 +217,20 @@ def test_a_push_during_the_checks_is_not_overwritten(
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(inspect, "inventory", inventory)
     with pytest.raises(UsageError, match=r"already exists .*: this tag is never overwritten"):
-        push.run(f"{server}/team/stack", parse.load().pin(), alias=False, output=str(tmp_path), say=say)
+        push.run(f"{server}/team/stack", parse.load().pin(), alias=False, output=str(tmp_path))
     assert opened(docker, server).digest(tag) == others[0]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_push_while_layers_are_sent_is_not_overwritten(
-    docker: Engine, server: str, small: str, large: str
+    docker: Engine, server: str, small: str, large: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending = threading.Event()
+    monkeypatch.setattr(image_registry, "say", lambda _line: sending.set())
     with registry.relayed(server, lambda _size: time.sleep(0.05)) as slow, ThreadPoolExecutor() as both:
-        pushing = both.submit(opened(docker, slow).push, large, "during", lambda _line: sending.set())
+        pushing = both.submit(opened(docker, slow).push, large, "during")
         assert sending.wait(60), "nothing was sent"
-        other = opened(docker, server).push(small, "during", say)
+        other = opened(docker, server).push(small, "during")
         with pytest.raises(UsageError, match="already exists"):
             pushing.result()
     time.sleep(2)  # what the engine would do after all
@@ -240,7 +241,7 @@ def test_of_two_pushes_of_one_tag_at_most_one_succeeds(
     docker: Engine, server: str, small: str, large: str
 ) -> None:
     with ThreadPoolExecutor() as both:
-        pushes = [both.submit(opened(docker, server).push, image, "at-once", say) for image in (small, large)]
+        pushes = [both.submit(opened(docker, server).push, image, "at-once") for image in (small, large)]
     pushed = [one.result() for one in pushes if one.exception() is None]
     assert {type(one.exception()) for one in pushes} - {type(None)} == {UsageError}
     assert pushed in ([], [opened(docker, server).digest("at-once")])

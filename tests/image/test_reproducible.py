@@ -12,7 +12,6 @@ import pytest
 
 from tests import containers
 from tooling.basis.paths import IMAGES
-from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, reproduce
 from tooling.pins import parse
@@ -28,8 +27,8 @@ RUN --network=none --mount=type=bind,source=scripts,target=/run/scripts {prefix}
 @pytest.fixture
 def build(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Builds the step with a command before it, without the build cache; gives the image's tag."""
-    api.ensure(say)
-    ground = base.ensure(parse.load().pin(), say)
+    api.ensure()
+    ground = base.ensure(parse.load().pin())
     shutil.copytree(IMAGES / "scripts", tmp_path / "scripts")
     tags: list[str] = []
 

@@ -22,7 +22,6 @@ from tests import containers, registry
 from tests.unit.tooling.image.examples import FOUND
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.image import build, inspect, push, recipe, sign
 from tooling.pins import parse, status
@@ -93,7 +92,7 @@ def pushed(host: str, name: str) -> str:
 
 def test_a_signed_image_is_verified_with_its_provenance(host: str, keys: Path) -> None:
     image = pushed(host, "signed")
-    sign.sign(image, str(keys / "right.key"), sign.provenance(LABELS, "2" * 64), BILL, print)
+    sign.sign(image, str(keys / "right.key"), sign.provenance(LABELS, "2" * 64), BILL)
     found = sign.verify(image, str(keys / "right.pub"))
     assert found == sign.provenance(LABELS, "2" * 64)
     with pytest.raises(UsageError, match="the signature was made with another key: check --key"):
@@ -141,7 +140,7 @@ def test_commands_run_only_a_pushed_image_that_its_key_verifies(
         ):
             monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
         key = str(keys / "right.key")
-        push.run(f"{host}/complete", parse.load().pin(), False, str(tmp_path), say, key)
+        push.run(f"{host}/complete", parse.load().pin(), False, str(tmp_path), key)
     finally:
         docker.call("image", "rm", "--force", image.id)  # also its name by digest, from the pull after the push
     lock = f"--image-lock={tmp_path / push.LOCK_FILE}"

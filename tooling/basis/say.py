@@ -1,10 +1,6 @@
 """Progress messages: on standard error, because standard output belongs to a command's result."""
 
 import sys
-from collections.abc import Callable
-
-# Reports one line of progress. Functions that take long have a parameter `say` of this type.
-Say = Callable[[str], None]
 
 
 def say(line: str) -> None:

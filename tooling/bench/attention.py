@@ -9,7 +9,7 @@ from invoke.exceptions import Exit
 from rich.table import Table
 
 from tooling.basis.console import JsonOption
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.bench import measure, output
 from tooling.image.choice import Choice, PinOption
 
@@ -27,9 +27,9 @@ class Options:
     json: JsonOption = False
 
 
-def run(options: Options, say: Say) -> None:
+def run(options: Options) -> None:
     """Write .cache/bench/attention-TIME.json and print the result. Raises Exit if the measurement fails."""
-    engine, image = Choice(options.pin).ensure(say)
+    engine, image = Choice(options.pin).ensure()
     cpus = options.cpus or f"0-{engine.cpus - 1}"
     load = os.getloadavg()[0]
     say("measuring: about two minutes")
@@ -38,7 +38,7 @@ def run(options: Options, say: Say) -> None:
     except measure.RunError as failure:
         raise Exit(f"bench failed: {failure}", code=1) from None
     document = {**output.facts(engine, image), "cpus": cpus, "load": round(load, 1), **report}
-    output.publish("attention", document, output.folder(), table, None, options.json, say)
+    output.publish("attention", document, output.folder(), table, None, options.json)
     wrong = sum(map(slower_is_used, report["rows"]))
     say(
         f"in {wrong} of {len(report['rows'])} cases, ranks use the slower kernel"

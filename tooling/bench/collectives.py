@@ -13,7 +13,7 @@ from entrypoints import contract
 from entrypoints.bench import cases
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.bench import collectives_report, output, plots
 from tooling.bench.output import OutputOption
 from tooling.cluster import run
@@ -62,26 +62,26 @@ class Options:
         return ("bench", "collectives", f"--seconds={self.seconds:g}", *sizes)
 
 
-def collectives(options: Options, say: Say) -> None:
+def collectives(options: Options) -> None:
     """Measure `ranks` ranks in one container, then `nodes` containers with one rank each.
 
     Write collectives-TIME.json and .png to the output folder, and print a table or the document. Raises Exit
     with the cluster's exit code if a measurement fails.
     """
     folder = output.folder(options.output)
-    docker, image = Choice(options.pin).ensure(say)
+    docker, image = Choice(options.pin).ensure()
     documents = []
     for node_count, ranks_per_node in ((1, options.ranks), *([(options.nodes, 1)] if options.nodes > 1 else [])):
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
         spec = ClusterSpec(CLUSTER, image.tag, node_count, ranks_per_node, options.command)
-        documents.append(measure(spec, docker, say))
+        documents.append(measure(spec, docker))
     document = collectives_report.merge(documents, output.facts(docker, image))
     has_picture = any(row["collective"] == PLOTTED for row in document["rows"])
     draw = partial(plots.collectives, collective=PLOTTED) if has_picture else None
-    output.publish("collectives", document, folder, collectives_report.table, draw, options.json, say)
+    output.publish("collectives", document, folder, collectives_report.table, draw, options.json)
 
 
-def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
+def measure(spec: ClusterSpec, docker: Engine) -> dict[str, Any]:
     """Run a cluster whose command is the image's `bench`, and return the document that rank 0 wrote.
 
     Raises Exit with the cluster's exit code if it fails.
@@ -95,7 +95,7 @@ def measure(spec: ClusterSpec, docker: Engine, say: Say) -> dict[str, Any]:
         mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
         offline=True,
     )
-    outcome = run.run(measured, docker, say, shown=sys.stderr.buffer)
+    outcome = run.run(measured, docker, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))

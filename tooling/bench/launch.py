@@ -18,7 +18,7 @@ from entrypoints import contract
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.bench import output
 from tooling.engine import docker
 from tooling.image.choice import Choice, PinOption
@@ -66,13 +66,13 @@ class Options:
             )
 
 
-def run(options: Options, say: Say) -> None:
+def run(options: Options) -> None:
     """Measure each launcher in every round. Write .cache/bench/launch-TIME.json and print the result.
 
     Raises Exit if a job fails.
     """
     loop_arguments = [f"--steps={options.steps}"]
-    engine, image = Choice(options.pin).ensure(say)
+    engine, image = Choice(options.pin).ensure()
     reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
     for number in range(1, options.rounds + 1):
         for launcher in launchers(options.ranks):
@@ -85,7 +85,7 @@ def run(options: Options, say: Say) -> None:
         "options": loop_arguments,
         "rows": rows(launchers(options.ranks), reports),
     }
-    output.publish("launch", document, output.folder(), table, None, options.json, say)
+    output.publish("launch", document, output.folder(), table, None, options.json)
 
 
 def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine.api import Engine
 from tooling.image.build import Image
 
@@ -52,7 +52,6 @@ def publish(
     table: Callable[[Document], RenderableType],
     draw: Callable[[Document, Path], None] | None,
     as_json: bool,
-    say: Say,
 ) -> None:
     """Save the document and, with `draw`, its picture. Print the table or, with `as_json`, the document."""
     path = save(kind, document, parent)

@@ -6,7 +6,7 @@ from typing import Annotated
 from entrypoints.machine import topology
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.bench import collectives, output, plots, scaling_report
 from tooling.bench.output import OutputOption
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec, check_backend
@@ -52,7 +52,7 @@ class Options:
         return node_counts(self.nodes)
 
 
-def run(options: Options, say: Say) -> None:
+def run(options: Options) -> None:
     """Measure all numbers of nodes in turn, in one cluster with the largest number.
 
     Write scaling-TIME.json and .png to the output folder, and print a table or the document. Raises UsageError
@@ -66,7 +66,7 @@ def run(options: Options, say: Say) -> None:
             f"at most {cores_of_each(available, most):g}: {available} cores for {most} nodes"
         )
     folder = output.folder(options.output)
-    docker, image = Choice(options.pin).ensure(say)
+    docker, image = Choice(options.pin).ensure()
     each = options.cores or cores_of_each(available, most)
     turns = ", ".join(map(str, options.counts))
     say(f"{most} containers with {each:g} of {available} physical cores each; {turns} of them train in turn")
@@ -78,14 +78,14 @@ def run(options: Options, say: Say) -> None:
         *([f"--backends={','.join(options.backend)}"] if options.backend else []),
     )
     spec = ClusterSpec(CLUSTER, image.tag, most, 1, command, cpus=quota)
-    measured = collectives.measure(spec, docker, say)
+    measured = collectives.measure(spec, docker)
     facts = {
         **output.facts(docker, image),
         "cores_of_each_node": each,
         "quota_period_us": CPU_PERIOD_US if quota else None,
     }
     document = scaling_report.document(measured, facts)
-    output.publish("scaling", document, folder, scaling_report.table, plots.scaling, options.json, say)
+    output.publish("scaling", document, folder, scaling_report.table, plots.scaling, options.json)
 
 
 def cores_of_each(cores: int, nodes: int) -> float:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.cluster.compose import BACKENDS
 from tooling.engine import docker
 from tooling.image.choice import Choice
@@ -81,7 +81,7 @@ class Comparison:
         return [row for row in self.rows if "terminated or timed out after" in row.reason]
 
 
-def compare(image: str, ranks: int, only: str, say: Say) -> Comparison:
+def compare(image: str, ranks: int, only: str) -> Comparison:
     """Run the tests whose names match the regular expression `only`, once with each backend."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     seconds = {}
@@ -122,16 +122,16 @@ def run_suite(image: str, backend: str, ranks: int, only: str) -> list[dict[str,
     return rows
 
 
-def run(pin_name: str | None, ranks: int, only: str, as_json: bool, say: Say) -> None:
+def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
     """Compare the backends, write .cache/conformance/RANKS.json, and print the differences.
 
     Raises Exit with code 1 for a difference that is not in DIFFERENCES.
     """
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
-    _, image = Choice(pin_name).ensure(say)
+    _, image = Choice(pin_name).ensure()
     say(f"running torch's suite with {ranks} ranks and {' and '.join(BACKENDS)}: this takes some minutes")
-    comparison = compare(image.tag, ranks, only, say)
+    comparison = compare(image.tag, ranks, only)
     document = json.dumps(asdict(comparison), indent=1)
     result = FOLDER / f"{ranks}.json"
     result.write_text(document + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from invoke.exceptions import Exit
 
 from tooling.basis import files
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.image.choice import Choice
 from tooling.wheels import pip
@@ -54,19 +54,19 @@ class Outcome:
     seconds: float
 
 
-def run(choice: Choice, say: Say) -> None:
+def run(choice: Choice) -> None:
     """Run the tests in the chosen image and print pytest's output. Raises Exit with pytest's exit code."""
-    _, image = choice.ensure(say)
-    outcome = tests(image.tag, say)
+    _, image = choice.ensure()
+    outcome = tests(image.tag)
     print(outcome.output, end="")
     say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")
     if outcome.exit_code:
         raise Exit(code=outcome.exit_code)
 
 
-def tests(image: str, say: Say) -> Outcome:
+def tests(image: str) -> Outcome:
     """Run the tests in a container without a network, where only /tmp is writable."""
-    site = install(say)
+    site = install()
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
         shutil.copytree(ROOT / TESTS, Path(scratch) / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
@@ -92,7 +92,7 @@ def tests(image: str, say: Say) -> Outcome:
     return Outcome(done.returncode, text, time.monotonic() - started)
 
 
-def install(say: Say) -> Path:
+def install() -> Path:
     """The folder with pytest and its dependencies. Re-created when the lock changes."""
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     folder = PYTEST / wanted[:12]

@@ -2,7 +2,6 @@
 
 from invoke.exceptions import Exit
 
-from tooling.basis.say import Say
 from tooling.engine import api, docker
 from tooling.image import build, recipe
 from tooling.pins import parse
@@ -13,16 +12,16 @@ ONECCL = "/tmp/oneccl"  # noqa: S108  in the container, created by images/script
 LIMIT_SECONDS = 1800.0
 
 
-def run(pin_name: str | None, thread: bool, say: Say) -> None:
+def run(pin_name: str | None, thread: bool) -> None:
     """Run bindings/tests/sanitize.py with AddressSanitizer, or with ThreadSanitizer if `thread`.
 
     The script runs in the build stage that has the compiler. Raises Exit with the script's exit code if it fails.
     """
     name = "ThreadSanitizer" if thread else "AddressSanitizer"
     pin = parse.load().pin(pin_name)
-    api.ensure(say)
+    api.ensure()
     tag = f"{pin.image}-{STAGE}"
-    build.rebuild(pin, tag, f"--target={STAGE}", say)
+    build.rebuild(pin, tag, f"--target={STAGE}")
     try:
         done = docker.run(
             tag,

@@ -13,7 +13,7 @@ from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, shown
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster
@@ -64,7 +64,7 @@ class Shape:
         check_backend(self.backend)
 
 
-def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
+def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
     """Run the jobs, and write .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
@@ -79,12 +79,12 @@ def run(pin_name: str | None, jobs: int, shape: Shape, say: Say) -> None:
         offline=True,
         launcher=shape.launcher,
     )
-    docker, image = choice.ensure(say)
+    docker, image = choice.ensure()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     done: list[Job] = []
     for number in range(1, jobs + 1):
-        job = run_one(spec, docker, number, say)
+        job = run_one(spec, docker, number)
         say(f"job {number} of {jobs}: {describe(job)}, {job.seconds:.1f} s")
         done.append(job)
         document = {"image": image.id, **asdict(shape), "jobs": [asdict(job) for job in done]}
@@ -110,11 +110,11 @@ def describe(job: Job) -> str:
     return ", ".join(problems) or "right, no leftovers"
 
 
-def run_one(spec: ClusterSpec, docker: Engine, number: int, say: Say) -> Job:
+def run_one(spec: ClusterSpec, docker: Engine, number: int) -> Job:
     """Run one cluster. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
-        outcome = cluster.run(spec, docker, say, shown=nowhere)
+        outcome = cluster.run(spec, docker, shown=nowhere)
     seconds = round(time.monotonic() - started, 2)
     log = cluster.folder_of(spec.name) / "log.txt"
     right = f"results of {spec.nodes * spec.ranks_per_node} ranks are right" in log.read_text(errors="replace")

@@ -41,7 +41,7 @@ def run(part: str | None = None) -> None:
             say("$ " + " ".join(check))
             _call("-m", *check)
     if part != "unit" and not (file and file.startswith("tests/unit/")):
-        Choice().ensure(say)
+        Choice().ensure()
     if file:
         _pytest(file)
         return

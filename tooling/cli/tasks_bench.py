@@ -1,6 +1,5 @@
 """Run benchmarks."""
 
-from tooling.basis.say import say
 from tooling.bench import attention as bench_attention
 from tooling.bench import collectives as bench_collectives
 from tooling.bench import launch as bench_launch
@@ -12,28 +11,28 @@ from tooling.cli.options import Task
 @Task
 def train(options: bench_train.Options) -> None:
     """Train the same job under every recipe, and compare with the machine's limit."""
-    bench_train.run(options, say)
+    bench_train.run(options)
 
 
 @Task
 def collectives(options: bench_collectives.Options) -> None:
     """Measure the process groups, and compare with the hardware's limits."""
-    bench_collectives.collectives(options, say)
+    bench_collectives.collectives(options)
 
 
 @Task
 def scaling(options: bench_scaling.Options) -> None:
     """Train on 1, 2 and 4 containers, and compare with the prediction from 1 and 2."""
-    bench_scaling.run(options, say)
+    bench_scaling.run(options)
 
 
 @Task
 def launch(options: bench_launch.Options) -> None:
     """Train the same job under launch, torchrun and run_cpu."""
-    bench_launch.run(options, say)
+    bench_launch.run(options)
 
 
 @Task
 def attention(options: bench_attention.Options) -> None:
     """Measure attention with this project's kernels and with torch's."""
-    bench_attention.run(options, say)
+    bench_attention.run(options)

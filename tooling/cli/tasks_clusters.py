@@ -6,7 +6,6 @@ from rich.table import Table
 
 from tooling.basis.console import console
 from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
@@ -29,7 +28,7 @@ def demo(
     launcher: LauncherOption = "torchrun",
 ) -> None:
     """Build the image, fine-tune a real model in bf16 on two containers, show the results."""
-    cluster_demo.demo(choice, nodes, ranks_per_node, backend or choice.backend, launcher, say)
+    cluster_demo.demo(choice, nodes, ranks_per_node, backend or choice.backend, launcher)
 
 
 @Task

@@ -20,14 +20,14 @@ from tooling.wheels import added, check, locks
 def check_matrix(pin: Annotated[str | None, "check only this row"] = None) -> None:
     """Check every row: versions that fit together, and wheels that pip finds for the row."""
     loaded = parse.load()
-    check.check([loaded.pin(pin)] if pin else list(loaded.pins.values()), say)
+    check.check([loaded.pin(pin)] if pin else list(loaded.pins.values()))
 
 
 @Task
 def lock(pin: PinOption = None, with_: WithOption = (), torch_source: TorchSourceOption = "row") -> None:
     """Re-create a pin's lock, images/locks/PIN.txt, or the lock of the packages that --with adds."""
     chosen = choose.choose(pin, (), torch_source, with_)
-    say(f"wrote {added.lock(chosen, say) if chosen.added else locks.write(chosen, say)}")
+    say(f"wrote {added.lock(chosen) if chosen.added else locks.write(chosen)}")
 
 
 @Task
@@ -38,7 +38,7 @@ def reproduce(
     json: JsonOption = False,
 ) -> None:
     """Build a pin twice without the build cache; compare the layers, down to the first file that differs."""
-    reproduced.run(choose.choose(pin, (), torch_source, with_), json, say)
+    reproduced.run(choose.choose(pin, (), torch_source, with_), json)
 
 
 @Task
@@ -49,7 +49,7 @@ def conformance(
     json: JsonOption = False,
 ) -> None:
     """Run torch's own suite for process groups with ccl and with gloo, and compare."""
-    torch_conformance.run(pin, ranks, only, json, say)
+    torch_conformance.run(pin, ranks, only, json)
 
 
 @Task
@@ -57,7 +57,7 @@ def sanitize(
     pin: PinOption = None, thread: Annotated[bool, "use ThreadSanitizer instead of AddressSanitizer"] = False
 ) -> None:
     """Run every collective on a ccl backend compiled with AddressSanitizer or ThreadSanitizer."""
-    sanitized.run(pin, thread, say)
+    sanitized.run(pin, thread)
 
 
 @Task
@@ -67,7 +67,7 @@ def soak(
     jobs: Annotated[int, "number of jobs, which run one after another, each on a new cluster"] = 100,
 ) -> None:
     """Run many short jobs, check every result and leftover, keep the logs of failed jobs."""
-    soaked.run(pin, jobs, shape, say)
+    soaked.run(pin, jobs, shape)
 
 
 @Task
@@ -76,7 +76,7 @@ def faults(
     launcher: Annotated[str, "torchrun or mpirun; default: both"] = "",
 ) -> None:
     """Inject every fault into running jobs, check how the jobs end, and resume from their checkpoints."""
-    reliability.run(only, launcher, say)
+    reliability.run(only, launcher)
 
 
 @Task
@@ -87,4 +87,4 @@ def emulate(
     data: Annotated[str | None, "a folder on this machine, mounted read-only at /data"] = None,
 ) -> None:
     """Run a command of the image on an emulated Sapphire Rapids: ./inv dev emulate --bochs FOLDER -- plan."""
-    emulated.run(bochs, pin, data, command, say)
+    emulated.run(bochs, pin, data, command)

@@ -50,9 +50,9 @@ def build(
     if all and (pin or set or with_):
         raise UsageError("build takes --all, or --pin with --set and --with: give one of the two")
     if all:
-        image_build.run_all(torch_source, say, prune)
+        image_build.run_all(torch_source, prune)
     else:
-        image_build.run(choose.choose(pin, set, torch_source, with_), say, prune)
+        image_build.run(choose.choose(pin, set, torch_source, with_), prune)
 
 
 @Task
@@ -66,7 +66,7 @@ def push(
     sign: Annotated[str, "sign the image with this key of cosign: a file, or env://NAME; default: do not"] = "",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, say, sign)
+    image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, sign)
 
 
 @partial(Task, words="image")
@@ -89,7 +89,7 @@ def export(
     output: Annotated[str, "required: the file or the folder to write"] = "",
 ) -> None:
     """Write an image to a file or a folder, for sites without Docker."""
-    hpc_export.run(choice, format, output, say)
+    hpc_export.run(choice, format, output)
 
 
 @Task
@@ -102,4 +102,4 @@ def sbom(
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
     from tooling.image import sbom as image_sbom  # spdx-tools takes 0.4 s to import
 
-    image_sbom.run(choose.choose(pin, (), torch_source, with_), output, say)
+    image_sbom.run(choose.choose(pin, (), torch_source, with_), output)

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.checks import in_image, suite
 from tooling.cli.options import Task
 from tooling.engine import doctor as engine_doctor
@@ -32,6 +31,6 @@ def run_suite(
     if (part and inside) or (torch_source != "row" and not inside):
         raise UsageError("test takes --part, or --inside PIN with or without --torch-source: give one of the two")
     if inside:
-        in_image.run(Choice(inside, torch_source=torch_source), say)
+        in_image.run(Choice(inside, torch_source=torch_source))
     else:
         suite.run(part)

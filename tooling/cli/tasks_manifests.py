@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.hpc.slurm import SlurmJob
 from tooling.kubernetes import manifest
@@ -15,25 +14,25 @@ OutputOption = Annotated[str, "the file to write; default: standard output"]
 @Task
 def pytorchjob(job: PyTorchJob, output: OutputOption = "") -> None:
     """Write a Kubernetes PyTorchJob: ./inv manifest pytorchjob ... -- train ..."""
-    manifest.write(job, output, say)
+    manifest.write(job, output)
 
 
 @Task
 def trainjob(job: TrainJob, output: OutputOption = "") -> None:
     """Write a Kubernetes TrainJob with its runtime: ./inv manifest trainjob ... -- train ..."""
-    manifest.write(job, output, say)
+    manifest.write(job, output)
 
 
 @Task
 def mpijob(job: MPIJob, output: OutputOption = "") -> None:
     """Write a Kubernetes MPIJob with Intel MPI: ./inv manifest mpijob ... -- train ..."""
-    manifest.write(job, output, say)
+    manifest.write(job, output)
 
 
 @Task
 def runtime(runtime: Runtime, output: OutputOption = "") -> None:
     """Write a TrainingRuntime for Kubeflow's SDK, which starts a Python function in its pods."""
-    manifest.write(runtime, output, say)
+    manifest.write(runtime, output)
 
 
 @Task

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from tooling.basis.console import HtmlOption, JsonOption
-from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.forecast import command as forecast
 from tooling.forecast.request import Request
@@ -14,7 +13,7 @@ from tooling.hosts.job import Job
 @Task
 def plan_cluster(request: Request, json: JsonOption = False, html: HtmlOption = None) -> None:
     """Predict how long a job takes on N nodes, and how many nodes are worth using, with error bars."""
-    forecast.run(request, json, html, say)
+    forecast.run(request, json, html)
 
 
 @Task

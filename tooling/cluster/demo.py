@@ -16,7 +16,7 @@ from rich.table import Table
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.cluster import demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher_and_memory
 from tooling.image import inspect
@@ -45,7 +45,7 @@ OPTIONS = {"epochs": "num_train_epochs", "learning-rate": "learning_rate", "leng
 SCRIPT = ROOT / "examples" / "finetune.py"
 
 
-def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, say: Say) -> None:
+def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str) -> None:
     """Build the image, train on a cluster, print a summary, and write .cache/demo/result.json.
 
     Raises Exit with the cluster's exit code if a rank failed, or with 1 if the result is not as expected.
@@ -58,8 +58,8 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     check_backend(backend)
     FOLDER.mkdir(parents=True, exist_ok=True)
     RESULT.unlink(missing_ok=True)
-    docker, image = choice.ensure(say)
-    model = pretrained.minilm(say)
+    docker, image = choice.ensure()
+    model = pretrained.minilm()
     train, test = demo_data.write(FOLDER / "data")
     shutil.copyfile(SCRIPT, FOLDER / "data" / SCRIPT.name)
     output = FOLDER / "output"
@@ -81,7 +81,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     )
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
-    outcome = run.run(spec, docker, say)
+    outcome = run.run(spec, docker)
     if outcome.exit_code != 0:
         raise Exit(
             f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "

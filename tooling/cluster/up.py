@@ -61,19 +61,19 @@ def up(request: Request) -> None:
     output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
     spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
     if request.print_compose:
-        request.choice.verify(say)
+        request.choice.verify()
         spec = replace(spec, environment={contract.IMAGE: spec.image, **environment})
         document = compose.document(spec, topology.read().cores, folder)
         print(yaml.render([plain_compose.plain(document, name)]), end="")
         return
-    engine, image = request.choice.ensure(say)
+    engine, image = request.choice.ensure()
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
-        run.start(spec, engine, say)
+        run.start(spec, engine)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
         return
     began = time.time()
-    outcome = run_with_restarts(lambda attempt: run.run(attempt, engine, say), spec, request.max_restarts)
+    outcome = run_with_restarts(lambda attempt: run.run(attempt, engine), spec, request.max_restarts)
     say(f"output folder: {folder}")
     for report in reports(folder, began):
         say(f"report: {report}")

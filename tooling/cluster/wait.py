@@ -11,7 +11,7 @@ from contextlib import suppress
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.cluster import compose, nodes
 from tooling.cluster.compose import LAUNCHER, ClusterSpec
 from tooling.cluster.nodes import Node
@@ -28,19 +28,19 @@ STUCK_EXIT_CODE = 1
 POLL_SECONDS = 0.3
 
 
-def until_end(spec: ClusterSpec, endpoint: str, say: Say) -> int:
+def until_end(spec: ClusterSpec, endpoint: str) -> int:
     """Wait until the job ends, or end it. Return 0, or the exit code of the node that failed first.
 
     Raises EngineGoneError if the engine is lost and does not come back.
     """
-    watchdog = Watchdog(say)
+    watchdog = Watchdog()
     deadline = None
     while True:
         try:
             seen = nodes.read(endpoint, spec.project)
         except EngineLostError as error:
             say(str(error))
-            until_engine_is_back(spec.name, endpoint, say)
+            until_engine_is_back(spec.name, endpoint)
             continue
         now = time.monotonic()
         failed = nodes.first_failure(seen, expected=spec.service_names)
@@ -65,11 +65,11 @@ class EngineGoneError(Exit):
     """The engine was lost while a cluster ran, and did not come back."""
 
 
-def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
+def until_engine_is_back(name: str, endpoint: str) -> None:
     """Wait for a lost engine. Restart it if this checkout started it. Raises EngineGoneError."""
     deadline = time.monotonic() + RETURN_SECONDS
     try:
-        api.start_again(say)
+        api.start_again()
     except UsageError as error:
         say(str(error))
     while True:
@@ -91,8 +91,7 @@ def until_engine_is_back(name: str, endpoint: str, say: Say) -> None:
 class Watchdog:
     """Reports nodes that are paused or cut off, and detects a stall that lasts too long."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
     def stuck(self, seen: Sequence[Node], now: float) -> bool:
@@ -100,12 +99,12 @@ class Watchdog:
         stalled = {node.name: node.stall() for node in seen if node.stall()}
         for name in self._since.keys() - stalled.keys():
             del self._since[name]
-            self._say(f"{name} is back")
+            say(f"{name} is back")
         for name, reason in stalled.items():
             if name not in self._since:
                 self._since[name] = now
-                self._say(f"{name} {reason}")
+                say(f"{name} {reason}")
         late = [name for name, since in self._since.items() if now - since > PATIENCE_SECONDS]
         if late:
-            self._say(f"{', '.join(late)}: not back after {PATIENCE_SECONDS:.0f} s")
+            say(f"{', '.join(late)}: not back after {PATIENCE_SECONDS:.0f} s")
         return bool(late)

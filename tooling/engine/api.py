@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine.decide import Plan, decide, may_act
 from tooling.engine.find import Findings, Host, find, read_host
 from tooling.engine.install import install
@@ -25,7 +25,7 @@ class Engine:
     cpus: int
 
 
-def ensure(say: Say) -> Engine:
+def ensure() -> Engine:
     """A running engine that has a client, compose v2 and buildx.
 
     Installs and starts what is missing if allowed (tooling.engine.decide.may_act), with one line for each step.
@@ -34,13 +34,13 @@ def ensure(say: Say) -> Engine:
     host, findings = read_host(), find()
     if _plan(findings, host).nothing:
         return _engine(findings)
-    with _setting_up(say):
+    with _setting_up():
         findings = find()  # another ./inv may have set everything up in the meantime
         if packages := _plan(findings, host).packages:
-            install(packages, host, say)
+            install(packages, host)
             host, findings = read_host(), find()  # with systemd, the package has started the engine
         if _plan(findings, host).start:
-            findings = start(host, say)
+            findings = start(host)
     left = _plan(findings, host)
     if not left.nothing:
         raise UsageError(f"apt-get succeeded, but these packages are still missing: {', '.join(left.packages)}")
@@ -57,31 +57,31 @@ def running() -> Engine:
     return _engine(findings)
 
 
-def start_again(say: Say) -> None:
+def start_again() -> None:
     """Restart the engine if this checkout started it and it was killed. Never restarts another engine.
 
     Raises UsageError with the cause if the engine does not start.
     """
     if find().chosen_by or not was_killed():
         return
-    with _setting_up(say):
+    with _setting_up():
         if was_killed():  # another ./inv may have restarted it in the meantime
-            start(read_host(), say)
+            start(read_host())
 
 
-def ensure_mmdebstrap(say: Say) -> None:
+def ensure_mmdebstrap() -> None:
     """Install mmdebstrap if it is missing. Raises UsageError with the command if ./inv may not install it."""
     host = read_host()
     if find().mmdebstrap:
         return
     if not may_act(host):
         raise UsageError(f"mmdebstrap not found on {host.name}; to install: sudo apt-get install mmdebstrap")
-    with _setting_up(say):
-        install(("mmdebstrap",), host, say)
+    with _setting_up():
+        install(("mmdebstrap",), host)
 
 
 @contextmanager
-def _setting_up(say: Say) -> Iterator[None]:
+def _setting_up() -> Iterator[None]:
     with locked(LOCK, lambda: say("waiting for another ./inv that is setting Docker up")):
         yield
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine.decide import MINIMUM_ENGINE
 from tooling.engine.find import Host, version_tuple
 
@@ -33,7 +33,7 @@ Source = Mapping[str, str]
 _ONE_LINE = re.compile(r"(deb|deb-src)\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)(.*)")
 
 
-def install(packages: Sequence[str], host: Host, say: Say) -> None:
+def install(packages: Sequence[str], host: Host) -> None:
     """Run apt-get, with one line for each step. If it fails, remove the added files and raise UsageError."""
     policy = subprocess.run(
         ("apt-cache", "policy", "docker.io"), capture_output=True, text=True, check=False, timeout=60

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine.find import Findings, Host, find, find_dockerd
 
 START_SECONDS = 30.0
@@ -28,7 +28,7 @@ PID_FILES = {
 }
 
 
-def start(host: Host, say: Say) -> Findings:
+def start(host: Host) -> Findings:
     """Start the engine and wait until it answers. Raises UsageError with the cause after START_SECONDS."""
     if host.systemd:
         say("starting Docker: systemctl start docker")
@@ -46,7 +46,7 @@ def start(host: Host, say: Say) -> Findings:
         say("dockerd is running but does not answer yet: waiting for it")
         return _wait(None, "stop this dockerd and retry")
     try:
-        give_controllers(say)
+        give_controllers()
     except OSError as error:
         say(f"giving cgroup controllers to containers failed ({error}): containers with limits may not start")
     say(f"starting dockerd in the background (no init system found), log: {LOG}")
@@ -122,7 +122,7 @@ def is_stale(pid_file: Path, program: str, proc: Path = PROC) -> bool:
     return fields.get("Name") != program or fields.get("State") == "Z"
 
 
-def give_controllers(say: Say, cgroup: Path = CGROUP) -> None:
+def give_controllers(cgroup: Path = CGROUP) -> None:
     """Give all controllers of `cgroup` to its children. Raises OSError.
 
     A cgroup other than the kernel's root can give controllers (cpuset, memory) to its children only while no

@@ -8,14 +8,14 @@ from rich.table import Table
 
 from entrypoints.page import render
 from tooling.basis.console import console
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.forecast import page, texts
 from tooling.forecast.request import Plan, Request, document, make
 
 TABLE_WIDTH = 160
 
 
-def run(request: Request, as_json: bool, html: str | None, say: Say) -> None:
+def run(request: Request, as_json: bool, html: str | None) -> None:
     """Print the forecast. `html`: a file for the page. Raises UsageError."""
     plan = make(request)
     if html:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tooling.basis import identity
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say, last_line
+from tooling.basis.say import last_line, say
 from tooling.engine import docker
 from tooling.engine.docker import LocalImage
 from tooling.image.choice import Choice
@@ -41,10 +41,10 @@ def check(form: str, output: str) -> Path:
     return path
 
 
-def run(choice: Choice, form: str, output: str, say: Say) -> None:
+def run(choice: Choice, form: str, output: str) -> None:
     """Write the image to the new path `output`. Raises UsageError, and leaves nothing behind then."""
     path = check(form, output)
-    _, image = choice.ensure(say)
+    _, image = choice.ensure()
     found = docker.read_image(image.id)
     try:
         _WRITERS[form](found, path)

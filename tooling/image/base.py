@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say, last_line
+from tooling.basis.say import last_line, say
 from tooling.engine import api, docker
 from tooling.pins.pin import Pin
 
@@ -60,7 +60,7 @@ class Base:
     source: str
 
 
-def ensure(pin: Pin, say: Say) -> Base:
+def ensure(pin: Pin) -> Base:
     """The pin's base image, pulled or built if missing. Raises UsageError if that fails."""
     bootstrapped = f"cpu-train-stack-base:{pin.debian.suite}"
     official = Base(pin.base, pin.base.partition("@")[2], "registry")
@@ -81,7 +81,7 @@ def ensure(pin: Pin, say: Say) -> Base:
         else:
             return official
     say(f"{why}: building Debian {pin.debian.number} ({pin.debian.suite}) with mmdebstrap")
-    api.ensure_mmdebstrap(say)
+    api.ensure_mmdebstrap()
     bootstrap(pin, bootstrapped)
     return Base(bootstrapped, docker.read_image(bootstrapped).id, "mmdebstrap")
 

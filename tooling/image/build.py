@@ -13,7 +13,7 @@ from invoke.exceptions import Exit
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, recipe
 from tooling.image.base import Base
@@ -33,23 +33,23 @@ class Image:
     seconds: float
 
 
-def run(pin: Pin, say: Say, prune: bool = False) -> None:
+def run(pin: Pin, prune: bool = False) -> None:
     """`./inv build`: build one pin, and move its shared tag to the image. `prune`: then delete its wheels."""
-    api.ensure(say)
-    _run(pin, say, prune)
+    api.ensure()
+    _run(pin, prune)
 
 
-def run_all(torch_source: str, say: Say, prune: bool = False) -> None:
+def run_all(torch_source: str, prune: bool = False) -> None:
     """`./inv build --all`: build every row. Reports each row that fails, and then raises Exit with 1.
 
     A row without a lock fails. ./inv dev lock writes locks, and they are committed.
     """
-    api.ensure(say)
+    api.ensure()
     rows, failed = parse.load().pins, []
     for name in rows:
         pin = choose.choose(name, (), torch_source)
         try:
-            _run(pin, say, prune)
+            _run(pin, prune)
         except UsageError as error:
             say(f"{pin.name}: {error}")
             failed.append(pin.name)
@@ -57,18 +57,18 @@ def run_all(torch_source: str, say: Say, prune: bool = False) -> None:
         raise Exit(f"{len(failed)} of {len(rows)} rows were not built: {', '.join(failed)}", code=1)
 
 
-def _run(pin: Pin, say: Say, prune: bool) -> None:
+def _run(pin: Pin, prune: bool) -> None:
     try:
-        image = build(pin, say)
+        image = build(pin)
     finally:
         if prune:
-            fetch.remove(pin, say)
+            fetch.remove(pin)
     take_shared_tag(pin)
     done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
     say(f"{image.tag}: {done}, {image.size_bytes / 1e9:.2f} GB, {image.id}; also tagged {pin.shared_tag}")
 
 
-def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
+def build(pin: Pin, of_this_commit: bool = False) -> Image:
     """Build the pin's image unless it is up to date. The engine must run (tooling.engine.api.ensure).
 
     Every command that needs an image calls this function, most of them through tooling.image.choice. The pin's
@@ -78,21 +78,21 @@ def build(pin: Pin, say: Say, of_this_commit: bool = False) -> Image:
     Commits that change no input of an image do not rebuild it. With `of_this_commit`, the labels of the image must
     name the commit that is checked out. The advisories for the pin's versions are printed first, one line each.
     """
-    with _locked(pin, say):
-        return _find_or_build(pin, say, of_this_commit)
+    with _locked(pin):
+        return _find_or_build(pin, of_this_commit)
 
 
-def _find_or_build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
+def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
     started = time.monotonic()
     for advisory in pin.advisories:
         say(f"{pin.name}: warning: {advisory}")
     if pin.without_added.own and not locks.path_of(pin).is_file():
-        locks.write(pin, say)
+        locks.write(pin)
     if pin.added:
-        added.ensure(pin, say)
+        added.ensure(pin)
     wheels = {**locks.read(pin), **locks.read_added(pin)}
     versions = {name: wheel.version for name, wheel in wheels.items()} | pin.compiled_packages
-    base_image = base.ensure(pin, say)
+    base_image = base.ensure(pin)
     inputs = recipe.inputs_sha256(pin, base_image)
     previous = docker.find_image(pin.image)
     if (
@@ -101,7 +101,7 @@ def _find_or_build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
         and (not of_this_commit or previous.labels.get(recipe.REVISION_LABEL) == recipe.revision()[0])
     ):
         return Image(pin.image, previous.id, previous.size_bytes, built=False, seconds=0.0)
-    _buildx(pin, base_image, recipe.labels(pin, base_image, versions, inputs), pin.image, say)
+    _buildx(pin, base_image, recipe.labels(pin, base_image, versions, inputs), pin.image)
     image = docker.find_image(pin.image)
     if image is None:
         raise UsageError(
@@ -115,14 +115,14 @@ def _find_or_build(pin: Pin, say: Say, of_this_commit: bool) -> Image:
     return Image(pin.image, image.id, image.size_bytes, built=True, seconds=time.monotonic() - started)
 
 
-def rebuild(pin: Pin, tag: str, option: str, say: Say) -> None:
+def rebuild(pin: Pin, tag: str, option: str) -> None:
     """Build the pin's image, up to date or not, under another tag and without labels. `option`: of buildx."""
-    with _locked(pin, say):
-        _buildx(pin, base.ensure(pin, say), {}, tag, say, option)
+    with _locked(pin):
+        _buildx(pin, base.ensure(pin), {}, tag, option)
 
 
 @contextmanager
-def _locked(pin: Pin, say: Say) -> Iterator[None]:
+def _locked(pin: Pin) -> Iterator[None]:
     """Locks the pin during a build, because builds of one pin share the staged locks and the log."""
     file = CACHE / "build" / f".{pin.name}.lock"
     with locked(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
@@ -146,10 +146,10 @@ def _remove_untagged(identifier: str) -> None:
         docker.remove_image(identifier)
 
 
-def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, say: Say, *options: str) -> None:
+def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, *options: str) -> None:
     """Run buildx with its display on a terminal. Without a terminal, write a log, and print its end on failure."""
-    wheels = fetch.fetch(pin, say)
-    added_wheels = fetch.fetch_added(pin, say) if pin.added else None
+    wheels = fetch.fetch(pin)
+    added_wheels = fetch.fetch_added(pin) if pin.added else None
     lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
     say(f"building {tag}")
     argv = recipe.build_argv(pin, base_image, wheels, lock_folder, labels, tag, options, added_wheels)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
 from tooling.engine import api
 from tooling.engine.api import Engine
 from tooling.image import build, recipe, sign
@@ -91,15 +90,15 @@ class Choice:
         words += [f"--key {self.key}"] if self.key else []
         return "".join(f" {word}" for word in words)
 
-    def verify(self, say: Say) -> None:
+    def verify(self) -> None:
         """Check the image's signature if there is a key. Raises UsageError."""
-        sign.verify_with(self.key, self.reference, say)
+        sign.verify_with(self.key, self.reference)
 
-    def ensure(self, say: Say) -> tuple[Engine, Image]:
+    def ensure(self) -> tuple[Engine, Image]:
         """An engine and the image in it: built if it is not up to date, or pulled if an image lock names it."""
         source = self.source  # first: a mistake in the options is reported before Docker is set up
-        self.verify(say)
-        engine = api.ensure(say)
+        self.verify()
+        engine = api.ensure()
         if isinstance(source, Pin):
-            return engine, build.build(source, say)
-        return engine, image_lock.fetch(source, engine, say)
+            return engine, build.build(source)
+        return engine, image_lock.fetch(source, engine)

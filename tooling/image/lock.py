@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.engine.api import Engine
 from tooling.image.build import Image
@@ -55,7 +55,7 @@ def read(path: Path) -> ImageLock:
     return lock
 
 
-def fetch(lock: ImageLock, engine: Engine, say: Say) -> Image:
+def fetch(lock: ImageLock, engine: Engine) -> Image:
     """The locked image, pulled by its digest if it is not in the engine. Its labels must be those in the lock."""
     target, _, digest = lock.image.partition("@")
     if docker.find_image(lock.image) is None:

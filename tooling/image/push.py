@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe, sign
 from tooling.image import lock as image_lock
@@ -23,7 +23,7 @@ SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
 
 
-def run(target: str, pin: Pin, alias: bool, output: str, say: Say, key: str = "") -> None:
+def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`.
 
     `key`: sign the image with it, and attach its provenance and its bill of materials.
@@ -37,10 +37,10 @@ def run(target: str, pin: Pin, alias: bool, output: str, say: Say, key: str = ""
     if not folder.is_dir():
         raise UsageError(f"--output is {output!r}, expected an existing folder")
     revision = clean_revision()
-    repository = Registry(api.ensure(say).endpoint, where)
+    repository = Registry(api.ensure().endpoint, where)
     tag = tag_of(pin.name, revision)
     repository.refuse_taken(tag)  # before the long checks; the push checks again
-    image = build.build(pin, say, of_this_commit=True)
+    image = build.build(pin, of_this_commit=True)
     content = inspect.content_sha256(image.id)
     if not status.is_tested(content):
         raise UsageError(f"{image.tag} is untested on this machine: run ./inv demo {pin.options} first")
@@ -55,12 +55,12 @@ def run(target: str, pin: Pin, alias: bool, output: str, say: Say, key: str = ""
     # The tag is derived from the running image, not from the build arguments.
     tag = tag_of(found.pin, labels[recipe.REVISION_LABEL])
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
-    digest = repository.push(image.id, tag, say)
+    digest = repository.push(image.id, tag)
     if key:
         wheels_lock = hashlib.sha256(locks.path_of(pin).read_bytes()).hexdigest()
-        sign.sign(f"{where}@{digest}", key, sign.provenance(labels, wheels_lock), bill, say)
+        sign.sign(f"{where}@{digest}", key, sign.provenance(labels, wheels_lock), bill)
     if alias:
-        repository.push(image.id, found.pin, say, moving=True)
+        repository.push(image.id, found.pin, moving=True)
     lock = ImageLock(
         image=f"{where}@{digest}",
         tag=f"{where}:{tag}",

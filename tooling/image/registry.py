@@ -17,7 +17,7 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.engine.client import connect
 
@@ -89,7 +89,7 @@ class Registry:
             except NotFound:
                 return None
 
-    def push(self, image_id: str, tag: str, say: Say, *, moving: bool = False) -> str:
+    def push(self, image_id: str, tag: str, *, moving: bool = False) -> str:
         """Push a local image under a tag. Returns its digest, after a pull and the registry have confirmed it.
 
         Raises UsageError if the tag exists, or appears during the push. Overwrites a `moving` tag.
@@ -100,7 +100,7 @@ class Registry:
         with self._explained(f"pushing {reference}"):
             self.client.images.get(image_id).tag(str(self.target), tag)
             try:
-                pushed = self._stream(tag, say, moving)
+                pushed = self._stream(tag, moving)
             finally:
                 docker.remove_image(reference)
         self.pull(pushed, image_id)
@@ -133,8 +133,8 @@ class Registry:
             raise UsageError(f"{reference}: a pull returned the image {found}, expected {image_id}")
         return reference
 
-    def _stream(self, tag: str, say: Say, moving: bool) -> str:
-        progress = _Progress(say)
+    def _stream(self, tag: str, moving: bool) -> str:
+        progress = _Progress()
         digest = existing = None
         checked = time.monotonic()
         lines = self.client.images.push(str(self.target), tag=tag, stream=True, decode=True)
@@ -177,8 +177,7 @@ class Registry:
 class _Progress:
     """Reports each tenth of a push. Layers that the registry already has do not count."""
 
-    def __init__(self, say: Say) -> None:
-        self.say = say
+    def __init__(self) -> None:
         self.layers: dict[str, tuple[int, int]] = {}
         self.reported = 0.0
 
@@ -187,9 +186,9 @@ class _Progress:
         if line.get("status") == "Pushing" and detail.get("total"):
             self.layers[line["id"]] = (min(detail["current"], detail["total"]), detail["total"])
         elif str(line.get("status")).startswith("Retrying in 5 "):
-            self.say(f"  layer {line['id']} failed: retrying")
+            say(f"  layer {line['id']} failed: retrying")
         sent = sum(current for current, _ in self.layers.values())
         total = sum(size for _, size in self.layers.values())
         if total and sent / total >= self.reported + PROGRESS_STEP:
             self.reported = sent / total
-            self.say(f"  {sent / 1e6:.0f} of {total / 1e6:.0f} MB (before compression)")
+            say(f"  {sent / 1e6:.0f} of {total / 1e6:.0f} MB (before compression)")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build
 from tooling.pins.pin import Pin
@@ -35,14 +35,14 @@ class Entry:
     content: str
 
 
-def run(pin: Pin, as_json: bool, say: Say) -> None:
+def run(pin: Pin, as_json: bool) -> None:
     """Build twice and compare. Raises Exit with 1 and the first difference if the layers differ."""
-    api.ensure(say)
+    api.ensure()
     tags = [f"{pin.image}-{number}" for number in ("first", "second")]
     try:
         for tag in tags:
             started = time.monotonic()
-            build.rebuild(pin, tag, "--no-cache", say)
+            build.rebuild(pin, tag, "--no-cache")
             say(f"{tag}: built in {time.monotonic() - started:.0f} s")
         show(tags, as_json)
         problem = difference(*tags)

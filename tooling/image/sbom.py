@@ -30,7 +30,7 @@ from spdx_tools.spdx.validation.document_validator import validate_full_spdx_doc
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe
 from tooling.image.inspect import Inventory
@@ -42,10 +42,10 @@ IMAGE_ID = "SPDXRef-image"
 LICENSES = get_spdx_licensing()
 
 
-def run(pin: Pin, output: str | None, say: Say) -> None:
+def run(pin: Pin, output: str | None) -> None:
     """Write the bill of materials of a pin's image. Builds the image if it is not up to date."""
-    api.ensure(say)
-    image = build.build(pin, say)
+    api.ensure()
+    image = build.build(pin)
     path = Path(output) if output else CACHE / "sbom" / f"{pin.name}.spdx.json"
     if path.is_dir():
         raise UsageError(f"--output is {output!r}, a folder: give the name of a file")

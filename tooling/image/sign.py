@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say, last_line
+from tooling.basis.say import last_line, say
 from tooling.image import recipe
 
 COSIGN = "cosign"
@@ -70,7 +70,7 @@ def check_key(key: str) -> None:
         raise UsageError(f"--sign is {key!r}, expected a file of cosign generate-key-pair, or env://NAME")
 
 
-def sign(reference: str, key: str, predicate: Mapping[str, Any], bill: str, say: Say) -> None:
+def sign(reference: str, key: str, predicate: Mapping[str, Any], bill: str) -> None:
     """Sign the image, and attach its provenance and its bill of materials. Raises UsageError."""
     common = ("--key", key, "--tlog-upload=false", "--yes")
     _cosign("sign", *common, reference)
@@ -100,7 +100,7 @@ def verify(reference: str, key: str) -> dict[str, Any]:
     return provenance
 
 
-def verify_with(key: str, reference: str, say: Say) -> None:
+def verify_with(key: str, reference: str) -> None:
     """Check an image before it is pulled or named in a manifest, if --key was given. Raises UsageError."""
     if key:
         verify(reference, key)

@@ -5,16 +5,16 @@ from pathlib import Path
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.image import sign
 from tooling.kubernetes.operators import Manifest
 from tooling.kubernetes.request import Request, pod_warnings, warnings
 
 
-def write(wanted: Manifest, output: str, say: Say) -> None:
+def write(wanted: Manifest, output: str) -> None:
     """Write the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
     text = yaml.render(wanted.documents())
-    sign.verify_with(wanted.key, wanted.reference, say)
+    sign.verify_with(wanted.key, wanted.reference)
     for warning in warnings(wanted) if isinstance(wanted, Request) else pod_warnings(wanted):
         say(f"warning: {warning}")
     if not output:

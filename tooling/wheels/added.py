@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.pins.added import Added
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch, locks, pip, resolve
@@ -27,17 +27,17 @@ _OURS = "entrypoints"
 _NOTHING = re.compile(r"No matching distribution found for ([^\s;(]+)")
 
 
-def ensure(pin: Pin, say: Say) -> None:
+def ensure(pin: Pin) -> None:
     """Lock the packages, unless the pin's present lock has been extended by them before."""
     if not locks.extends_the_present_row(pin):
-        lock(pin, say)
+        lock(pin)
 
 
-def lock(pin: Pin, say: Say) -> Path:
+def lock(pin: Pin) -> Path:
     """Resolve the packages with pip and replace their lock. Raises UsageError in one line; the old lock stays."""
     row = locks.read(pin)
     _refuse_wheels_of_the_row(pin.added, row, pin.without_added.name)
-    folder = fetch.fetch(pin, say)  # pip reads the row's requirements in its wheels
+    folder = fetch.fetch(pin)  # pip reads the row's requirements in its wheels
     say(f"resolving {', '.join(pin.added.typed)} for pin {pin.without_added.name}")
     wheels = [wheel for wheel in _resolve(pin, pin.added, row, folder) if wheel.name not in row]
     if any(wheel.name == _OURS for wheel in wheels):

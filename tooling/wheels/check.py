@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.pins import rules, status
 from tooling.pins.pin import Pin, TorchSource
 from tooling.pins.status import Status
@@ -16,7 +16,7 @@ from tooling.wheels.resolve import UnavailableError
 CHECK = "./inv dev check-matrix"
 
 
-def check(chosen: Iterable[Pin], say: Say) -> None:
+def check(chosen: Iterable[Pin]) -> None:
     """Apply the rules and pip's resolver to each row, and record proofs. Raises Exit with 1 if a row is wrong.
 
     A row whose wheels this machine cannot reach is not wrong. Its status does not change.
@@ -36,7 +36,7 @@ def _resolve(pin: Pin) -> str:
     unavailable = ""
     for variant in [pin, pin.with_default_torch()]:
         try:
-            found = resolve.resolve(variant, lambda _: None)
+            found = resolve.resolve(variant)
         except UnavailableError as error:
             unavailable = unavailable or str(error)
             continue

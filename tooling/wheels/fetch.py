@@ -17,7 +17,7 @@ from packaging.version import Version
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, shown
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.pins.pin import Pin
 from tooling.wheels import locks, pip
 from tooling.wheels.resolve import LockedWheel
@@ -25,34 +25,34 @@ from tooling.wheels.resolve import LockedWheel
 WHEELS = CACHE / "wheels"
 
 
-def fetch(pin: Pin, say: Say, folder: Path | None = None) -> Path:
+def fetch(pin: Pin, folder: Path | None = None) -> Path:
     """Complete the pin's wheel folder and return its path. Raises UsageError with the cause in one line.
 
     A user's own packages are not in this folder, but in that of `fetch_added`.
     """
     lock = {**locks.read(pin), **locks.read_build(pin)}
-    return _fetch(pin.without_added, lock, folder or WHEELS / pin.without_added.name, say)
+    return _fetch(pin.without_added, lock, folder or WHEELS / pin.without_added.name)
 
 
-def fetch_added(pin: Pin, say: Say) -> Path:
+def fetch_added(pin: Pin) -> Path:
     """The same for a user's own packages."""
-    return _fetch(pin, locks.read_added(pin), WHEELS / pin.name, say)
+    return _fetch(pin, locks.read_added(pin), WHEELS / pin.name)
 
 
-def remove(pin: Pin, say: Say) -> None:
+def remove(pin: Pin) -> None:
     """Delete the wheels that `fetch` and `fetch_added` downloaded. The next build that needs them fetches them."""
     for name in {pin.name, pin.without_added.name}:
         folder = WHEELS / name
         if folder.is_dir():
-            with _locked(pin, folder, say):
+            with _locked(pin, folder):
                 shutil.rmtree(folder)
 
 
-def _fetch(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> Path:
+def _fetch(pin: Pin, lock: dict[str, LockedWheel], folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(pin, folder, say):
-            _complete(pin, lock, folder, say)
+        with _locked(pin, folder):
+            _complete(pin, lock, folder)
     except OSError as error:
         raise UsageError(
             f"fetching wheels for pin {pin.name} into {shown(folder)} failed: {error.strerror or error}; "
@@ -61,17 +61,17 @@ def _fetch(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> Pa
     return folder
 
 
-def _locked(pin: Pin, folder: Path, say: Say) -> AbstractContextManager[None]:
+def _locked(pin: Pin, folder: Path) -> AbstractContextManager[None]:
     return files.locked(
         folder.parent / f".{folder.name}.lock",
         lambda: say(f"waiting for another ./inv that is fetching wheels for pin {pin.name}"),
     )
 
 
-def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) -> None:
+def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path) -> None:
     for partial in folder.parent.glob(_partial_prefix(folder) + "*"):
         shutil.rmtree(partial)  # left by a fetch that was killed
-    missing = _missing(folder, lock, say)
+    missing = _missing(folder, lock)
     reused = [wheel for wheel in missing if _reuse(wheel, folder)]
     missing = [wheel for wheel in missing if wheel not in reused]
     if reused:
@@ -81,18 +81,18 @@ def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path, say: Say) ->
     say(f"fetching {len(missing)} of {len(lock)} wheels into {shown(folder)}")
     common = [wheel for wheel in missing if wheel.name not in pin.sources]
     if common:
-        _download(pin, common, folder, say, indexes=[[]])
+        _download(pin, common, folder, indexes=[[]])
     for source in dict.fromkeys(pin.sources.values()):
         special = [wheel for wheel in missing if pin.sources.get(wheel.name) == source]
         if special:  # the host's indexes may lack these wheels
-            _download(pin, special, folder, say, indexes=[[], source.only_option])
+            _download(pin, special, folder, indexes=[[], source.only_option])
 
 
 def _partial_prefix(folder: Path) -> str:
     return f".partial-{folder.name}-"
 
 
-def _missing(folder: Path, lock: dict[str, LockedWheel], say: Say) -> list[LockedWheel]:
+def _missing(folder: Path, lock: dict[str, LockedWheel]) -> list[LockedWheel]:
     """The wheels to download. Deletes files that are not in the lock and wheels with a wrong sha256."""
     missing = dict(lock)
     for path in sorted(folder.iterdir()):
@@ -130,7 +130,7 @@ def _find_in_lock(path: Path, lock: dict[str, LockedWheel]) -> LockedWheel | Non
     return wheel if wheel and Version(wheel.version) == version else None
 
 
-def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, say: Say, indexes: list[list[str]]) -> None:
+def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, indexes: list[list[str]]) -> None:
     """Download `wheels` from the first of `indexes` (pip options) that has all of them."""
     lock = {wheel.name: wheel for wheel in wheels}
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_partial_prefix(folder)) as name:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from tooling.basis.errors import UsageError
 from tooling.basis.files import sha256_of, write_atomic
 from tooling.basis.paths import CACHE, IMAGES
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.pins.pin import Pin
 from tooling.wheels import resolve
 from tooling.wheels.resolve import LockedWheel
@@ -80,11 +80,11 @@ def _extended(pin: Pin) -> str:
     return f"# Packages on top of {path_of(pin).name}, whose sha256 is {sha256_of(path_of(pin))}.\n"
 
 
-def write(pin: Pin, say: Say) -> Path:
+def write(pin: Pin) -> Path:
     """Resolve the pin's packages with pip and replace its locks. If anything fails, the old locks stay."""
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
     pin = pin.without_added
-    resolved = resolve.resolve(pin, say)
+    resolved = resolve.resolve(pin)
     locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
     for path, wheels in locked.items():
         header = f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand.\n"

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.pins.pin import Pin, Source, TorchSource
 from tooling.wheels import pip
 
@@ -42,16 +42,16 @@ class Resolution:
     build_packages: list[LockedWheel]
 
 
-def resolve(pin: Pin, say: Say) -> Resolution:
+def resolve(pin: Pin) -> Resolution:
     """Raises UsageError if packages do not exist or do not fit together."""
     return Resolution(
-        _resolve(pin, pin.requirements, [], say),
+        _resolve(pin, pin.requirements, []),
         # Without dependencies, which only programs with dynamic linking need.
-        _resolve(pin, pin.build_requirements, ["--no-deps"], say),
+        _resolve(pin, pin.build_requirements, ["--no-deps"]),
     )
 
 
-def _resolve(pin: Pin, requirements: Sequence[str], options: list[str], say: Say) -> list[LockedWheel]:
+def _resolve(pin: Pin, requirements: Sequence[str], options: list[str]) -> list[LockedWheel]:
     if not requirements:
         return []
     CACHE.mkdir(exist_ok=True)

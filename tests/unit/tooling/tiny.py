@@ -73,9 +73,5 @@ def write_lock(locks: Path, wheels: Iterable[Path]) -> Path:
     return path
 
 
-def silent(_line: str) -> None:
-    """A `say` for tests that ignore the progress."""
-
-
 def _record_digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

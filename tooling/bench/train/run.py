@@ -12,7 +12,7 @@ from invoke.exceptions import Exit
 from benchmarks import jobs
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.bench import measure, output
 from tooling.bench.measure import RunError
 from tooling.bench.train import pairs, picture, recipes, results
@@ -96,14 +96,14 @@ def plan(options: Options) -> Plan:
     )
 
 
-def run(options: Options, say: Say) -> None:
+def run(options: Options) -> None:
     """Write train-TIME.json and .png to .cache/bench, and print tables or the document.
 
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
-    engine, image = Choice(options.pin).ensure(say)
+    engine, image = Choice(options.pin).ensure()
     found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
     cpus = options.cpus or f"0-{engine.cpus - 1}"
     load = os.getloadavg()[0]
@@ -124,7 +124,7 @@ def run(options: Options, say: Say) -> None:
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
-        container, rows = _data(jobs.BY_NAME[name], chosen.data, cpus, say)
+        container, rows = _data(jobs.BY_NAME[name], chosen.data, cpus)
         for ranks in chosen.ranks:
             own = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
             runs += own
@@ -132,13 +132,13 @@ def run(options: Options, say: Say) -> None:
                 say(f"{name}, ranks: {ranks}, round {number} of {chosen.repeats}")
                 profile = ("--profile",) if number == 1 else ()
                 flags = ("--job", name, *chosen.flags, *rows, *profile)
-                shapes = _round(own, chosen.recipes, flags, found, container, say)
-                ceilings[name] += _ceiling(name, shapes, pin.image, container, say) if shapes else []
+                shapes = _round(own, chosen.recipes, flags, found, container)
+                ceilings[name] += _ceiling(name, shapes, pin.image, container) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
                 output.save("train", document, folder)  # an interrupted measurement keeps the rounds so far
     draw = picture.draw if any(row["samples_per_second"] for row in document["rows"]) else None
-    output.publish("train", document, folder, results.table, draw, options.json, say)
+    output.publish("train", document, folder, results.table, draw, options.json)
     if failed := sorted({one.recipe for one in runs if one.failed}):
         raise Exit(f"bench: {', '.join(failed)} failed: see their rows", code=1)
 
@@ -149,7 +149,6 @@ def _round(
     flags: Sequence[str],
     found: Mapping[str, str | None],
     container: Sequence[str],
-    say: Say,
 ) -> list[str]:
     """Run each recipe once, except those that failed before.
 
@@ -195,9 +194,7 @@ def _report(
     return report
 
 
-def _ceiling(
-    name: str, shapes: Sequence[str], image: str, container: Sequence[str], say: Say
-) -> list[dict[str, Any]]:
+def _ceiling(name: str, shapes: Sequence[str], image: str, container: Sequence[str]) -> list[dict[str, Any]]:
     """The report of the ceiling, or an empty list if its run failed."""
     if jobs.BY_NAME[name].task == jobs.LANGUAGE:
         shapes = shapes[:1]  # nearly every batch of chats has another shape
@@ -216,7 +213,7 @@ def _present(row: str) -> str | None:
     return next((one.image for one in candidates if docker.find_image(one.image)), None)
 
 
-def _data(job: jobs.Job, rows: Path | None, cpus: str, say: Say) -> tuple[Sequence[str], Sequence[str]]:
+def _data(job: jobs.Job, rows: Path | None, cpus: str) -> tuple[Sequence[str], Sequence[str]]:
     """The arguments of `docker run` for a job's containers, and those of the script for its data.
 
     Fetches the model and creates the data if needed.
@@ -226,5 +223,5 @@ def _data(job: jobs.Job, rows: Path | None, cpus: str, say: Say) -> tuple[Sequen
     if rows is None:
         return measure.arguments(cpus, None, None), ()
     rows = rows.resolve()
-    container = measure.arguments(cpus, pretrained.minilm(say), rows.parent)
+    container = measure.arguments(cpus, pretrained.minilm(), rows.parent)
     return container, ("--data", f"{measure.FOLDER}/data/{rows.name}")

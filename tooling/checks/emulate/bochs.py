@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say, last_line
+from tooling.basis.say import last_line, say
 from tooling.checks.emulate import patch
 from tooling.engine import docker
 from tooling.image.base import Base
@@ -33,7 +33,7 @@ def checkout(folder: str | None) -> Path:
     return where
 
 
-def ensure(folder: Path, base: Base, say: Say) -> str:
+def ensure(folder: Path, base: Base) -> str:
     """The tag of the emulated machine's image. `folder`: the result of `checkout`."""
     tag = f"{TAG}:{_content(folder, base)}"
     if docker.find_image(tag):

@@ -14,14 +14,14 @@ from typing import Any
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.checks.emulate import bochs
 from tooling.engine import docker
 
 FOLDER = CACHE / "emulated"
 
 
-def disk(image: str, emulator: str, say: Say) -> Path:
+def disk(image: str, emulator: str) -> Path:
     """The image's files as a disk, made once for each image. The disks of other images are removed."""
     found = docker.read_image(image)
     made_by = hashlib.sha256((bochs.MACHINE / "make-disk").read_bytes()).hexdigest()

@@ -16,7 +16,7 @@ from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
-from tooling.basis.say import Say
+from tooling.basis.say import say
 from tooling.checks.faults.faults import FAULTS, Fault
 from tooling.checks.faults.trial import Trial, inject, small_file_system
 from tooling.cluster import demo_data, pretrained
@@ -85,7 +85,7 @@ class Result:
         ]
 
 
-def run(only: str, launcher: str, say: Say) -> None:
+def run(only: str, launcher: str) -> None:
     """Inject the chosen faults, write .cache/faults/faults.json, and print a table.
 
     Raises Exit with code 1 if a job did not end or resume as expected.
@@ -99,7 +99,7 @@ def run(only: str, launcher: str, say: Say) -> None:
         )
     results = []
     with locked(FOLDER / ".lock", lambda: say("waiting for another ./inv dev faults")):
-        data = _data(say)
+        data = _data()
         say("running the baseline job, without a fault")
         baseline = _baseline_losses(data)
         for fault in chosen:
@@ -152,10 +152,10 @@ def largest_difference(some: Mapping[int, float], others: Mapping[int, float]) -
     )
 
 
-def _data(say: Say) -> Path:
+def _data() -> Path:
     folder = FOLDER / "data"
     if not (folder / "model").is_dir():
-        shutil.copytree(pretrained.minilm(say), folder / "model")
+        shutil.copytree(pretrained.minilm(), folder / "model")
     demo_data.write(folder)
     return folder
 

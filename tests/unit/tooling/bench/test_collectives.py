@@ -163,7 +163,7 @@ def test_bad_options_are_refused_before_the_build(options: dict[str, Any], said:
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--output .*: Not a directory: choose a folder"):
-        collectives.collectives(Options(output=str(tmp_path / "file" / "folder")), print)
+        collectives.collectives(Options(output=str(tmp_path / "file" / "folder")))
 
 
 def test_the_arguments_of_the_images_bench_follow_from_the_options() -> None:

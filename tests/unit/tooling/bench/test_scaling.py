@@ -193,7 +193,7 @@ def test_fractions_of_cores_become_a_cpu_quota() -> None:
 )
 def test_options_that_cannot_be_compared_are_refused(nodes: str, seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
-        scaling.run(scaling.Options(nodes=nodes, seconds=seconds, cores=cores), print)
+        scaling.run(scaling.Options(nodes=nodes, seconds=seconds, cores=cores))
 
 
 def test_an_unknown_backend_is_refused_before_the_build() -> None:

@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(suite, "install_requirements", lambda: None)
     monkeypatch.setattr(suite, "_call", call)
-    monkeypatch.setattr(api, "ensure", lambda _say: None)
+    monkeypatch.setattr(api, "ensure", lambda: None)
     monkeypatch.setattr(build, "build", lambda *_: found.append("build"))
     return found
 

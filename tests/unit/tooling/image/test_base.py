@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
-from tests.unit.tooling.tiny import make_pin, silent
+from tests.unit.tooling.tiny import make_pin
 from tooling.basis.errors import UsageError
+from tooling.basis.say import say
 from tooling.engine import api
 from tooling.image import base
 from tooling.pins.pin import DEBIAN_RELEASES, Pin
@@ -63,7 +64,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("IMAGES", str(made.images))
     monkeypatch.setattr(base, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(api, "ensure_mmdebstrap", lambda say: say("installing mmdebstrap"))
+    monkeypatch.setattr(api, "ensure_mmdebstrap", lambda: say("installing mmdebstrap"))
     return made
 
 
@@ -71,32 +72,33 @@ def test_an_official_base_in_the_engine_is_used_first(programs: Programs) -> Non
     programs.docker()
     (programs.images / PIN.base).touch()
     (programs.images / BOOTSTRAPPED).touch()
-    assert base.ensure(PIN, silent) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
+    assert base.ensure(PIN) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
     assert set(programs.called()) == {"image"}
 
 
 def test_a_base_that_was_built_before_is_used_without_a_registry(programs: Programs) -> None:
     programs.docker()
     (programs.images / BOOTSTRAPPED).touch()
-    assert base.ensure(PIN, silent) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
+    assert base.ensure(PIN) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
     assert set(programs.called()) == {"image"}
 
 
 def test_a_missing_base_is_pulled_by_its_digest(programs: Programs) -> None:
     programs.docker(pull='echo Pulling; touch "$file"')
-    assert base.ensure(PIN, silent) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
+    assert base.ensure(PIN) == base.Base(PIN.base, "sha256:" + "0" * 64, "registry")
     assert programs.called() == ["image", "image", "pull"]
 
 
-def test_without_a_registry_the_base_is_built_with_a_line_for_each_step(programs: Programs) -> None:
+def test_without_a_registry_the_base_is_built_with_a_line_for_each_step(
+    programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
     programs.docker()
     programs.put(
         "mmdebstrap", '#!/bin/sh\nfor archive; do :; done\necho "$*" >> "$IMAGES/../made"\n: > "$archive"\n'
     )
-    said: list[str] = []
-    assert base.ensure(PIN, said.append) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
+    assert base.ensure(PIN) == base.Base(BOOTSTRAPPED, f"sha256:id-of-{BOOTSTRAPPED}", "mmdebstrap")
     assert "bookworm" in (programs.folder / "made").read_text().split()
-    assert said == [
+    assert capsys.readouterr().err.splitlines() == [
         "base image debian:bookworm-slim: waiting for its registry (at most 20 s of silence)",
         f"no registry answers ({NO_REGISTRY}): building Debian 12 (bookworm) with mmdebstrap",
         "installing mmdebstrap",
@@ -151,7 +153,7 @@ def test_a_base_that_cannot_be_built_is_one_line(
     programs.docker(imported=imported)
     programs.put("mmdebstrap", f"#!/bin/sh\nfor archive; do :; done\n{mmdebstrap}\n")
     with pytest.raises(UsageError, match=expected) as caught:
-        base.ensure(PIN, silent)
+        base.ensure(PIN)
     assert "\n" not in str(caught.value)
     assert caught.value.code == contract.USAGE_EXIT_CODE
     assert list((programs.folder / "cache").iterdir()) == []
@@ -222,7 +224,7 @@ def test_an_unreachable_registry_counts_as_no_registry(programs: Programs, said:
 def test_a_refused_pull_is_an_error_with_the_engines_message(programs: Programs, said: str, expected: str) -> None:
     programs.docker(pull=f"echo '{ENGINE}{said}' >&2; exit 1")
     with pytest.raises(UsageError) as caught:
-        base.ensure(PIN, silent)
+        base.ensure(PIN)
     message = str(caught.value)
     assert message.startswith(f"docker pull {PIN.base} failed: {ENGINE}{said}: ")
     assert expected in message

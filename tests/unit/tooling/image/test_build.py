@@ -195,12 +195,11 @@ def test_the_label_of_the_origin_has_no_token(checkout: Path) -> None:
 
 
 def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both would stage the locks in the same folder and write the same log."""
     engine: dict[str, docker.LocalImage] = {}
     together, most = 0, 0
-    said: list[str] = []
 
     def buildx(pin: Pin, *_: object) -> None:
         nonlocal together, most
@@ -218,10 +217,10 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(fetch, "fetch", lambda *_: checkout)
     with ThreadPoolExecutor() as pool:
-        made = list(pool.map(lambda _: build.build(PIN, said.append), range(2)))
+        made = list(pool.map(lambda _: build.build(PIN), range(2)))
     assert most == 1
     assert sorted(image.built for image in made) == [False, True]
-    assert "waiting for another ./inv that is building pin 2.13" in said
+    assert "waiting for another ./inv that is building pin 2.13" in capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no-git"])

@@ -174,11 +174,11 @@ def test_an_image_lock_sets_the_image(tmp_path: Path) -> None:
 def test_a_manifest_is_written_to_a_file_or_to_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
-    manifest.write(request("pytorchjob"), str(tmp_path / "job.yaml"), said.append)
-    assert said == [f"wrote {tmp_path / 'job.yaml'}: kubectl create -f {tmp_path / 'job.yaml'}"]
-    manifest.write(request("pytorchjob"), "", said.append)
-    assert capsys.readouterr().out == (tmp_path / "job.yaml").read_text()
+    path = tmp_path / "job.yaml"
+    manifest.write(request("pytorchjob"), str(path))
+    assert capsys.readouterr().err == f"wrote {path}: kubectl create -f {path}\n"
+    manifest.write(request("pytorchjob"), "")
+    assert capsys.readouterr().out == path.read_text()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
-        manifest.write(request("pytorchjob"), str(tmp_path / "file" / "job.yaml"), said.append)
+        manifest.write(request("pytorchjob"), str(tmp_path / "file" / "job.yaml"))

@@ -10,6 +10,7 @@ import pytest
 
 import entrypoints.doctor.image
 from entrypoints.doctor.checks import Status
+from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, build, recipe
 from tooling.image.base import Base
@@ -128,7 +129,7 @@ def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytes
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every image is up to date, and no other build holds the lock."""
     monkeypatch.setattr(build, "CACHE", tmp_path)
-    monkeypatch.setattr(api, "ensure", lambda _: None)
+    monkeypatch.setattr(api, "ensure", lambda: None)
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(recipe, "inputs_sha256", lambda *_: "sum")
     monkeypatch.setattr(build, "take_shared_tag", lambda _: None)
@@ -137,25 +138,26 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound_row() -> None:
-    said: list[str] = []
-    build.run(OLD, said.append)
+def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    build.run(OLD)
+    said = capsys.readouterr().err.splitlines()
     assert said[:-1] == [f"2.8-default-torch: warning: {advisory}" for advisory in OLD.advisories]
     assert len(said) == len(OLD.advisories) + 1 == 5
-    said.clear()
-    build.run(parse.load().pin("2.13"), said.append)
-    assert len(said) == 1
+    build.run(parse.load().pin("2.13"))
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("no_engine")
 def test_the_line_is_printed_before_versions_are_resolved(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
     monkeypatch.setattr(locks, "path_of", lambda _: Path("/nonexistent"))
-    monkeypatch.setattr(locks, "write", lambda pin, _: said.append(f"resolving {pin.name}"))
+    monkeypatch.setattr(locks, "write", lambda pin: say(f"resolving {pin.name}"))
     monkeypatch.setattr(locks, "read", lambda _: {})
-    build.run(choose.choose(assignments=["transformers=4.57.0"]), said.append)
+    build.run(choose.choose(assignments=["transformers=4.57.0"]))
+    said = capsys.readouterr().err.splitlines()
     assert "CVE-2026-4372" in said[1]
     assert "resolving 2.13-own-" in said[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
+from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
 from tooling.pins import added as packages
 from tooling.pins.pin import Pin
@@ -58,7 +58,7 @@ def refused(row: Pin, *values: str) -> str:
     """The line of a lock that cannot be written. Asserts that nothing is written."""
     pin = with_(row, *values)
     with pytest.raises(UsageError) as caught:
-        added.lock(pin, silent)
+        added.lock(pin)
     assert "\n" not in str(caught.value)
     assert not locks.added_path_of(pin).exists()
     return str(caught.value)
@@ -70,14 +70,14 @@ def versions(pin: Pin) -> dict[str, str]:
 
 def test_the_newest_version_that_fits_the_row_is_locked_with_what_it_needs(row: Pin) -> None:
     pin = with_(row, "fits")
-    added.lock(pin, silent)
+    added.lock(pin)
     assert versions(pin) == {"fits": "1.0", "helper": "3.0"}
-    folder = fetch.fetch_added(pin, silent)
+    folder = fetch.fetch_added(pin)
     assert sorted(path.name for path in folder.iterdir()) == [
         "fits-1.0-py3-none-any.whl",
         "helper-3.0-py3-none-any.whl",
     ]
-    assert sorted(path.name for path in fetch.fetch(pin, silent).iterdir()) == [
+    assert sorted(path.name for path in fetch.fetch(pin).iterdir()) == [
         "tiny_a-1.0-py3-none-any.whl",
         "tiny_b-2.0-py3-none-any.whl",
     ]
@@ -116,9 +116,9 @@ def test_a_local_wheel_and_a_folder_of_wheels_need_no_index(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     make_wheel(tmp_path / "links", "helper", "3.0")
     pin = with_(row, str(mine), str(tmp_path / "links"))
-    added.lock(pin, silent)
+    added.lock(pin)
     assert versions(pin) == {"mine": "1.0", "helper": "3.0"}
-    assert len(list(fetch.fetch_added(pin, silent).iterdir())) == 2
+    assert len(list(fetch.fetch_added(pin).iterdir())) == 2
     assert str(tmp_path) not in locks.added_path_of(pin).read_text()
 
 
@@ -136,28 +136,27 @@ def test_a_wheel_with_another_hash_than_the_requirements_file_is_refused(row: Pi
 
 def test_a_lock_of_packages_is_itself_a_requirements_file(row: Pin) -> None:
     pin = with_(row, "fits")
-    added.lock(pin, silent)
+    added.lock(pin)
     again = with_(row, str(locks.added_path_of(pin)))
-    added.lock(again, silent)
+    added.lock(again)
     assert versions(again) == versions(pin)
 
 
-def test_what_the_row_has_adds_nothing(row: Pin) -> None:
+def test_what_the_row_has_adds_nothing(row: Pin, capsys: pytest.CaptureFixture[str]) -> None:
     pin = with_(row, "tiny-a")
-    said: list[str] = []
-    added.lock(pin, said.append)
+    added.lock(pin)
     assert versions(pin) == {}
-    assert said[-1] == "pin tiny has all of these packages already"
-    assert list(fetch.fetch_added(pin, silent).iterdir()) == []
+    assert capsys.readouterr().err.splitlines()[-1] == "pin tiny has all of these packages already"
+    assert list(fetch.fetch_added(pin).iterdir()) == []
 
 
 def test_packages_are_resolved_again_only_when_the_row_changed(
     row: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin = with_(row, "fits")
-    added.ensure(pin, silent)
+    added.ensure(pin)
     monkeypatch.setattr(added, "_resolve", lambda *_: pytest.fail("resolved again"))
-    added.ensure(pin, silent)
+    added.ensure(pin)
     monkeypatch.undo()
     lock = tmp_path / "locks" / "tiny.txt"
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "locks")
@@ -168,16 +167,16 @@ def test_packages_are_resolved_again_only_when_the_row_changed(
 
 
 def test_a_wheel_that_another_pin_has_is_linked_and_not_fetched(
-    row: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    row: Pin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = fetch.fetch(row, silent)
+    first = fetch.fetch(row)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    said: list[str] = []
-    second = fetch.fetch(row, said.append, fetch.WHEELS / "second")
-    assert said == ["reusing 2 wheels that another pin has"]
+    capsys.readouterr()
+    second = fetch.fetch(row, fetch.WHEELS / "second")
+    assert capsys.readouterr().err.splitlines() == ["reusing 2 wheels that another pin has"]
     wheel = "tiny_a-1.0-py3-none-any.whl"
     assert (first / wheel).samefile(second / wheel)
     (first / wheel).write_bytes(b"modified after its verification")  # both names of the file
     with pytest.raises(UsageError, match="tiny-a"):
-        fetch.fetch(row, said.append, fetch.WHEELS / "second")
-    assert f"deleted {wheel}, whose sha256 differs from the lock: fetching it again" in said
+        fetch.fetch(row, fetch.WHEELS / "second")
+    assert f"deleted {wheel}, whose sha256 differs from the lock: fetching it again" in capsys.readouterr().err

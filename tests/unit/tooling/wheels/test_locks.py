@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
-from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
+from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
@@ -96,7 +96,7 @@ def test_a_lock_is_read_as_it_was_written(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     pin = make_pin({"tiny-a": "1.0", "tiny-b": "2.0"})
-    assert locks.write(pin, silent) == lock_folder / "tiny.txt"
+    assert locks.write(pin) == lock_folder / "tiny.txt"
     written = (lock_folder / "tiny.txt").read_text()
     read = locks.read(pin)
     assert [wheel.sha256 for wheel in read.values()] == [
@@ -115,7 +115,7 @@ def test_the_old_lock_stays_when_a_package_cannot_be_resolved(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     with pytest.raises(UsageError) as caught:
-        locks.write(make_pin({"tiny-a": "1.0", "tiny-missing": "3.0"}), silent)
+        locks.write(make_pin({"tiny-a": "1.0", "tiny-missing": "3.0"}))
     assert "pin tiny cannot be resolved" in str(caught.value)
     assert "tiny-missing==3.0" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -133,7 +133,7 @@ def test_a_torch_that_the_hosts_indexes_lack_is_locked_from_the_pins_own_index(
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", make_simple_index(tmp_path / "host", [other]))
     pin = make_pin({"torch": "2.13.0+cpu", "tiny-a": "1.0"}, make_simple_index(tmp_path / "own", [torch]))
-    locks.write(pin, silent)
+    locks.write(pin)
     assert locks.read(pin)["torch"].sha256 == hashlib.sha256(torch.read_bytes()).hexdigest()
 
 
@@ -158,7 +158,7 @@ def test_a_lock_for_another_python_has_the_packages_of_its_markers(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     pin = replace(make_pin({"tiny-a": "1.0"}), debian=release, python=release.python)
-    locks.write(pin, silent)
+    locks.write(pin)
     read = locks.read(pin)
     assert sorted(read) == sorted(expected)
     assert all(read[name].sha256 == hashlib.sha256(wheels[name].read_bytes()).hexdigest() for name in expected)

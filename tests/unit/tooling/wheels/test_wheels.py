@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
-from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, silent, write_lock
+from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
@@ -75,7 +75,7 @@ def silent_server() -> Iterator[socket.socket]:
 def fails(place: Place) -> str:
     """The message of a fetch that fails. Asserts that no partial file is left."""
     with pytest.raises(UsageError) as caught:
-        fetch.fetch(place.pin, silent, place.fetched)
+        fetch.fetch(place.pin, place.fetched)
     assert caught.value.code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     left = {path.name for path in place.fetched.parent.iterdir()} - {".tiny.lock"}
@@ -84,15 +84,15 @@ def fails(place: Place) -> str:
 
 
 def test_a_fetch_downloads_exactly_the_locks_wheels_and_a_second_fetch_does_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fetch.fetch(place.pin, silent, place.fetched) == place.fetched
+    assert fetch.fetch(place.pin, place.fetched) == place.fetched
     assert place.names() == WHEELS
     before = [path.stat() for path in sorted(place.fetched.iterdir())]
     monkeypatch.setenv("PIP_FIND_LINKS", str(place.served / "missing"))
-    said: list[str] = []
-    fetch.fetch(place.pin, said.append, place.fetched)
-    assert said == []
+    capsys.readouterr()
+    fetch.fetch(place.pin, place.fetched)
+    assert capsys.readouterr().err == ""
     after = [path.stat() for path in sorted(place.fetched.iterdir())]
     assert [(stat.st_ino, stat.st_mtime_ns) for stat in after] == [(s.st_ino, s.st_mtime_ns) for s in before]
 
@@ -102,19 +102,21 @@ def test_removed_wheels_are_fetched_again(place: Place, monkeypatch: pytest.Monk
     place.complete()
     other = place.fetched.with_name("other")
     other.mkdir()
-    fetch.remove(place.pin, silent)
+    fetch.remove(place.pin)
     assert (place.fetched.exists(), other.exists()) == (False, True)
-    fetch.remove(place.pin, silent)
-    fetch.fetch(place.pin, silent)
+    fetch.remove(place.pin)
+    fetch.fetch(place.pin)
     assert place.names() == WHEELS
 
 
-def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(place: Place) -> None:
+def test_a_file_with_a_wrong_hash_is_deleted_and_fetched_again(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.complete()
     broken = place.fetched / WHEELS[0]
     broken.write_bytes(broken.read_bytes()[:-1])
-    said: list[str] = []
-    fetch.fetch(place.pin, said.append, place.fetched)
+    fetch.fetch(place.pin, place.fetched)
+    said = capsys.readouterr().err.splitlines()
     assert said[0] == f"deleted {WHEELS[0]}, whose sha256 differs from the lock: fetching it again"
     assert said[1].startswith("fetching 1 of 2 wheels")
     assert (place.fetched / WHEELS[0]).read_bytes() == (place.served / WHEELS[0]).read_bytes()
@@ -142,7 +144,7 @@ def test_partial_files_of_a_killed_fetch_are_deleted(place: Place) -> None:
     partial = place.fetched.parent / ".partial-tiny-abc"
     partial.mkdir()
     (partial / "half.whl").write_bytes(b"half")
-    fetch.fetch(place.pin, silent, place.fetched)
+    fetch.fetch(place.pin, place.fetched)
     assert not partial.exists()
 
 
@@ -153,20 +155,20 @@ def test_files_that_are_not_in_the_lock_are_deleted(place: Place) -> None:
     (place.fetched / "other-1.0-py3-none-any.whl").write_bytes(b"other")
     (place.fetched / "dangling.whl").symlink_to("nowhere")
     (place.fetched / "folder.whl" / "inner").mkdir(parents=True)
-    fetch.fetch(place.pin, silent, place.fetched)
+    fetch.fetch(place.pin, place.fetched)
     assert place.names() == WHEELS
 
 
 def test_another_spelling_of_a_version_in_the_lock_is_the_same_version(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lock = locks.path_of(place.pin)
     lock.write_text(lock.read_text().replace("tiny-b==2.0", "tiny-b==2.00"))
     pin = make_pin({"tiny-a": "1.0"})
-    fetch.fetch(pin, silent, place.fetched)
-    said: list[str] = []
-    fetch.fetch(pin, said.append, place.fetched)
-    assert (said, place.names()) == ([], WHEELS)
+    fetch.fetch(pin, place.fetched)
+    capsys.readouterr()
+    fetch.fetch(pin, place.fetched)
+    assert (capsys.readouterr().err.splitlines(), place.names()) == ([], WHEELS)
 
 
 def test_a_torch_that_the_hosts_indexes_lack_comes_from_the_pins_own_index(
@@ -179,7 +181,7 @@ def test_a_torch_that_the_hosts_indexes_lack_comes_from_the_pins_own_index(
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", make_simple_index(tmp_path / "host", common))
     pin = make_pin({"torch": "2.13.0+cpu", "tiny-a": "1.0"}, make_simple_index(tmp_path / "own", [torch]))
-    fetch.fetch(pin, silent, place.fetched)
+    fetch.fetch(pin, place.fetched)
     assert place.names() == [*WHEELS, torch.name]
 
 
@@ -245,7 +247,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_partial_wheel(
 def test_a_folder_that_cannot_be_created_is_one_line(place: Place, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as caught:
-        fetch.fetch(place.pin, silent, tmp_path / "file" / "tiny")
+        fetch.fetch(place.pin, tmp_path / "file" / "tiny")
     assert "Not a directory" in str(caught.value)
     assert "\n" not in str(caught.value)
 

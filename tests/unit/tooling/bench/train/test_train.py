@@ -138,7 +138,7 @@ def test_chosen_names_keep_the_order_of_the_known_names() -> None:
 )
 def test_bad_options_are_refused_before_the_build(options: Options, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        run.run(options, print)
+        run.run(options)
 
 
 def test_a_plan_follows_from_the_options() -> None:
