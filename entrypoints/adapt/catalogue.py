@@ -65,9 +65,9 @@ def _names(given: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip() for text in given for name in text.split(",")) - {""}
 
 
-def install(situation: Situation, off: frozenset[str]) -> None:
-    """Hook the modules of all adaptations that are not turned off."""
-    for adaptation in ALL:
+def install(situation: Situation, off: frozenset[str], adaptations: Iterable[Adaptation] = ALL) -> None:
+    """Hook the modules of the adaptations that are not turned off."""
+    for adaptation in adaptations:
         if adaptation.name not in off:
             adaptation.install(situation)
 

@@ -9,7 +9,6 @@ modules, other dtypes) is computed as before.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any, Callable
 
 from entrypoints import contract
@@ -18,7 +17,6 @@ from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import library
 from entrypoints.operators.bf16_products import autocast_dtype
 
-NAME = "decoder-layers"
 # transformers' module, and the prefix of its classes.
 _FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -156,15 +154,10 @@ def _install(situation: Situation) -> None:
             after_import(path, functools.partial(_change, prefix))
 
 
-def install_in_train(versions: Mapping[str, str], off: frozenset[str]) -> None:
-    """Install it for `train`. `off`: the adaptations that are turned off."""
-    if NAME not in off:
-        _install(Situation((), versions, ""))
-
-
 ADAPTATIONS = (
     Adaptation(
-        NAME, "decoders compute normalization, rotary embeddings, SwiGLU and residual sums in one pass each",
+        "decoder-layers",
+        "decoders compute normalization, rotary embeddings, SwiGLU and residual sums in one pass each",
         check, _install,
     ),
 )  # fmt: skip

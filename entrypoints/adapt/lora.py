@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Callable
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
-
-NAME = "lora"
 
 
 def _hook_layers(module: Any) -> None:
@@ -163,15 +161,9 @@ def _install(situation: Situation) -> None:
         after_import("transformers.trainer", _hook_trainer)
 
 
-def install_in_train(versions: Mapping[str, str], off: frozenset[str]) -> None:
-    """Install it for `train`. `off`: the adaptations that are turned off."""
-    if NAME not in off:
-        _install(Situation((), versions, ""))
-
-
 ADAPTATIONS = (
     Adaptation(
-        NAME, "LoRA adapters share the passes of their layer; frozen weights are stored in bf16",
+        "lora", "LoRA adapters share the passes of their layer; frozen weights are stored in bf16",
         _check, _install,
     ),
 )  # fmt: skip

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
 from typing import Any, Callable
 
 from entrypoints.adapt import decoders, joining, padding
@@ -168,12 +167,12 @@ def _install(situation: Situation) -> None:
         install(Use(functools.partial(situation.report, NAME)))
 
 
-def install_in_train(versions: Mapping[str, str], off: frozenset[str], report: Callable[[str], None]) -> None:
+def install_in_train(situation: Situation, off: frozenset[str], report: Callable[[str], None]) -> None:
     """Install it for `train`, whose losses ignore padding. `off`: the adaptations that are turned off.
 
     `report`: gets a line about each fallback.
     """
-    if NAME not in off and check(Situation((), versions, "")).applies:
+    if NAME not in off and check(situation).applies:
         install(Use(report, in_train=True, answers=ANSWERS not in off))
 
 

@@ -19,6 +19,7 @@ import torch
 from transformers import Trainer, get_scheduler, set_seed
 
 from entrypoints.adapt import catalogue, decoder_layers, lora, no_padding
+from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
@@ -95,9 +96,9 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
 
     with agreement():
         off = catalogue.switched_off((), adapt=(no_padding.ANSWERS,))
-        no_padding.install_in_train(catalogue.versions(), off, functools.partial(console.note, rank=rank))
-        decoder_layers.install_in_train(catalogue.versions(), off)
-        lora.install_in_train(catalogue.versions(), off)
+        situation = Situation((), catalogue.versions(), "")
+        no_padding.install_in_train(situation, off, functools.partial(console.note, rank=rank))
+        catalogue.install(situation, off, (*decoder_layers.ADAPTATIONS, *lora.ADAPTATIONS))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task, task)
