@@ -1,8 +1,10 @@
 """The forms of a result: a table or one JSON document on standard output, and a page with pictures."""
 
+from collections.abc import Container, Iterable
 from typing import Annotated
 
 from rich.console import Console
+from rich.table import Table
 
 from entrypoints.page import render
 
@@ -14,3 +16,11 @@ def console(width: int) -> Console:
     """A console for standard output. In a file or a pipe, lines are not wrapped before `width` characters."""
     result = Console()
     return result if result.is_terminal else Console(width=width)
+
+
+def plain_table(columns: Iterable[str], left: Container[str], title: str | None = None, gap: int = 1) -> Table:
+    """A table for narrow terminals: no borders, `gap` spaces between columns. `left`: columns without numbers."""
+    shown = Table(title=title, title_justify="left", box=None, padding=(0, gap, 0, 0))
+    for name in columns:
+        shown.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return shown

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from entrypoints.bench.cases import readable
+from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
@@ -74,14 +75,11 @@ def _table_of(document: Document, where: str) -> Table:
     compared = [backend for backend in backends if backend != BASELINE and BASELINE in backends]
     # Without the bandwidth of the baseline if there are other backends, to fit into 80 characters.
     with_speed = compared or backends
-    result = Table(title=title(document, where), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for name in ("collective", "type"):
-        result.add_column(name, no_wrap=True)
-    names = ["size", *(f"{backend} us" for backend in backends), *("speed-up" for _ in compared)]
+    left = ("collective", "type")
+    names = [*left, "size", *(f"{backend} us" for backend in backends), *("speed-up" for _ in compared)]
     for backend in with_speed:
         names += [f"{backend} GB/s", "of ceiling"]
-    for name in names:
-        result.add_column(name, justify="right", no_wrap=True)
+    result = plain_table(names, left, title(document, where))
     for key in _distinct(_key(row) for row in rows):
         of_backend = {row["backend"]: row for row in rows if _key(row) == key}
         some = next(iter(of_backend.values()))

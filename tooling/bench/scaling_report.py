@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.inputs import overlap
@@ -183,11 +183,8 @@ def _samples(measured: Measured, nodes: int) -> int:
 def table(document: Document) -> RenderableType:
     """The measurements and predictions, a row for each number of nodes and backend."""
     predicted = {(one["nodes"], one["backend"]): one for one in document["predicted"]}
-    shown = Table(title=title(document), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    shown.add_column("nodes", justify="right")
-    shown.add_column("exchange", no_wrap=True)
-    for name in ("samples/s", "step", "efficiency", "vs. none", "predicted"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    columns = ("nodes", "exchange", "samples/s", "step", "efficiency", "vs. none", "predicted")
+    shown = plain_table(columns, ("exchange",), title(document), gap=2)
     for row in document["rows"]:
         expected = predicted.get((row["nodes"], row["backend"]))
         shown.add_row(

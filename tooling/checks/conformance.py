@@ -154,9 +154,8 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
 def show(comparison: Comparison, result: Path) -> None:
     """Print the counts and every test with different results."""
     console = Console()
-    counts = Table(title=f"torch's suite, {comparison.ranks} ranks, {comparison.date}", title_justify="left")
-    for column in ("backend", "passed", "failed", "skipped", "seconds"):
-        counts.add_column(column)
+    title = f"torch's suite, {comparison.ranks} ranks, {comparison.date}"
+    counts = Table("backend", "passed", "failed", "skipped", "seconds", title=title, title_justify="left")
     for backend in BACKENDS:
         found = comparison.counts(backend)
         cells = [str(found[status]) for status in ("passed", "failed", "skipped")]

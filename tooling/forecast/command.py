@@ -4,13 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-from rich.table import Table
-
 from entrypoints.page import render
-from tooling.basis.console import console
+from tooling.basis.console import console, plain_table
 from tooling.basis.say import say
 from tooling.forecast import page, texts
-from tooling.forecast.request import Plan, Request, document, make
+from tooling.forecast.request import Request, document, make
 
 TABLE_WIDTH = 160
 
@@ -23,18 +21,11 @@ def run(request: Request, as_json: bool, html: str | None) -> None:
     if as_json:
         sys.stdout.write(json.dumps(document(request, plan), indent=2) + "\n")
         return
-    console(TABLE_WIDTH).print(table(request, plan))
+    columns, rows = texts.table(plan)
+    table = plain_table(columns, (), texts.title(request, plan), gap=2)
+    for row in rows:
+        table.add_row(*row)
+    console(TABLE_WIDTH).print(table)
     print(texts.advice(request, plan))
     for warning in plan.warnings:
         say(f"warning: {warning}")
-
-
-def table(request: Request, plan: Plan) -> Table:
-    """A row for each number of nodes."""
-    shown = Table(title=texts.title(request, plan), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    columns, rows = texts.table(plan)
-    for name in columns:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    return shown

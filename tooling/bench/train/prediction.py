@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.jobs import Job
+from tooling.basis.console import plain_table
 from tooling.forecast.inputs import CYCLE_FLOPS
 from tooling.forecast.models import KNOWN, Encoder
 
@@ -74,9 +75,7 @@ def beside(job: Job, report: Mapping[str, Any], bf16: str | None, ghz: float | N
 
 def table(title: str, row: Mapping[str, Any]) -> Table:
     """The prediction beside the measurement, in milliseconds. `row`: of the document, with `predicted_seconds`."""
-    shown = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left")
-    for column in ("part", "predicted, ms", "measured, ms"):
-        shown.add_column(column, justify="left" if column == "part" else "right")
+    shown = plain_table(("part", "predicted, ms", "measured, ms"), ("part",), title)
     predicted, measured, split = row["predicted_seconds"], row["step_seconds"], row.get("split") or {}
     for name, parts in CLASSES.items():
         found = f"{split[name] * measured * 1000:.0f}" if name in split else ""

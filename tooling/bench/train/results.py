@@ -11,6 +11,7 @@ from rich.text import Text
 
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
+from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.bench.train import prediction
 from tooling.bench.train.recipes import BASELINES, BF16, FP32, OURS
@@ -237,9 +238,8 @@ def table(document: Document) -> RenderableType:
 
 
 def _speeds(found: Iterable[Row]) -> Table:
-    result = _plain(
-        *("recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "tokens", "ceiling")
-    )
+    columns = ("recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "tokens", "ceiling")
+    result = plain_table(columns, ("recipe",))
     for row in found:
         if row["samples_per_second"] is None:
             result.add_row(row["recipe"], "-")
@@ -259,19 +259,10 @@ def _speeds(found: Iterable[Row]) -> Table:
 
 
 def _splits(found: Iterable[Row]) -> Table:
-    result = _plain("recipe", *(_SHORT.get(name, name) for name in CLASSES))
+    result = plain_table(["recipe", *(_SHORT.get(name, name) for name in CLASSES)], ("recipe",))
     for row in found:
         if row.get("split"):
             result.add_row(row["recipe"], *(f"{row['split'][name]:.0%}" for name in CLASSES))
-    return result
-
-
-def _plain(first: str, *others: str) -> Table:
-    """A table for narrow terminals: without borders, and with one space between the columns."""
-    result = Table(box=None, padding=(0, 1, 0, 0))
-    result.add_column(first, no_wrap=True)
-    for name in others:
-        result.add_column(name, justify="right", no_wrap=True)
     return result
 
 
