@@ -36,14 +36,14 @@ def _resolve(pin: Pin) -> str:
     unavailable = ""
     for variant in [pin, pin.with_default_torch()]:
         try:
-            found = resolve.resolve(variant)
+            packages, build_packages = resolve.resolve(variant)
         except UnavailableError as error:
             unavailable = unavailable or str(error)
             continue
         except UsageError as error:
             return f"wrong: {error}"
         status.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
-        wheels = len(found.packages) + len(found.build_packages)
+        wheels = len(packages) + len(build_packages)
         default = variant.torch_source is TorchSource.DEFAULT
         place = f" and {GLOO}" if variant.ccl is not pin.ccl else ""
         return f"{wheels} wheels" + (f", with the default index's torch{place}" if default else "")

@@ -84,9 +84,7 @@ def write(pin: Pin) -> Path:
     """Resolve the pin's packages with pip and replace its locks. If anything fails, the old locks stay."""
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
     pin = pin.without_added
-    resolved = resolve.resolve(pin)
-    locked = {path_of(pin): resolved.packages, build_path_of(pin): resolved.build_packages}
-    for path, wheels in locked.items():
+    for path, wheels in zip((path_of(pin), build_path_of(pin)), resolve.resolve(pin), strict=True):
         header = f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand.\n"
         write_atomic(path, header + _render(wheels))
     return path_of(pin)

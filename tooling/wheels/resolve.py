@@ -34,21 +34,13 @@ class LockedWheel:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Resolution:
-    """The wheels of a pin, and the wheels that are compiled into its image but not installed."""
+def resolve(pin: Pin) -> tuple[list[LockedWheel], list[LockedWheel]]:
+    """The wheels of a pin, and the wheels that are compiled into its image but not installed.
 
-    packages: list[LockedWheel]
-    build_packages: list[LockedWheel]
-
-
-def resolve(pin: Pin) -> Resolution:
-    """Raises UsageError if packages do not exist or do not fit together."""
-    return Resolution(
-        _resolve(pin, pin.requirements, []),
-        # Without dependencies, which only programs with dynamic linking need.
-        _resolve(pin, pin.build_requirements, ["--no-deps"]),
-    )
+    Raises UsageError if packages do not exist or do not fit together.
+    """
+    # --no-deps: only programs with dynamic linking need the others.
+    return _resolve(pin, pin.requirements, []), _resolve(pin, pin.build_requirements, ["--no-deps"])
 
 
 def _resolve(pin: Pin, requirements: Sequence[str], options: list[str]) -> list[LockedWheel]:
