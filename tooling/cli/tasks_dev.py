@@ -7,7 +7,7 @@ from tooling.basis.say import say
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
-from tooling.checks.emulate import command as emulated
+from tooling.checks.emulate import guest
 from tooling.checks.faults import reliability
 from tooling.cli.options import Task
 from tooling.image import reproduce as reproduced
@@ -87,4 +87,4 @@ def emulate(
     data: Annotated[str | None, "a folder on this machine, mounted read-only at /data"] = None,
 ) -> None:
     """Run a command of the image on an emulated Sapphire Rapids: ./inv dev emulate --bochs FOLDER -- plan."""
-    emulated.run(bochs, pin, data, command)
+    guest.run(bochs, pin, data, command)

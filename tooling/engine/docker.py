@@ -3,7 +3,8 @@
 import json
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -91,3 +92,13 @@ def read_image(reference: str) -> LocalImage:
 def remove_image(reference: str) -> None:
     """Remove a tag. Remove the image too, unless it has another tag or a container uses it."""
     call("image", "rm", reference)
+
+
+@contextmanager
+def created(image: LocalImage) -> Iterator[str]:
+    """A container of the image that never runs: docker exports the file systems of containers."""
+    name = output("container", "create", _LABEL, image.id).strip()
+    try:
+        yield name
+    finally:
+        call("container", "rm", name)

@@ -5,11 +5,9 @@ import json
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tooling.basis import identity
 from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line, say
 from tooling.engine import docker
@@ -69,14 +67,14 @@ def _oci(image: LocalImage, path: Path) -> None:
 
 
 def _tar(image: LocalImage, path: Path) -> None:
-    with _container(image) as name:
+    with docker.created(image) as name:
         _piped(["docker", "container", "export", f"--output={path}", name])
     with tarfile.open(path, "a") as archive:
         _add(archive, FACTS, facts(image))
 
 
 def _charliecloud(image: LocalImage, path: Path) -> None:
-    with _container(image) as name:
+    with docker.created(image) as name:
         _unpack(["docker", "container", "export", name], path)
     for point in _MOUNT_POINTS:
         place = path / point
@@ -109,16 +107,6 @@ def facts(image: LocalImage) -> str:
 def environment(image: LocalImage) -> str:
     """The image's variables, as ch-run --set-env reads them."""
     return "".join(f"{entry}\n" for entry in image.configuration.get("Env") or ())
-
-
-@contextmanager
-def _container(image: LocalImage) -> Iterator[str]:
-    """A container of the image that never runs: docker exports the file systems of containers."""
-    name = docker.output("container", "create", f"--label={identity.LABEL}={identity.IDENTITY}", image.id).strip()
-    try:
-        yield name
-    finally:
-        docker.call("container", "rm", name)
 
 
 def _piped(command: Sequence[str]) -> None:

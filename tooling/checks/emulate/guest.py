@@ -1,4 +1,4 @@
-"""A guest on the emulated machine: the disk of an image, and a command that runs there as in a container."""
+"""`./inv dev emulate`: a disk of an image for the emulated machine, and a command that runs there."""
 
 import hashlib
 import os
@@ -6,24 +6,44 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.checks.emulate import bochs
-from tooling.engine import docker
+from tooling.engine import api, docker
+from tooling.engine.docker import LocalImage
+from tooling.image import base, build
+from tooling.pins import parse
 
 FOLDER = CACHE / "emulated"
 
 
-def disk(image: str, emulator: str) -> Path:
+def run(bochs_folder: str | None, pin_name: str | None, data: str | None, command: tuple[str, ...]) -> None:
+    """Print the command's output. Raises Exit with the command's exit code if that is not 0."""
+    checkout = bochs.checkout(bochs_folder)
+    folder = Path(data).expanduser().resolve() if data is not None else None
+    if folder and not folder.is_dir():
+        raise UsageError(f"--data {data} is not a folder")
+    pin = parse.load().pin(pin_name)
+    api.ensure()
+    image = docker.read_image(build.build(pin).tag)
+    emulator = bochs.ensure(checkout, base.ensure(pin))
+    disk = _disk(image, pin.image, emulator)
+    say("booting: about half a minute; importing torch takes one or two minutes")
+    code = _run(image.configuration, disk, emulator, folder, command)
+    if code != 0:
+        raise Exit(code=code)
+
+
+def _disk(found: LocalImage, image: str, emulator: str) -> Path:
     """The image's files as a disk, made once for each image. The disks of other images are removed."""
-    found = docker.read_image(image)
     made_by = hashlib.sha256((bochs.MACHINE / "make-disk").read_bytes()).hexdigest()
     path = FOLDER / f"{found.id.removeprefix('sha256:')[:12]}-{made_by[:6]}.disk"
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -33,18 +53,13 @@ def disk(image: str, emulator: str) -> Path:
         for other in FOLDER.glob("*.disk*"):
             other.unlink()
         say(f"creating a disk from {image}")
-        name = f"{docker.PREFIX}{uuid.uuid4().hex}"
-        docker.output("create", "--name", name, found.id)
-        try:
-            with subprocess.Popen(["docker", "export", name], stdout=subprocess.PIPE) as exported:
-                arguments = (
-                    f"--volume={FOLDER}:/made",
-                    f"--env=OWNER={os.getuid()}:{os.getgid()}",
-                    "--interactive",
-                )
-                done = docker.run(emulator, ["make-disk", f"/made/{path.name}"], arguments, stdin=exported.stdout)
-        finally:
-            docker.call("rm", "--force", name)
+        arguments = (f"--volume={FOLDER}:/made", f"--env=OWNER={os.getuid()}:{os.getgid()}", "--interactive")
+        export = ["docker", "container", "export"]
+        with (
+            docker.created(found) as container,
+            subprocess.Popen([*export, container], stdout=subprocess.PIPE) as exported,
+        ):
+            done = docker.run(emulator, ["make-disk", f"/made/{path.name}"], arguments, stdin=exported.stdout)
         if done.returncode != 0 or exported.returncode != 0:
             raise UsageError(
                 f"creating a disk from {image} failed: see the lines above; the disk takes 3 GB in {FOLDER}"
@@ -52,7 +67,7 @@ def disk(image: str, emulator: str) -> Path:
     return path
 
 
-def run(
+def _run(
     configuration: Mapping[str, Any], disk_file: Path, emulator: str, data: Path | None, command: Sequence[str]
 ) -> int:
     """Run a command, with `data` as /data, and return its exit code. `configuration`: as in LocalImage."""
