@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -147,18 +147,23 @@ def _remove_untagged(identifier: str) -> None:
 
 
 def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, *options: str) -> None:
-    """Run buildx with its display on a terminal. Without a terminal, write a log, and print its end on failure."""
     wheels = fetch.fetch(pin)
     added_wheels = fetch.fetch_added(pin) if pin.added else None
     lock_folder = recipe.stage_locks(pin, CACHE / "build" / pin.name)
     say(f"building {tag}")
-    argv = recipe.build_argv(pin, base_image, wheels, lock_folder, labels, tag, options, added_wheels)
+    buildx(
+        recipe.build_argv(pin, base_image, wheels, lock_folder, labels, tag, options, added_wheels), tag, pin.name
+    )
+
+
+def buildx(argv: Sequence[str], what: str, name: str) -> None:
+    """Run buildx with its display on a terminal. Without a terminal, write a log, and print its end on failure."""
     environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if sys.stderr.isatty():
         if subprocess.run(argv, env=environ, check=False).returncode != 0:
-            raise UsageError(f"building {tag} failed: see the step above")
+            raise UsageError(f"building {what} failed: see the step above")
         return
-    log = CACHE / "logs" / f"build-{pin.name}.log"
+    log = CACHE / "logs" / f"build-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
         returncode = subprocess.run(
@@ -167,4 +172,4 @@ def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, *op
     if returncode != 0:
         for line in log.read_text(encoding="utf-8").splitlines()[-15:]:
             say(line)
-        raise UsageError(f"building {tag} failed: see the lines above; the complete log is {log}")
+        raise UsageError(f"building {what} failed: see the lines above; the complete log is {log}")

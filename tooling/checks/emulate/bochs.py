@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import subprocess
 import tarfile
 import tempfile
@@ -13,6 +12,7 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import last_line, say
 from tooling.checks.emulate import patch
 from tooling.engine import docker
+from tooling.image import build
 from tooling.image.base import Base
 
 MACHINE = Path(__file__).with_name("machine")
@@ -42,23 +42,9 @@ def ensure(folder: Path, base: Base) -> str:
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="bochs-") as scratch:
         say("building the emulated machine: some minutes, once")
         _unpack(folder, Path(scratch))
-        argv = ["docker", "buildx", "build", "--provenance=false", "--tag", tag]
-        argv += [
-            "--build-arg",
-            f"BASE={base.reference}",
-            "--build-context",
-            f"bochs={scratch}/bochs",
-            str(MACHINE),
-        ]
-        log = CACHE / "logs" / "build-emulator.log"
-        log.parent.mkdir(exist_ok=True)
-        environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
-        with log.open("w", encoding="utf-8") as stream:
-            done = subprocess.run(
-                [*argv, "--progress=plain"], env=environ, stdout=stream, stderr=stream, check=False
-            )
-    if done.returncode != 0:
-        raise UsageError(f"building the emulated machine failed: see the end of {log}")
+        argv = ["docker", "buildx", "build", "--provenance=false", f"--tag={tag}"]
+        argv += [f"--build-arg=BASE={base.reference}", f"--build-context=bochs={scratch}/bochs", str(MACHINE)]
+        build.buildx(argv, "the emulated machine", "emulator")
     return tag
 
 
