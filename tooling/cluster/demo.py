@@ -102,7 +102,7 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
     if failures:
         raise Exit("the demo failed: " + "; ".join(failures), code=1)
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
-    if row and status.record(row, Status.TESTED, f"./inv demo{choice.typed}"):
+    if row and status.record(row, Status.TESTED, f"./inv demo {row.options}"):
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
 
 

@@ -1,6 +1,5 @@
 """Which image a command runs: the image of a pin, or an image that ./inv push pushed."""
 
-import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,17 +77,6 @@ class Choice:
         """The default process group of the image: ccl, or gloo for an image without ccl."""
         ccl = self.source.ccl if isinstance(self.source, Pin) else self.source.labels.get(recipe.CCL_LABEL)
         return "gloo" if ccl == Ccl.NONE else "ccl"
-
-    @property
-    def typed(self) -> str:
-        """The options that differ from the defaults, as text for a command line."""
-        words = [f"--pin {self.pin}"] if self.pin else []
-        words += [f"--set {assignment}" for assignment in self.set]
-        words += [f"--with {shlex.quote(value)}" for value in self.with_]
-        words += [f"--torch-source {self.torch_source}"] if self.torch_source != TorchSource.ROW else []
-        words += [f"--image-lock {self.image_lock}"] if self.image_lock else []
-        words += [f"--key {self.key}"] if self.key else []
-        return "".join(f" {word}" for word in words)
 
     def verify(self) -> None:
         """Check the image's signature if there is a key. Raises UsageError."""

@@ -96,4 +96,4 @@ def test_the_image_has_a_name_of_its_own_that_depends_on_what_was_asked_for(tmp_
 def test_an_image_lock_cannot_be_combined_with_packages() -> None:
     with pytest.raises(UsageError, match="do not combine it with --pin, --set, --with"):
         Choice(with_=("trl",), image_lock="image.lock.json")
-    assert Choice(with_=("a>1",)).typed == " --with 'a>1'"
+    assert choose.choose("2.13", packages=["a>1"]).options == "--pin 2.13 --with 'a>1'"
