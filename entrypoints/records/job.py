@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
@@ -13,21 +13,43 @@ from entrypoints.records.record import Event, Line, Log, Sample, Start, Steps
 ENDS = ("end", "failure", "stop")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rank:
-    """One rank's lines in the order of their steps. `starts`: at least one; `starts[-1]` is the current one.
+    """One rank's lines in the order of their steps. `starts[-1]` is the current one; empty before the first line.
 
     `end`: the event that ended the rank, one of ENDS; None while it runs, and if it was killed. `repeated`:
     steps that were lost in a failure and computed again.
     """
 
-    starts: Sequence[Start]
-    steps: Sequence[Steps]
-    samples: Sequence[Sample]
-    logs: Sequence[Log]
-    events: Sequence[Event]
+    starts: list[Start] = field(default_factory=list)
+    steps: list[Steps] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     end: Event | None = None
     repeated: int = 0
+
+    def add(self, text: bytes) -> Rank:
+        """Add the next lines of the rank's file."""
+        for row in text.decode("utf-8", errors="replace").splitlines():
+            line = record.decode(row)
+            if isinstance(line, Start):
+                self.starts.append(line)
+                self.end = None
+                while self.steps and self.steps[-1].step > line.first_step:
+                    self.repeated += self.steps.pop().steps
+                while self.logs and self.logs[-1].step > line.first_step:
+                    self.logs.pop()
+            elif isinstance(line, Steps):
+                self.steps.append(line)
+            elif isinstance(line, Sample):
+                self.samples.append(line)
+            elif isinstance(line, Log):
+                self.logs.append(line)
+            elif isinstance(line, Event):
+                self.events.append(line)
+                self.end = line if line.name in ENDS else self.end
+        return self
 
     @property
     def start(self) -> Start:
@@ -101,63 +123,19 @@ class Job:
 def read(output: Path) -> Job:
     """The records in OUTPUT/_records. Raises UsageError if there are none."""
     files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
-    ranks = {}
-    for path in files:
-        rank = parse(path.read_text(encoding="utf-8", errors="replace"))
-        if rank is not None:
-            ranks[rank.start.rank] = rank
-    if not ranks:
+    job = of(output, (Rank().add(path.read_bytes()) for path in files))
+    if job is None:
         raise UsageError(
             f"'{output}' holds no records of a job: expected {record.FOLDER}/rank-*.jsonl; name "
             "the --output_dir of `train` or of a script with Trainer"
         )
+    return job
+
+
+def of(output: Path, read: Iterable[Rank]) -> Job | None:
+    """The job of the ranks that have started, without those of a larger job before it. None if there are none."""
+    ranks = {rank.start.rank: rank for rank in read if rank.starts}
+    if not ranks:
+        return None
     size = ranks[min(ranks)].start.world_size
     return Job(output, {number: rank for number, rank in ranks.items() if number < size})
-
-
-def parse(text: str) -> Rank | None:
-    """The lines of one file. None without a Start."""
-    lines = RankLines()
-    for row in text.splitlines():
-        line = record.decode(row)
-        if line is not None:
-            lines.add(line)
-    return lines.rank()
-
-
-class RankLines:
-    """Collects the lines of one file."""
-
-    def __init__(self) -> None:
-        self._starts: list[Start] = []
-        self._steps: list[Steps] = []
-        self._samples: list[Sample] = []
-        self._logs: list[Log] = []
-        self._events: list[Event] = []
-        self._end: Event | None = None
-        self._repeated = 0
-
-    def add(self, line: Line) -> None:
-        """Add the next line of the file."""
-        if isinstance(line, Start):
-            self._starts.append(line)
-            self._end = None
-            while self._steps and self._steps[-1].step > line.first_step:
-                self._repeated += self._steps.pop().steps
-            while self._logs and self._logs[-1].step > line.first_step:
-                self._logs.pop()
-        elif isinstance(line, Steps):
-            self._steps.append(line)
-        elif isinstance(line, Sample):
-            self._samples.append(line)
-        elif isinstance(line, Log):
-            self._logs.append(line)
-        else:
-            self._events.append(line)
-            self._end = line if line.name in ENDS else self._end
-
-    def rank(self) -> Rank | None:
-        """The rank so far; it grows with the next lines. None without a Start."""
-        if not self._starts:
-            return None
-        return Rank(self._starts, self._steps, self._samples, self._logs, self._events, self._end, self._repeated)

@@ -79,8 +79,8 @@ def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
         output = Path(pointer.read_text(encoding="utf-8"))
         for failure in failures:
             path = record.path(output, failure.rank)
-            found = job.parse(path.read_text(encoding="utf-8", errors="replace"))
-            if found is not None and found.end is None:
+            found = job.Rank().add(path.read_bytes())
+            if found.starts and found.end is None:
                 step = found.steps[-1].step if found.steps else found.start.first_step
                 # The launcher's time may be rounded down, to before the rank's last line.
                 at = max([failure.time, *(line.time for line in found.last_lines)])

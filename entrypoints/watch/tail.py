@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from entrypoints.records import record
-from entrypoints.records.job import Job, Rank, RankLines
+from entrypoints.records import job, record
+from entrypoints.records.job import Job, Rank
 
 # Of a file that is longer at the first look, only the start and the end are read. Rank 0's is read in full,
 # because its losses are shown from the first step on.
@@ -15,26 +15,29 @@ _HEAD_BYTES = 64
 
 
 class _File:
-    """One rank's file. `lines`: what it holds so far."""
+    """One rank's file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._rest = self._head = b""
-        self.lines = RankLines()
+        self._rank = Rank()
 
-    def read(self, whole: bool) -> None:
-        """Read what has been appended. A file with another beginning, or a shorter one, is another job's."""
+    def read(self, whole: bool) -> Rank:
+        """Read what has been appended, and return everything so far.
+
+        A file with another beginning, or a shorter one, is another job's.
+        """
         try:
             size = self._path.stat().st_size
             with self._path.open("rb") as file:
                 head = file.read(_HEAD_BYTES)
                 if size < self._offset or not head.startswith(self._head):
-                    self._offset, self._rest, self.lines = 0, b"", RankLines()
+                    self._offset, self._rest, self._rank = 0, b"", Rank()
                 self._head = head
                 file.seek(0)
                 if not self._offset and size > _READ_AT_FIRST and not whole:
-                    self._take(file.readline())
+                    self._rank.add(file.readline())
                     file.seek(size - _READ_AT_FIRST)
                     file.readline()  # the rest of a line
                 else:
@@ -42,15 +45,9 @@ class _File:
                 new = file.read()
                 self._offset = file.tell()
         except OSError:
-            return
+            return self._rank
         complete, newline, self._rest = (self._rest + new).rpartition(b"\n")
-        self._take(complete + newline)
-
-    def _take(self, text: bytes) -> None:
-        for row in text.splitlines():
-            line = record.decode(row.decode("utf-8", errors="replace"))
-            if line is not None:
-                self.lines.add(line)
+        return self._rank.add(complete + newline)
 
 
 class Tail:
@@ -67,16 +64,7 @@ class Tail:
             return None
         paths = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
         self._files = {path: self._files.get(path) or _File(path) for path in paths}
-        ranks: dict[int, Rank] = {}
-        for path in paths:
-            self._files[path].read(whole=path == paths[0])
-            rank = self._files[path].lines.rank()
-            if rank is not None:
-                ranks[rank.start.rank] = rank
-        if not ranks:
-            return None
-        size = ranks[min(ranks)].start.world_size
-        return Job(output, {number: rank for number, rank in ranks.items() if number < size})
+        return job.of(output, (self._files[path].read(whole=path == paths[0]) for path in paths))
 
 
 def newest(output: Path) -> Path | None:
