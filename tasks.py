@@ -9,8 +9,6 @@ from tooling.cli import (
     tasks_images,
     tasks_machine,
     tasks_manifests,
-    tasks_real_clusters,
-    tasks_reports,
 )
 from tooling.cli.parser import Member
 
@@ -36,7 +34,7 @@ SECTIONS: dict[str, list[Member]] = {
         tasks_clusters.stop,
         tasks_clusters.down,
     ],
-    "Real clusters": [tasks_real_clusters.plan_cluster, tasks_real_clusters.launch, MANIFEST],
-    "Measure": [BENCH, tasks_reports.compare],
+    "Real clusters": [tasks_clusters.plan_cluster, tasks_clusters.launch, MANIFEST],
+    "Measure": [BENCH, tasks_machine.compare],
     "Develop": [tasks_machine.run_suite, DEV],
 }

@@ -22,11 +22,12 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
+from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.interpreter import python_command
-from entrypoints.launch import restarts
+from entrypoints.cli.say import say
 from entrypoints.launch.failures import Failure, failed_rank, first_failure, for_records, report
 from entrypoints.launch.options import Launch, parse
 from entrypoints.machine import network, processes, topology
@@ -40,6 +41,8 @@ from entrypoints.report import at_end
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
     from torch.distributed.launcher.api import LaunchConfig
+
+Failures = Mapping[int, "ProcessFailure"]  # by global rank
 
 MONITOR_SECONDS = 0.5
 # The ranks' time to exit after SIGTERM: below the 10 s that a container engine gives the container.
@@ -89,14 +92,14 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
                 logger.setLevel(logging.CRITICAL + 1)
     kills = OutOfMemoryKills()
 
-    def describe_restart(failures: Mapping[int, ProcessFailure]) -> str:
+    def describe_restart(failures: Failures) -> str:
         found = rank_failures(failures, _node_name(options), kills)
         recorded.record(for_records(found))
         kills.forget()
         return first_failure(found).text
 
     # elastic_launch has no option for the agent's class.
-    api.LocalElasticAgent = restarts.agent(api.LocalElasticAgent, describe_restart)
+    api.LocalElasticAgent = reporting_agent(api.LocalElasticAgent, describe_restart)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         recorded = at_end.Failures(Path(folder))
         config = _config(
@@ -126,6 +129,34 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         except (RuntimeError, RendezvousError) as error:
             raise UsageError(explain(error, node, options.timeout_seconds)) from error
     return 0
+
+
+def reporting_agent(base: Any, describe: Callable[[Failures], str]) -> Any:
+    """A subclass of torchrun's agent `base` (LocalElasticAgent) that prints a line for each restart.
+
+    `describe` returns the line about the failures. After bad usage, the agent does not restart.
+    """
+
+    def _monitor_workers(self: Any, worker_group: Any) -> Any:
+        result = base._monitor_workers(self, worker_group)
+        if result.is_failed() and self._remaining_restarts > 0:
+            if is_final(result.failures):
+                self._remaining_restarts = 0
+            else:
+                most = worker_group.spec.max_restarts
+                number = most - self._remaining_restarts + 1
+                say(f"{describe(result.failures)}: restart {number} of {most}")
+        return result
+
+    return type("Agent", (base,), {"_monitor_workers": _monitor_workers})
+
+
+def is_final(failures: Failures) -> bool:
+    """Whether a rank has rejected its command line or its input: after a restart, it would fail again."""
+    return any(
+        failure.exitcode == contract.USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
+        for failure in failures.values()
+    )
 
 
 def _config(log_folder: str, **options: Any) -> LaunchConfig:
@@ -162,7 +193,7 @@ def _node_name(options: Launch) -> object:
     return socket.gethostname() if options.node_rank is None else options.node_rank
 
 
-def rank_failures(failures: Mapping[int, ProcessFailure], node: object, kills: OutOfMemoryKills) -> list[Failure]:
+def rank_failures(failures: Failures, node: object, kills: OutOfMemoryKills) -> list[Failure]:
     """The agent's failures, by global rank, as Failure. `node`: its name in messages.
 
     A killed rank leaves no error file; its peers then lose the connection, fail within milliseconds and leave one.

@@ -1,18 +1,22 @@
-"""The tasks for local clusters. `logs`, `status` and `stop` are also for jobs on hosts."""
+"""The tasks for local clusters and for jobs on hosts."""
 
 from typing import Annotated
 
 from rich.table import Table
 
-from tooling.basis.console import console
+from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
 from tooling.cli.options import Task
 from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
+from tooling.forecast import command as forecast
+from tooling.forecast.request import Request
 from tooling.hosts import control, record
+from tooling.hosts import launch as host_jobs
 from tooling.hosts import watch as host_watch
+from tooling.hosts.job import Job
 from tooling.hosts.record import Record
 from tooling.image.choice import Choice
 
@@ -87,6 +91,22 @@ def stop(
         control.stop(job)
     else:
         cluster_up.down(name)
+
+
+@Task
+def plan_cluster(request: Request, json: JsonOption = False, html: HtmlOption = None) -> None:
+    """Predict how long a job takes on N nodes, and how many nodes are worth using, with error bars."""
+    forecast.run(request, json, html)
+
+
+@Task
+def launch(
+    job: Job,
+    detach: Annotated[bool, "leave the job running: see ./inv logs, ./inv status, ./inv stop"] = False,
+    dry_run: Annotated[bool, "print every command without running any"] = False,
+) -> None:
+    """Run a command on bare-metal hosts, over ssh: ./inv launch --hosts hosts -- train ..."""
+    host_jobs.launch(job, detach, dry_run)
 
 
 def find(name: str | None) -> Record | None:

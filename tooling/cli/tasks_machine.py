@@ -1,8 +1,10 @@
-"""The tasks about this machine and this checkout."""
+"""The tasks about this machine, about this checkout, and about records of jobs."""
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
+from entrypoints.report import compare as report
 from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
 from tooling.checks import in_image, suite
@@ -15,6 +17,15 @@ from tooling.image.choice import TORCH_SOURCE_HELP, Choice
 def doctor(json: JsonOption = False, html: HtmlOption = None) -> None:
     """Show what this machine has, what it lacks, and how to fix it."""
     engine_doctor.run(as_json=json, html=html)
+
+
+@partial(Task, words="folders")
+def compare(
+    folders: Annotated[tuple[str, ...], "an output folder of a job; the flag can be left out"] = (),
+    output: Annotated[str, "the file to write"] = report.NAME,
+) -> None:
+    """Compare jobs on one HTML page: ./inv compare FOLDER FOLDER ..."""
+    print(report.write([Path(folder) for folder in folders], Path(output)))
 
 
 @partial(Task, name="test")

@@ -13,7 +13,7 @@ from entrypoints.machine import shared_memory
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from entrypoints.plan.cores import divide
-from tooling.basis import identity
+from tooling.basis import identity, yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.paths import COMPOSE
 from tooling.basis.say import last_line
@@ -191,6 +191,25 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
         }
     network = {"labels": LABELS, "internal": spec.offline}
     return {"name": spec.project, "services": services, "networks": {"cluster": network}}
+
+
+def plain(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """For --print-compose: the document with the services that it extends in it, and without ./inv's labels.
+
+    ./inv manages what has its labels, and would remove these containers with ./inv down.
+    """
+    services = {key: _complete(service) for key, service in document["services"].items()}
+    networks = {
+        key: {k: v for k, v in network.items() if k != "labels"} for key, network in document["networks"].items()
+    }
+    return {"name": name, "services": services, "networks": networks}
+
+
+def _complete(service: dict[str, Any]) -> dict[str, Any]:
+    extended = yaml.read(COMPOSE / service["extends"]["file"])["services"][service["extends"]["service"]]
+    own = {key: value for key, value in service.items() if key not in ("extends", "labels")}
+    merged = {key: {**extended[key], **own.get(key, {})} for key in ("environment",) if key in extended}
+    return {**extended, **own, **merged}
 
 
 def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from entrypoints.watch import main as watch_main
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cluster import compose, nodes, plain_compose, run
+from tooling.cluster import compose, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.run import Outcome
 from tooling.image.choice import Choice
@@ -64,7 +64,7 @@ def up(request: Request) -> None:
         request.choice.verify()
         spec = replace(spec, environment={contract.IMAGE: spec.image, **environment})
         document = compose.document(spec, topology.read().cores, folder)
-        print(yaml.render([plain_compose.plain(document, name)]), end="")
+        print(yaml.render([compose.plain(document, name)]), end="")
         return
     engine, image = request.choice.ensure()
     spec = replace(spec, environment={contract.IMAGE: image.id, **environment})

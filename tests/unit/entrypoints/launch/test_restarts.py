@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import MeetingError, UsageError
-from entrypoints.launch import restarts
+from entrypoints.launch.agent import reporting_agent
 from entrypoints.machine.cgroups import OutOfMemoryKills
 from entrypoints.rank.exit import record
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
@@ -47,7 +47,7 @@ class Agent:
 
 def run(max_restarts: int, *ends: dict[int, Failure]) -> int:
     """How often the ranks were started."""
-    described = restarts.agent(Agent, lambda found: f"rank {min(found)} exited with code {found[0].exitcode}")
+    described = reporting_agent(Agent, lambda found: f"rank {min(found)} exited with code {found[0].exitcode}")
     agent = described(max_restarts, list(ends))
     agent.run()
     return int(agent.starts)

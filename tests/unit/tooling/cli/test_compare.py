@@ -9,7 +9,7 @@ import pytest
 import tasks
 from tests import synthetic_records
 from tests.unit.tooling.cli.program import run
-from tooling.cli import tasks_reports
+from tooling.cli import tasks_machine
 from tooling.cli.parser import with_flags
 
 
@@ -25,7 +25,7 @@ from tooling.cli.parser import with_flags
     ids=["folders", "an option between", "with the flag", "help", "without a value"],
 )
 def test_arguments_that_are_not_options_are_the_folders(typed: list[str], meant: list[str]) -> None:
-    assert with_flags(["inv", "compare", *typed], tasks_reports.compare) == ["inv", "compare", *meant]
+    assert with_flags(["inv", "compare", *typed], tasks_machine.compare) == ["inv", "compare", *meant]
 
 
 def test_two_folders_make_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

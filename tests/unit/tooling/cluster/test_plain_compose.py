@@ -9,8 +9,7 @@ import pytest
 from tests.unit.tooling.cluster.test_compose import document, spec
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
-from tooling.cluster.compose import ClusterSpec
-from tooling.cluster.plain_compose import plain
+from tooling.cluster.compose import ClusterSpec, plain
 from tooling.cluster.up import Request
 from tooling.image.choice import Choice
 
