@@ -8,17 +8,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.options import option, parse_options, positive_integer, positive_number
 from entrypoints.cli.say import say
+from entrypoints.group.banner import Announce
 from entrypoints.machine import cpus
-
-if TYPE_CHECKING:
-    from entrypoints.group.banner import Announce
-    from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.detect import DistributedEnvironment
 
 _DESCRIPTION = """\
 Print what a language model answers to each prompt. Without PROMPT, each line of standard input is a prompt.

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import default_backend
+from entrypoints.group.banner import Announce
+from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train.flags import help as help_text
 from entrypoints.train.flags.arguments import Parsed, parse
 from entrypoints.train.loop import console
-
-if TYPE_CHECKING:
-    from entrypoints.group.banner import Announce
-    from entrypoints.placement.detect import DistributedEnvironment
 
 PRINT_CONFIG = "--print-config"
 

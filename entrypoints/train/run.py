@@ -9,15 +9,17 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch.distributed as dist
+from transformers import TrainingArguments
 
 from entrypoints.adapt import catalogue, step_records
 from entrypoints.adapt import output_layer as adapted_output_layer
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.say import say
+from entrypoints.group.banner import Announce
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cgroups
 from entrypoints.operators.output_layer import OutputLayer, is_last, output_layer_of
@@ -31,11 +33,6 @@ from entrypoints.train.model import adapters, footprint, memory, sharding
 from entrypoints.train.output import folder, hub, replicas
 from entrypoints.train.setup import Setup, set_up
 from entrypoints.train.tasks.tokens import TokenLoss
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
-
-    from entrypoints.group.banner import Announce
 
 
 def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:

@@ -13,16 +13,18 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import Trainer, get_scheduler, set_seed
+from transformers import Trainer, TrainingArguments, get_scheduler, set_seed
 
 from entrypoints.adapt import catalogue, decoder_layers, lora, no_padding
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.group.banner import Announce
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
+from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train.data import splits
 from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION
 from entrypoints.train.data.types import Rows, TrainerInputs
@@ -32,12 +34,6 @@ from entrypoints.train.loop import console
 from entrypoints.train.model import adapters, ipex, pretrained
 from entrypoints.train.output import checkpoints, folder, hub
 from entrypoints.train.tasks import registry
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
-
-    from entrypoints.group.banner import Announce
-    from entrypoints.placement.detect import DistributedEnvironment
 
 # Flags that only some optimizers use. The other optimizers silently ignore them.
 _OPTIMIZER_FLAGS = ("optim_args", "optim_target_modules")

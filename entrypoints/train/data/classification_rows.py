@@ -102,15 +102,7 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
 
 def _is_text(values: list[Any]) -> bool:
     """Whether a column holds texts. In a csv file, numbers are strings too: a column of numbers does not count."""
-    return any(isinstance(value, str) and not _is_number(value) for value in values)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return not text.strip()
-    return True
+    return any(isinstance(value, str) and value.strip() and not labels.is_numeric(value) for value in values)
 
 
 def _texts(table: Table, name: str) -> list[str]:

@@ -49,14 +49,15 @@ def _classes(table: Table, name: str, values: Sequence[Any]) -> list[str]:
     labels = [_class(table, name, row, value) for row, value in enumerate(values, 1)]
     for row, (label, value) in enumerate(zip(labels, values), 1):
         refuse_unlabelled(table, row, name, [label if isinstance(value, str) else value])
-    if all(map(_is_numeric, labels)):
+    if all(map(is_numeric, labels)):
         for row, label in enumerate(labels, 1):
             if not float(label).is_integer():  # "nan" too, which a csv file may have in place of a missing value
                 raise _unexpected(table, row, name, label, "a class (text or integer)")
     return labels
 
 
-def _is_numeric(text: str) -> bool:
+def is_numeric(text: str) -> bool:
+    """Whether a text is a number, "nan" and "inf" included."""
     try:
         float(text)
     except ValueError:
