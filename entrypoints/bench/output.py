@@ -12,6 +12,7 @@ import torch
 
 from entrypoints import contract
 from entrypoints.machine import cpus
+from entrypoints.machine.files import write_atomic
 
 
 def publish(document: Mapping[str, Any], file: Path | None, table: str | None = None) -> None:
@@ -19,10 +20,8 @@ def publish(document: Mapping[str, Any], file: Path | None, table: str | None = 
     text = json.dumps(document, indent=2)
     if file is None:
         print(table or text, flush=True)
-        return
-    unfinished = file.with_name(file.name + ".part")
-    unfinished.write_text(text + "\n", encoding="utf-8")
-    unfinished.replace(file)
+    else:
+        write_atomic(file, text + "\n")
 
 
 def facts() -> dict[str, Any]:

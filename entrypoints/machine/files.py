@@ -1,7 +1,9 @@
-"""Files of /proc, /sys and the control groups, which a container may hide. Torch-free."""
+"""Read files that a container may hide, and replace files atomically. Torch-free."""
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 
@@ -11,3 +13,14 @@ def text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a file: readers see either the old text or the new text. Raises OSError, and leaves nothing then."""
+    # Several nodes may write it, whose processes have the same numbers.
+    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

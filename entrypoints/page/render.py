@@ -10,13 +10,12 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.machine.files import write_atomic
 from entrypoints.page import blocks
 from entrypoints.page.blocks import Page
 
@@ -29,13 +28,9 @@ _ESCAPED = str.maketrans({one: f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"
 
 def save(page: Page, file: Path) -> Path:
     """Write the page so that no reader sees an incomplete file. Raises UsageError if that is impossible."""
-    # Several nodes may write it, whose processes have the same numbers.
-    partial = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
     try:
-        partial.write_text(html_text(page), encoding="utf-8")
-        partial.replace(file)
+        write_atomic(file, html_text(page))
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UsageError(
             f"cannot write '{file}': {error.strerror}; name a file in a folder that you can write to"
         ) from error

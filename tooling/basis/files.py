@@ -1,11 +1,12 @@
 """Files that several processes use: hashes, atomic writes, and locks."""
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
+
+from entrypoints.machine import files
 
 
 def sha256_of(path: Path) -> str:
@@ -15,11 +16,9 @@ def sha256_of(path: Path) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a file atomically: readers see either the old text or the new text."""
+    """Replace a file atomically, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")  # two processes may write at the same time
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    files.write_atomic(path, text)
 
 
 class LockedError(Exception):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from entrypoints.machine import processes
 from entrypoints.machine.cgroups import OutOfMemoryKills
+from entrypoints.machine.files import write_atomic
 
 READY = "ready"
 POLL_SECONDS = 0.25
@@ -41,9 +42,7 @@ class Member:
 
 def write_state(folder: Path, rank: int, state: Mapping[str, float]) -> None:
     """Write a rank's state for the watch, atomically."""
-    unfinished = folder / f".{rank}"
-    unfinished.write_text(json.dumps(state), encoding="utf-8")
-    unfinished.replace(folder / str(rank))
+    write_atomic(folder / str(rank), json.dumps(state))
 
 
 def main(argv: list[str]) -> int:
