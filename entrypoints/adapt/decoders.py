@@ -8,10 +8,9 @@ rows of a sequence.
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Callable
 
-from entrypoints.adapt import joining, padding
+from entrypoints.adapt import joining
 from entrypoints.operators import unpadded
 
 # transformers' module: the prefix of its classes.
@@ -40,26 +39,18 @@ def hook(prefix: str, module: Any) -> None:
             joining.replace(module, f"{prefix}{suffix}", change)
 
 
-def _base(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    def forward(self: Any, *args: Any, **options: Any) -> Any:
-        if joining.is_traced():
-            return original(self, *args, **options)
-        given = padding.given(signature, self, args, options)
-        problem = _window_problem(self.config, given)
-        has_cache = given.get("use_cache", getattr(self.config, "use_cache", False))
-        starts = None if problem or has_cache or joining.attention_problem() else _packed(given)
-        if starts is not None:
-            return _compute_packed(original, self, given, starts)
-        layout = joining.layout_for(self, given, problem)
-        if layout is None:
-            return original(self, *args, **options)
-        out = original(self, **{**joining.joined(self, given, layout), "use_cache": False})
-        out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
-        return out
-
-    return forward
+def _base(model: Any, given: dict[str, Any], original: Callable[..., Any], unchanged: Callable[[], Any]) -> Any:
+    problem = _window_problem(model.config, given)
+    has_cache = given.get("use_cache", getattr(model.config, "use_cache", False))
+    starts = None if problem or has_cache or joining.attention_problem() else _packed(given)
+    if starts is not None:
+        return _compute_packed(original, model, given, starts)
+    layout = joining.layout_for(model, given, problem)
+    if layout is None:
+        return unchanged()
+    out = original(model, **{**joining.joined(model, given, layout), "use_cache": False})
+    out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
+    return out
 
 
 def _window_problem(config: Any, given: dict[str, Any]) -> str | None:

@@ -52,9 +52,23 @@ def hook_attention(module: Any) -> None:
     functions.register(padding.ATTENTION, ATTENTION[1])  # where a script's own attention replaces it
 
 
-def replace(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def replace(module: Any, name: str, change: Callable[..., Any]) -> None:
+    """Compute the forward of a class with `change`, except while it is traced.
+
+    `change` gets the model, the arguments (padding.given), the original forward, and a call of it as it was made.
+    """
     changed = getattr(module, name)
-    changed.forward = functools.wraps(changed.forward)(change(changed.forward))
+    original = changed.forward
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        if is_traced():
+            return original(self, *args, **options)
+        unchanged = functools.partial(original, self, *args, **options)
+        return change(self, padding.given(signature, self, args, options), original, unchanged)
+
+    changed.forward = forward
 
 
 def attention_problem() -> str | None:
@@ -78,23 +92,18 @@ def in_head(reason: str | None) -> Iterator[None]:
         REASON.reset(token)
 
 
-def head(base: str, has_labels: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+def head(
+    base: str, has_labels: bool, model: Any, given: dict[str, Any], _original: object, unchanged: Callable[[], Any]
+) -> Any:
     """The forward of a model with a head. `base`: the class of its base model.
 
     `has_labels`: the head has a label for each token; otherwise it reads a real token of each row.
     """
-    signature = inspect.signature(original)
-
-    def forward(self: Any, *args: Any, **options: Any) -> Any:
-        if is_traced():
-            return original(self, *args, **options)
-        reason = module_problem(self, base)
-        if has_labels and not USE[0].in_train:
-            reason = reason or padding.label_problem(padding.given(signature, self, args, options))
-        with in_head(reason):
-            return original(self, *args, **options)
-
-    return forward
+    reason = module_problem(model, base)
+    if has_labels and not USE[0].in_train:
+        reason = reason or padding.label_problem(given)
+    with in_head(reason):
+        return unchanged()
 
 
 def is_traced() -> bool:

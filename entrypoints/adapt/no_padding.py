@@ -12,10 +12,9 @@ padding gets no probability, which is another loss: `train` has it on, `run` off
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Callable
 
-from entrypoints.adapt import decoders, joining, padding
+from entrypoints.adapt import decoders, joining
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation
 from entrypoints.adapt.joining import Use
 from entrypoints.cli.import_hooks import after_import
@@ -95,56 +94,38 @@ def _hook(family: str, module: Any) -> None:
     joining.replace(module, f"{prefix}{_ANSWERS}", functools.partial(_answers, f"{prefix}Model"))
 
 
-def _base(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    def forward(self: Any, *args: Any, **options: Any) -> Any:
-        if joining.is_traced():
-            return original(self, *args, **options)
-        given = padding.given(signature, self, args, options)
-        is_decoder = getattr(self.config, "is_decoder", False)
-        layout = joining.layout_for(self, given, "it is a decoder" if is_decoder else None)
-        if layout is None:
-            return original(self, *args, **options)
-        return original(self, **joining.joined(self, given, layout))
-
-    return forward
+def _base(model: Any, given: dict[str, Any], original: Callable[..., Any], unchanged: Callable[[], Any]) -> Any:
+    is_decoder = getattr(model.config, "is_decoder", False)
+    layout = joining.layout_for(model, given, "it is a decoder" if is_decoder else None)
+    return unchanged() if layout is None else original(model, **joining.joined(model, given, layout))
 
 
-def _encoder(original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **options: Any) -> Any:
-        out = original(self, hidden_states, attention_mask, *args, **options)
-        layout = unpadded.layout_in(attention_mask)
-        if layout is not None:
-            out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
-        return out
-
-    return forward
+def _encoder(_model: Any, given: dict[str, Any], _original: object, unchanged: Callable[[], Any]) -> Any:
+    out = unchanged()
+    layout = unpadded.layout_in(given.get("attention_mask"))
+    if layout is not None:
+        out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
+    return out
 
 
-def _answers(base: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+def _answers(base: str, model: Any, given: dict[str, Any], _original: object, unchanged: Callable[[], Any]) -> Any:
+    mask = given.get("attention_mask")
+    if mask is None or mask.dim() != 2:
+        return unchanged()
+    if not joining.USE[0].answers:
+        with joining.in_head(f"the loss of question answering depends on it (--adapt {ANSWERS} changes that)"):
+            return unchanged()
 
-    def forward(self: Any, *args: Any, **options: Any) -> Any:
-        mask = None if joining.is_traced() else padding.given(signature, self, args, options).get("attention_mask")
-        if mask is None or mask.dim() != 2:
-            return original(self, *args, **options)
-        if not joining.USE[0].answers:
-            with joining.in_head(f"the loss of question answering depends on it (--adapt {ANSWERS} changes that)"):
-                return original(self, *args, **options)
+    def without_padding(_layer: Any, _inputs: Any, scores: Any) -> Any:
+        return scores.masked_fill(mask[..., None] == 0, _IMPOSSIBLE)
 
-        def without_padding(_layer: Any, _inputs: Any, scores: Any) -> Any:
-            return scores.masked_fill(mask[..., None] == 0, _IMPOSSIBLE)
-
-        reason = joining.module_problem(self, base)
-        hook = self.qa_outputs.register_forward_hook(without_padding)
-        try:
-            with joining.in_head(reason):
-                return original(self, *args, **options)
-        finally:
-            hook.remove()
-
-    return forward
+    reason = joining.module_problem(model, base)
+    hook = model.qa_outputs.register_forward_hook(without_padding)
+    try:
+        with joining.in_head(reason):
+            return unchanged()
+    finally:
+        hook.remove()
 
 
 def _hook_trainer(module: Any) -> None:
