@@ -9,6 +9,6 @@ from tooling.checks import in_image
 
 @pytest.mark.timeout(600)
 def test_the_entrypoints_unit_tests_pass_inside_the_image(image: str) -> None:
-    outcome = in_image.tests(image)
-    assert outcome.exit_code == 0, outcome.output
-    assert " passed" in outcome.output.splitlines()[-1], outcome.output
+    code, output = in_image.tests(image)
+    assert code == 0, output
+    assert " passed" in output.splitlines()[-1], output

@@ -8,7 +8,6 @@ import hashlib
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from invoke.exceptions import Exit
@@ -45,27 +44,19 @@ ARGUMENTS = ("--network=none", "--workdir=/tmp", "--cap-add=SYS_NICE", "--env=PY
 LIMIT_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The exit code and output of pytest in a container, and its seconds of wall-clock time."""
-
-    exit_code: int
-    output: str
-    seconds: float
-
-
 def run(choice: Choice) -> None:
     """Run the tests in the chosen image and print pytest's output. Raises Exit with pytest's exit code."""
     _, image = choice.ensure()
-    outcome = tests(image.tag)
-    print(outcome.output, end="")
-    say(f"{image.tag}: {TESTS} in {outcome.seconds:.0f} s")
-    if outcome.exit_code:
-        raise Exit(code=outcome.exit_code)
+    started = time.monotonic()
+    code, output = tests(image.tag)
+    print(output, end="")
+    say(f"{image.tag}: {TESTS} in {time.monotonic() - started:.0f} s")
+    if code:
+        raise Exit(code=code)
 
 
-def tests(image: str) -> Outcome:
-    """Run the tests in a container without a network, where only /tmp is writable."""
+def tests(image: str) -> tuple[int, str]:
+    """The exit code and output of the tests in a container without a network, where only /tmp is writable."""
     site = install()
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
@@ -77,7 +68,6 @@ def tests(image: str) -> Outcome:
         _readable(Path(scratch))
         options = ["-p", "no:cacheprovider", "--rootdir", IMAGE_ROOT, "-q", "-ra"]
         mounts = [f"--volume={package}:{IMAGE_ROOT}/tests:ro", f"--volume={site}:{IMAGE_PYTEST}:ro"]
-        started = time.monotonic()
         with tempfile.TemporaryFile() as output:
             done = docker.run(
                 image,
@@ -88,8 +78,7 @@ def tests(image: str) -> Outcome:
                 LIMIT_SECONDS,
             )
             output.seek(0)
-            text = output.read().decode(errors="replace")
-    return Outcome(done.returncode, text, time.monotonic() - started)
+            return done.returncode, output.read().decode(errors="replace")
 
 
 def install() -> Path:
