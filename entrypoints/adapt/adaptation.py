@@ -98,9 +98,18 @@ def after_creation(owner: Any, change: Callable[[Any], None]) -> None:
 def removed_in(package: str, version: str) -> Callable[[Situation], Verdict]:
     """A `check` for a name that the package removed in `version`."""
 
+    return since(
+        package, version, "if the script uses it", f"{package} before {version.rpartition('.')[0]} has it"
+    )
+
+
+def since(package: str, version: str, when: str, before: str) -> Callable[[Situation], Verdict]:
+    """A `check` for what needs a `version` of the package. `before`: why it does not apply to older versions."""
+
     def check(situation: Situation) -> Verdict:
-        if situation.since(package, version):
-            return Verdict(True, "if the script uses it")
-        return Verdict(False, f"{package} before {version.rpartition('.')[0]} has it")
+        if package not in situation.versions:
+            return Verdict(False, f"{package} is not installed")
+        applies = situation.since(package, version)
+        return Verdict(applies, when if applies else before)
 
     return check

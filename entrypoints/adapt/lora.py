@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.adapt.adaptation import Adaptation, Situation, since
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
@@ -149,10 +149,7 @@ def _is_exact(weight: Any) -> bool:
     return all(torch.equal(part, part.bfloat16().float()) for part in weight.detach().split(1024))
 
 
-def _check(situation: Situation) -> Verdict:
-    if situation.before("transformers", "5.0.0") or "transformers" not in situation.versions:
-        return Verdict(False, "it needs transformers 5 or newer")
-    return Verdict(True, "if the script uses peft's LoRA")
+_check = since("transformers", "5.0.0", "if the script uses peft's LoRA", "it needs transformers 5 or newer")
 
 
 def _install(situation: Situation) -> None:

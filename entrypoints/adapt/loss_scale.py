@@ -14,7 +14,7 @@ import inspect
 import textwrap
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, after_creation, on_import, since
 
 _NAME = "loss-scale"
 _ITEMS = "num_items_in_batch"
@@ -59,17 +59,16 @@ def _hook(situation: Situation, module: Any) -> None:
     after_creation(module.Trainer, stop_scaling)
 
 
-def _check(situation: Situation) -> Verdict:
-    if situation.since("transformers", "4.46.0"):
-        return Verdict(True, "if Trainer's model averages its own loss")
-    return Verdict(False, "Trainer before transformers 4.46 does not scale the loss")
-
-
 ADAPTATIONS = (
     Adaptation(
         _NAME,
         "Trainer does not multiply the loss of models that average it by ranks and accumulation steps",
-        _check,
+        since(
+            "transformers",
+            "4.46.0",
+            "if Trainer's model averages its own loss",
+            "Trainer before transformers 4.46 does not scale the loss",
+        ),
         on_import("transformers.trainer", _hook),
     ),
 )

@@ -15,7 +15,7 @@ import functools
 from typing import Any, Callable
 
 from entrypoints.adapt import decoders, joining
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation
+from entrypoints.adapt.adaptation import Adaptation, Situation, after_creation, since
 from entrypoints.adapt.joining import Use
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import unpadded
@@ -59,14 +59,13 @@ def skips_padding(model: Any, arguments: Any) -> bool:
     return any(one.__name__ in names for one in type(base).__mro__)
 
 
-def check(situation: Situation) -> Verdict:
-    """Whether the attention of the installed transformers can be replaced from outside of the models."""
-    if "transformers" not in situation.versions:
-        return Verdict(False, "transformers is not installed")
-    if situation.before("transformers", "5.0.0"):
-        return Verdict(False, "it needs transformers 5.0 or newer: in 4.55, each encoder has its own attention")
-    families = ", ".join((*_FAMILIES, *decoders.FAMILIES))
-    return Verdict(True, f"for heads whose loss does not depend on padding ({families})")
+# Whether the attention of the installed transformers can be replaced from outside of the models.
+check = since(
+    "transformers",
+    "5.0.0",
+    f"for heads whose loss does not depend on padding ({', '.join((*_FAMILIES, *decoders.FAMILIES))})",
+    "it needs transformers 5.0 or newer: in 4.55, each encoder has its own attention",
+)
 
 
 def install(use: Use) -> None:

@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, since
 
 _NAME = "offline-metrics"
 NAMES = ("accuracy", "f1", "glue", "mse", "seqeval", "squad")
@@ -36,17 +36,11 @@ def _hook(situation: Situation, module: Any) -> None:
     module.load = module.loading.load = load
 
 
-def _check(situation: Situation) -> Verdict:
-    if "evaluate" not in situation.versions:
-        return Verdict(False, "evaluate is not installed")
-    return Verdict(True, f"if the script loads {', '.join(NAMES)}")
-
-
 ADAPTATIONS = (
     Adaptation(
         _NAME,
         f"evaluate.load of {', '.join(NAMES)} needs no network",
-        _check,
+        since("evaluate", "0", f"if the script loads {', '.join(NAMES)}", ""),
         on_import("evaluate", _hook),
     ),
 )

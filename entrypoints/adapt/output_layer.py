@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, since
 
 if TYPE_CHECKING:
     from entrypoints.operators.output_layer import OutputLayer
@@ -123,17 +123,13 @@ def _loss_of_sums(model: Any, output: OutputLayer) -> Iterator[list[Any]]:
         del model._loss_function
 
 
-def _check(situation: Situation) -> Verdict:
-    if "transformers" not in situation.versions:
-        return Verdict(False, "transformers is not installed")
-    if situation.before("transformers", "4.48.0"):
-        return Verdict(False, "it needs transformers 4.48 or newer, where models have a loss function")
-    return Verdict(True, "if Trainer's model is a causal language model")
-
-
 ADAPTATIONS = (
     Adaptation(
         NAME, "language models compute scores only for tokens that have a label, together with the loss",
-        _check, on_import("transformers.trainer", _hook_trainer),
+        since(
+            "transformers", "4.48.0", "if Trainer's model is a causal language model",
+            "it needs transformers 4.48 or newer, where models have a loss function",
+        ),
+        on_import("transformers.trainer", _hook_trainer),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, since
 from entrypoints.cli.errors import UsageError
 
 _NAME = "process-group"
@@ -47,17 +47,11 @@ def _hook(situation: Situation, module: Any) -> None:
     module.distributed_c10d.init_process_group = init_process_group
 
 
-def _check(situation: Situation) -> Verdict:
-    if "torch" not in situation.versions:
-        return Verdict(False, "torch is not installed")
-    return Verdict(True, "if the script calls it")
-
-
 ADAPTATIONS = (
     Adaptation(
         _NAME,
         "the script's init_process_group uses the existing process group",
-        _check,
+        since("torch", "0", "if the script calls it", ""),
         on_import("torch.distributed", _hook),
     ),
 )

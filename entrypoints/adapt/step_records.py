@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, after_creation, on_import, since
 
 NAME = "step-records"
 # The first release whose Trainer has `get_batch_samples`, where a step begins.
 _OLDEST_TRANSFORMERS = "4.46"
 
 
-def _check(situation: Situation) -> Verdict:
-    if situation.since("transformers", _OLDEST_TRANSFORMERS):
-        return Verdict(True, "if the script trains with Trainer")
-    return Verdict(False, f"needs transformers {_OLDEST_TRANSFORMERS} or newer")
+_check = since(
+    "transformers",
+    _OLDEST_TRANSFORMERS,
+    "if the script trains with Trainer",
+    f"needs transformers {_OLDEST_TRANSFORMERS} or newer",
+)
 
 
 def _hook(situation: Situation, module: Any) -> None:
