@@ -72,8 +72,7 @@ NodeLayout find_layout(
     }
     store->set(kNodes, nodes);
   }
-  poll(*store, kNodes, limit, check);
-  store->wait({kNodes}, limit.left());
+  wait_for(*store, kNodes, limit, check);
   std::istringstream text(store->get_to_str(kNodes));
   std::vector<std::string> nodes(group.size);
   for (auto& node : nodes) {

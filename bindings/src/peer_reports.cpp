@@ -28,7 +28,7 @@ c10::intrusive_ptr<c10d::Store> PeerReports::store() {
 void PeerReports::write(const std::string& last_call) {
   const auto shared = store();
   shared->set(last_key(group_.rank), last_call);
-  shared->set(kGaveUp, std::to_string(group_.rank));
+  shared->set(kGaveUp, std::to_string(group_.global_rank(group_.rank)));
 }
 
 std::string PeerReports::read_all(std::chrono::seconds limit) {
@@ -42,7 +42,7 @@ std::string PeerReports::read_all(std::chrono::seconds limit) {
       std::this_thread::sleep_for(Milliseconds(50));
       exists = shared->check({key});
     }
-    text << (rank == 0 ? "" : "; ") << "rank " << rank;
+    text << (rank == 0 ? "" : "; ") << "rank " << group_.global_rank(rank);
     if (exists) {
       text << " is at " << shared->get_to_str(key);
     } else {

@@ -108,8 +108,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create(
     // Keeps the file open until all ranks have mapped it. The kernel's zeros are the initial counters.
     return agree(map(file.descriptor, size));
   }
-  poll(*store, kPlace, limit, check);
-  store->wait({kPlace}, limit.left());
+  wait_for(*store, kPlace, limit, check);
   const File file(is_wanted ? open_published(store->get_to_str(kPlace)) : -1);
   return agree(map(file.descriptor, size));
 }

@@ -15,7 +15,7 @@ void append(std::string& list, int64_t rank) {
   list += (list.empty() ? "" : ", ") + std::to_string(rank);
 }
 
-bool wait_for(c10d::Store& store, const std::string& key, Milliseconds limit) {
+bool has_in_time(c10d::Store& store, const std::string& key, Milliseconds limit) {
   try {
     store.wait({key}, limit);
     return true;
@@ -24,14 +24,20 @@ bool wait_for(c10d::Store& store, const std::string& key, Milliseconds limit) {
   }
 }
 
-} // namespace
-
-void poll(
-    c10d::Store& store, const std::string& key, const TimeLimit& limit, const std::function<void()>& check) {
+// Returns when the store has the key, or when the limit is over.
+void poll(c10d::Store& store, const std::string& key, const TimeLimit& limit, const std::function<void()>& check) {
   while (!limit.is_over() && !store.check({key})) {
     check();
     std::this_thread::sleep_for(Milliseconds(10));
   }
+}
+
+} // namespace
+
+void wait_for(
+    c10d::Store& store, const std::string& key, const TimeLimit& limit, const std::function<void()>& check) {
+  poll(store, key, limit, check);
+  store.wait({key}, limit.left());
 }
 
 void join(
@@ -49,7 +55,7 @@ void join(
     std::string missing;
     for (int rank = 0; rank < group.size; ++rank) {
       if (!store.check({joined_key(rank)})) {
-        append(missing, rank);
+        append(missing, group.global_rank(rank));
       }
     }
     if (missing.empty()) { // the store failed, not a rank
@@ -73,15 +79,15 @@ void monitored_barrier(const GroupOptions& group, uint64_t number, Milliseconds 
   if (group.rank != 0) {
     store.set(prefix + std::to_string(group.rank), "");
     // Rank 0 may itself arrive just before the limit, and then waits for as long again.
-    if (!wait_for(store, outcome_key, limit.left() + timeout)) {
-      C10_THROW_ERROR(DistBackendError, timed_out("0"));
+    if (!has_in_time(store, outcome_key, limit.left() + timeout)) {
+      C10_THROW_ERROR(DistBackendError, timed_out(std::to_string(group.global_rank(0))));
     }
   } else if (timeout.count() == 0) { // gloo's message
     store.set(outcome_key, c10::str("ccl: Rank 0 timed out in monitoredBarrier after 0 ms, ", group.where()));
   } else {
     std::string missing;
     for (int rank = 1; rank < group.size && (missing.empty() || wait_for_all); ++rank) {
-      if (!wait_for(store, prefix + std::to_string(rank), limit.left())) {
+      if (!has_in_time(store, prefix + std::to_string(rank), limit.left())) {
         append(missing, group.global_rank(rank));
       }
     }

@@ -7,11 +7,12 @@
 
 namespace ccl_backend {
 
-// Returns when the store has the key, or when the limit is over. `check` is called every 10 ms and may raise to give up.
-void poll(
+// Returns when the store has the key. Raises the store's error at the limit. `check` is called every 10 ms and may raise
+// to give up.
+void wait_for(
     c10d::Store& store, const std::string& key, const TimeLimit& limit, const std::function<void()>& check);
 
-// Returns when all ranks have called this with this store. `check`, if there is one, is as in `poll`. Raises
+// Returns when all ranks have called this with this store. `check`, if there is one, is as in `wait_for`. Raises
 // DistBackendError that names the ranks that did not call in time.
 void join(
     const GroupOptions& group, c10d::Store& store, const TimeLimit& limit,
