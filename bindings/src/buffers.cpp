@@ -1,5 +1,7 @@
 #include "buffers.hpp"
 
+#include "shared_sums.hpp"
+
 #include <algorithm>
 #include <cstring>
 
@@ -100,15 +102,17 @@ void* Block::data() const {
 }
 
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
-  if (gathered.is_floating_point()) {
-    const auto wide = gathered.to(at::kFloat);
-    CCL_CHECK(
-        op.op_ == Op::SUM || op.op_ == Op::PREMUL_SUM || op.op_ == Op::AVG || op.op_ == Op::PRODUCT,
-        "ReduceOp.", op_name(op), " is not supported");
-    const auto reduced = op.op_ == Op::PRODUCT ? wide.prod(0) : op.op_ == Op::AVG ? wide.mean(0) : wide.sum(0);
-    return reduced.to(gathered.scalar_type());
+  auto result = gathered.select(0, 0);
+  if (gathered.scalar_type() == at::kBFloat16) {
+    if (op.op_ == Op::PRODUCT) {
+      return gathered.to(at::kFloat).prod(0).to(at::kBFloat16);
+    }
+    const auto rows = Bytes(gathered.unbind(0)).pointers;
+    const KeepSubnormals guard;
+    sum_function(ccl::datatype::bfloat16)(
+        rows.data(), static_cast<int>(rows.size()), result.data_ptr(), result.nbytes());
+    return result;
   }
-  auto result = gathered.select(0, 0).clone();
   for (int64_t rank = 1; rank < gathered.size(0); ++rank) {
     const auto other = gathered.select(0, rank);
     switch (op.op_) {

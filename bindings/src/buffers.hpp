@@ -40,7 +40,8 @@ struct Block {
   at::Tensor copy; // undefined if the parts are adjacent in memory
 };
 
-// Reduces `gathered`, whose first dimension is the ranks, for operations that oneCCL does not support.
+// Reduces `gathered`, whose first dimension is the ranks, where oneCCL cannot: sums (also for AVG) and products of
+// bfloat16, and bitwise operations. May overwrite `gathered`.
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op);
 // Multiplies in place by the factor of PREMUL_SUM, in the tensor's type.
 void premultiply(at::Tensor& tensor, const Op& op);

@@ -1,6 +1,7 @@
 #include "node_layout.hpp"
 
 #include "store_barriers.hpp"
+#include "sums.hpp"
 #include "transport.hpp"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -16,6 +17,7 @@ namespace ccl_backend {
 namespace {
 
 constexpr const char* kNodes = "nodes"; // in the store: every rank's node, separated by spaces
+constexpr const char* kTruncates = "truncates"; // exists if oneCCL's own sums truncate on any rank
 
 std::string node_key(int rank) {
   return c10::str("node/", rank);
@@ -48,7 +50,8 @@ NodeLayout layout_of(const std::vector<std::string>& nodes, int rank) {
     ranks[found].push_back(static_cast<int>(other));
   }
   const auto own = std::find(names.begin(), names.end(), nodes[rank]) - names.begin();
-  NodeLayout layout{ranks[own], {}};
+  NodeLayout layout;
+  layout.node = ranks[own];
   const auto is_like_own = [&](const std::vector<int>& node) { return node.size() == layout.node.size(); };
   if (std::all_of(ranks.begin(), ranks.end(), is_like_own)) {
     const auto position = std::find(layout.node.begin(), layout.node.end(), rank) - layout.node.begin();
@@ -64,6 +67,9 @@ NodeLayout find_layout(
     const std::function<void()>& check) {
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("layout", parent);
   store->set(node_key(group.rank), own_node(group.rank));
+  if (!oneccl_rounds_bfloat16()) {
+    store->set(kTruncates, "");
+  }
   join(group, *store, limit, check);
   if (group.rank == 0) { // reads all keys for the others, which would be a square of them
     std::string nodes;
@@ -78,7 +84,9 @@ NodeLayout find_layout(
   for (auto& node : nodes) {
     text >> node;
   }
-  return layout_of(nodes, group.rank);
+  auto layout = layout_of(nodes, group.rank);
+  layout.oneccl_rounds = !store->check({kTruncates});
+  return layout;
 }
 
 GroupOptions part_of(const GroupOptions& group, const std::vector<int>& ranks) {

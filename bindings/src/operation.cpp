@@ -74,8 +74,10 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
       log_number_(group_->started(what_)) {}
 
 void Operation::start() {
-  events_.shared = group_->paths(lane_).shared.get();
-  events_.hierarchy = group_->paths(lane_).hierarchy.get();
+  const auto& paths = group_->paths(lane_);
+  events_.shared = paths.shared.get();
+  events_.hierarchy = paths.hierarchy.get();
+  events_.oneccl_rounds = paths.oneccl_rounds;
   for (const auto& step : call_.steps) {
     step.start(group_->communicator(lane_), events_);
   }

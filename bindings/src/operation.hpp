@@ -13,10 +13,11 @@
 
 namespace ccl_backend {
 
-// The transfers of an operation, and the paths of its lane through shared memory: see Group.
+// The transfers of an operation, and the paths of its lane: see Paths.
 struct Events : std::vector<Transfer> {
   SharedExchange* shared = nullptr;
   Hierarchy* hierarchy = nullptr;
+  bool oneccl_rounds = false;
 };
 
 // A part of an operation. Its captures live until the operation is complete.

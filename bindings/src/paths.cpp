@@ -42,6 +42,7 @@ void open_all(
     Paths& paths, const GroupOptions& group, const StorePtr& store, const TimeLimit& limit,
     const std::function<void()>& check) {
   const auto layout = find_layout(group, store, limit, check);
+  paths.oneccl_rounds = layout.oneccl_rounds;
   if (layout.is_one_node()) {
     paths.shared = SharedExchange::create(group, store, limit, check);
   }

@@ -14,6 +14,7 @@ struct Paths {
   // Of the ranks with this rank's position on their nodes; only with `hierarchy`, which uses it.
   std::unique_ptr<ccl::communicator> across;
   std::shared_ptr<SharedExchange> shared; // nullptr unless all ranks share memory
+  bool oneccl_rounds = false; // see NodeLayout
   std::shared_ptr<Hierarchy> hierarchy; // nullptr unless each of several nodes has several ranks that share memory
 };
 

@@ -68,11 +68,6 @@ ccl::reduction_fn custom_function(const Reduction& how) {
   return how.datatype == ccl::datatype::bfloat16 ? bfloat16_function(how.operation) : nullptr;
 }
 
-// Whether oneCCL can do the reduction, with rounding, in a collective that takes no custom function.
-bool oneccl_can_reduce(const std::optional<Reduction>& how) {
-  return how && (custom_function(*how) == nullptr || oneccl_rounds_bfloat16());
-}
-
 // oneCCL's all-reduce is its only collective that takes a custom function.
 ccl::event reduce_all(char* data, size_t count, const Reduction& how, const ccl::communicator& comm) {
   auto operation = how.operation;
@@ -89,14 +84,14 @@ Tensors split(const at::Tensor& tensor, int size) {
   return tensor.view({size, tensor.numel() / size}).unbind(0);
 }
 
-// `output` receives the reduction of parts that this rank gathers, where oneCCL cannot do it.
+// `result` receives the reduction, without the division of AVG, of parts that this rank gathers.
 Step gather_to_reduce_step(
-    const at::Tensor& output, const at::Tensor& input, const Op& op, Ranks ranks, const char* name) {
-  auto gathered = at::empty({ranks.size, output.numel()}, input.options());
+    const at::Tensor& result, const at::Tensor& input, const Op& op, Ranks ranks, const char* name) {
+  auto gathered = at::empty({ranks.size, result.numel()}, input.options());
   auto step = exchange_step(gathered.unbind(0), split(input, ranks.size), ranks, name);
-  step.finish = [exchanged = step.finish, output, gathered, op] {
+  step.finish = [exchanged = step.finish, result, gathered, op] {
     exchanged();
-    output.detach().copy_(reduce_locally(gathered, op).view_as(output));
+    result.copy_(reduce_locally(gathered, op).view_as(result));
   };
   return step;
 }
@@ -146,7 +141,7 @@ Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, 
   check_tensor(tensor, name);
   const auto how = find_reduction(op, tensor.scalar_type());
   const bool is_root = ranks.rank == root;
-  if (!oneccl_can_reduce(how)) {
+  if (!how || custom_function(*how) != nullptr) {
     auto result = is_root ? tensor : at::empty_like(tensor);
     result.detach().copy_(tensor);
     return reduce_all_step(result, op, ranks, name);
@@ -223,7 +218,7 @@ Step reduce_scatter_step(
   std::vector<Step> steps;
   for (int root = 0; root < ranks.size; ++root) {
     auto part = root == ranks.rank ? output : at::empty_like(inputs[root]);
-    part.detach().copy_(inputs[root].detach().view_as(part));
+    part.detach().copy_(inputs[root].detach().reshape(part.sizes()));
     steps.push_back(reduce_step(part, op, root, ranks, name));
   }
   return {
@@ -248,25 +243,27 @@ Step reduce_scatter_from_step(
   const auto how = find_reduction(op, output.scalar_type());
   auto buffer = premultiplied(readable(input), op);
   auto result = writable(output);
-  auto other = oneccl_can_reduce(how) ? Step{} : gather_to_reduce_step(output, buffer, op, ranks, name);
-  const auto is_shared = std::make_shared<bool>(false);
+  const auto gather = std::make_shared<Step>(); // empty unless the ranks gather
   return {
-      [buffer, result, how, other, is_shared, ranks](const ccl::communicator& comm, Events& events) {
-        *is_shared = how && result.numel() > 0 && shared_reduce_scatter(events, result, split(buffer, ranks.size), *how);
-        if (*is_shared) {
+      [buffer, result, op, how, gather, ranks, name](const ccl::communicator& comm, Events& events) {
+        if (result.numel() == 0 ||
+            (how && shared_reduce_scatter(events, result, split(buffer, ranks.size), *how))) {
           return;
         }
-        if (other.start) {
-          other.start(comm, events);
-        } else if (result.numel() > 0) {
+        if (how && (custom_function(*how) == nullptr || events.oneccl_rounds)) {
           events.push_back(ccl::reduce_scatter(
               buffer.data_ptr(), result.data_ptr(), count_of(result, *how), how->datatype, how->operation, comm));
+          return;
         }
+        *gather = gather_to_reduce_step(result, buffer, op, ranks, name);
+        gather->start(comm, events);
       },
-      [finish = finish_later(output, result, op, ranks.size), other, is_shared] {
-        const auto& chosen = other.finish && !*is_shared ? other.finish : finish;
-        if (chosen) {
-          chosen();
+      [finish = finish_later(output, result, op, ranks.size), gather] {
+        if (gather->finish) {
+          gather->finish();
+        }
+        if (finish) {
+          finish();
         }
       }};
 }

@@ -2,6 +2,7 @@
 
 #include "shared_sums.hpp"
 
+#include <cstdlib>
 #include <cstring>
 
 // The compiler vectorizes the loop below once for each target; the loader selects the best supported one.
@@ -27,7 +28,6 @@ inline uint16_t round_to_even(float value) {
 
 void add(const uint16_t* from, uint16_t* to, size_t count) {
   const void* const both[] = {from, to};
-  const KeepSubnormals guard;
   sum_function(ccl::datatype::bfloat16)(both, 2, to, count * sizeof(*to));
 }
 
@@ -39,6 +39,7 @@ VECTORS void multiply(const uint16_t* __restrict from, uint16_t* __restrict to, 
 
 template <void (*combine)(const uint16_t*, uint16_t*, size_t)>
 void reduce(const void* in, size_t count, void* in_out, size_t* out_count, ccl::datatype, const ccl::fn_context*) {
+  const KeepSubnormals guard;
   combine(static_cast<const uint16_t*>(in), static_cast<uint16_t*>(in_out), count);
   if (out_count != nullptr) {
     *out_count = count;
@@ -59,7 +60,8 @@ ccl::reduction_fn bfloat16_function(ccl::reduction operation) {
 }
 
 bool oneccl_rounds_bfloat16() {
-  return __builtin_cpu_supports("avx512bf16");
+  const char* const chosen = std::getenv("CCL_BF16");
+  return __builtin_cpu_supports("avx512bf16") && (chosen == nullptr || std::strcmp(chosen, "avx512bf") == 0);
 }
 
 } // namespace ccl_backend

@@ -11,7 +11,8 @@ namespace ccl_backend {
 // rounding: two sums in seven of normal numbers were too small. nullptr for reductions that need no rounding.
 ccl::reduction_fn bfloat16_function(ccl::reduction operation);
 
-// Whether oneCCL's own functions round to nearest even.
+// Whether oneCCL's own functions round to nearest even on this rank. The ranks of a group may have different processors:
+// see NodeLayout.
 bool oneccl_rounds_bfloat16();
 
 } // namespace ccl_backend

@@ -69,6 +69,18 @@ def test_every_collective_matches_the_reference(run_in_image: RunInImage, ranks:
     assert f"results of {ranks} ranks are right" in done.stdout
 
 
+@pytest.mark.skipif("avx512bw" not in Path("/proc/cpuinfo").read_text(), reason="needs AVX-512")
+def test_ranks_with_different_processors_agree_and_round(run_in_image: RunInImage) -> None:
+    # With avx512f, oneCCL sums as on a processor without AVX512-BF16: it truncates.
+    each = "RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /checks/collectives.py"
+    start = f"(rank=0; {each}) & rank=1; CCL_BF16=avx512f {each} && wait $!"
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    network = {"FI_PROVIDER": "tcp", "CCL_ATL_SHM": "0"}
+    done = run_in_image("sh", "-c", start, env={**place, **network}, docker_args=CHECKS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "results of 2 ranks are right" in done.stdout
+
+
 def test_ddp_its_hooks_and_fsdp_train_like_gloo(run_in_image: RunInImage) -> None:
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl", "/checks/training.py")
     done = run_in_image(*command, docker_args=CHECKS)
