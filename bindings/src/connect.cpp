@@ -3,7 +3,15 @@
 #include "bounded.hpp"
 #include "engine.hpp"
 #include "rendezvous.hpp"
+#include "store_barriers.hpp"
 #include "transport.hpp"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <thread>
 
 namespace ccl_backend {
 namespace {
@@ -46,6 +54,60 @@ class Attempt {
   bool is_abandoned_ = false;
 };
 
+// oneCCL waits for the other ranks with the engine locked. If two groups were connected at the same time, by callbacks
+// that open a lane for example, one rank could wait for the first group and the other rank for the second. A process
+// therefore connects one group at a time, and the ranks of a group begin when all of them have their turn.
+class Turn {
+ public:
+  Turn(
+      const GroupOptions& group, const c10::intrusive_ptr<c10d::Store>& parent, const TimeLimit& limit,
+      const std::function<void()>& check)
+      : lock_(mutex(), std::try_to_lock) {
+    const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("turn", parent);
+    if (!lock_) {
+      store->set("taken", "");
+    }
+    join(group, *store, limit, check);
+    if (!store->check({"taken"})) {
+      return;
+    }
+    // In the order of the job's ranks: a rank that has its turn waits only for higher ranks, so there is no cycle.
+    if (lock_) {
+      lock_.unlock();
+    }
+    for (const int rank : in_order(group)) {
+      if (rank != group.rank) {
+        wait_for(*store, std::to_string(rank), limit, check);
+        continue;
+      }
+      while (!lock_.try_lock()) {
+        check();
+        if (limit.is_over()) {
+          C10_THROW_ERROR(DistBackendError, "another group of this process is still connecting");
+        }
+        std::this_thread::sleep_for(Milliseconds(10));
+      }
+      store->set(std::to_string(rank), "");
+    }
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static auto* const mutex = new std::mutex();
+    return *mutex;
+  }
+  static std::vector<int> in_order(const GroupOptions& group) {
+    std::vector<int> ranks(group.size);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    std::sort(ranks.begin(), ranks.end(), [&](int one, int other) {
+      return group.global_rank(one) < group.global_rank(other);
+    });
+    return ranks;
+  }
+
+  std::unique_lock<std::mutex> lock_;
+};
+
 using Communicator = std::shared_ptr<ccl::communicator>;
 
 Communicator create(
@@ -77,6 +139,7 @@ Communicator create(
 std::unique_ptr<ccl::communicator> connect(
     const GroupOptions& group, const c10::intrusive_ptr<c10d::Store>& store, const TimeLimit& limit,
     const std::function<void()>& check) {
+  const Turn turn(group, store, limit, check);
   const auto exchange = std::make_shared<StoreExchange>(store, limit.deadline);
   const auto attempt = std::make_shared<Attempt>();
   try {

@@ -9,11 +9,12 @@ import ctypes
 import time
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import backend_of, check, error_of, new_group, run, set_key, wait_for_key
+from cases import Wrapped, backend_of, check, error_of, new_group, run, set_key, wait_for_key, wrap_stores
 
 HOLD_SECONDS = 6
 
@@ -74,6 +75,43 @@ def callbacks_attached_late() -> None:
             while not sums:
                 time.sleep(0.001)
             check(sums[0].tolist() == [4, 4], f"{attach}: the callback got {sums[0]}")
+
+
+class Slow(Wrapped):
+    """A store that delays one group of each rank when its second lane is about to connect."""
+
+    groups = 0
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__(store)
+        self.is_slow = Slow.groups == dist.get_rank()
+        Slow.groups += 1
+
+    def check(self, keys: list[str]) -> bool:
+        if self.is_slow and any("lane/1/shared/missing" in key for key in keys):
+            time.sleep(2)
+        return super().check(keys)
+
+
+def lanes_of_two_groups() -> None:
+    """The first callbacks of two groups call collectives at the same time, in another order on each rank."""
+    wrap_stores(Slow)
+    sums: list[torch.Tensor] = []
+
+    def use(group: dist.ProcessGroup) -> None:
+        def sum_in_group(done: Any) -> None:
+            tensor = done.value()[0].clone()
+            dist.all_reduce(tensor, group=group)
+            sums.append(tensor)
+
+        dist.all_reduce(torch.ones(3), group=group, async_op=True).get_future().then(sum_in_group).wait()
+
+    threads = [Thread(target=use, args=(group,)) for group in (new_group(seconds=20), new_group(seconds=20))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check([found.tolist() for found in sums] == [[4] * 3] * 2, f"the callbacks got {sums}")
 
 
 def callback_holds_the_gil() -> None:
@@ -154,6 +192,7 @@ if __name__ == "__main__":
         callbacks_attached_late,
         callback_holds_the_gil,
         future_after_wait,
+        lanes_of_two_groups,
         limited_wait,
         one_openmp_team,
     )

@@ -20,6 +20,48 @@ def check(condition: bool, message: str) -> None:
         raise AssertionError(f"rank {dist.get_rank()}: {message}")
 
 
+class Wrapped(dist.Store):
+    """Another store, for subclasses that override a method."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def clone(self) -> dist.Store:
+        return self
+
+    def set(self, key: str, value: str) -> None:
+        self.store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self.store.get(key))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self.store.check(keys))
+
+    def wait(self, keys: list[str], *timeout: timedelta) -> None:
+        self.store.wait(keys, *timeout)
+
+    def add(self, key: str, value: int) -> int:
+        return int(self.store.add(key, value))
+
+
+def wrap_stores(wrap: Callable[[dist.Store], dist.Store]) -> None:
+    """Create the later groups of this process with wrapped stores."""
+    package = importlib.import_module("oneccl_bindings_for_pytorch")
+    create = package.create
+    stores = []  # C++ does not keep the Python part of a store alive
+
+    def create_wrapped(store: dist.Store, **options: Any) -> dist.Store:
+        stores.append(wrap(store))
+        return create(store=stores[-1], **options)
+
+    setattr(package, "create", create_wrapped)  # noqa: B010
+
+
 def new_group(seconds: float = 60) -> dist.ProcessGroup:
     return dist.new_group(backend="ccl", timeout=timedelta(seconds=seconds))
 

@@ -177,6 +177,7 @@ CALLBACK_CASES = (
     "callbacks_attached_late",
     "callbacks_in_order",
     "future_after_wait",
+    "lanes_of_two_groups",
     "limited_wait",
     "one_openmp_team",
 )
