@@ -13,13 +13,19 @@
 namespace ccl_backend {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> create(
+c10::intrusive_ptr<ProcessGroupCCL> create(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
     int size,
     std::chrono::milliseconds timeout,
     const std::string& name,
     const std::vector<int64_t>& global_ranks) {
+  if (Engine::instance().is_forked()) { // before the store is used, whose connection may be the parent's
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("ccl: a group cannot be created in a forked child of a process that has used ccl, rank ", rank, " of ",
+                 size, ": start the process with multiprocessing's method 'spawn'"));
+  }
   return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, global_ranks});
 }
 
@@ -29,8 +35,7 @@ c10::intrusive_ptr<ProcessGroupCCL> create_over_store(
   TORCH_CHECK_VALUE(
       0 <= rank && rank < size, "ProcessGroupCCL: rank is ", rank, ", size is ", size, ", expected 0 <= rank < size");
   static std::atomic<int> created{0};
-  const auto name = c10::str("ProcessGroupCCL-", ++created);
-  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, {}});
+  return create(store, rank, size, timeout, c10::str("ProcessGroupCCL-", ++created), {});
 }
 
 py::object in_next_lane(py::function callback) {

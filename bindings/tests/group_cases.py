@@ -48,6 +48,8 @@ class Dying(dist.Store):
 
 
 def failed_creation() -> None:
+        error = error_of(lambda: dist.ProcessGroupCCL(dist.HashStore(), 0, 1))
+        check("cannot be created in a forked child" in error, f"a new group in the child raised {error!r}")
     """Creating a group fails while a call is in flight. The call fails too, within its own timeout."""
     if dist.get_rank() == 1:
         create = package.create
