@@ -78,7 +78,12 @@ void Engine::submit(const OperationPtr& operation) {
   Watchdog::instance().add(operation);
   try {
     const auto guard = lock();
-    operation->start();
+    try {
+      operation->start();
+    } catch (...) { // a part of the transfers may have started
+      keep(operation);
+      throw;
+    }
     in_flight_.push_back(operation);
     count_.store(in_flight_.size());
     submissions_.fetch_add(1, std::memory_order_relaxed);

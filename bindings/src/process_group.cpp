@@ -47,10 +47,9 @@ WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
   try {
     Engine::instance().submit(operation);
   } catch (const std::exception& error) {
-    // oneCCL may have started a part of the transfers, so the ranks are out of step from here on.
+    // A part of the transfers may have started, so the ranks are out of step from here on.
     const auto message = c10::str(
         "ccl: ", operation->what().describe(), " could not start on ", group->options.where(), ": ", message_of(error));
-    new OperationPtr(operation);
     Watchdog::instance().abort(group, message);
     C10_THROW_ERROR(DistBackendError, message);
   }

@@ -7,53 +7,27 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from datetime import timedelta
-from typing import Any
 
-import oneccl_bindings_for_pytorch as package
 import torch
 import torch.distributed as dist
-from cases import backend_of, check, error_of, new_group, run, set_key, wait_for_key
+from cases import Wrapped, backend_of, check, error_of, new_group, run, set_key, wait_for_key, wrap_stores
 
 
-class Dying(dist.Store):
+class Dying(Wrapped):
     """A store that ends the process when oneCCL exchanges its first address."""
-
-    def __init__(self, store: dist.Store) -> None:
-        super().__init__()
-        self.store = store
 
     def set(self, key: str, value: str) -> None:
         if "lifeline" not in key and "join" not in key:  # a key of oneCCL
             os._exit(9)
-        self.store.set(key, value)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def clone(self) -> dist.Store:
-        return self
-
-    def get(self, key: str) -> bytes:
-        return bytes(self.store.get(key))
-
-    def check(self, keys: list[str]) -> bool:
-        return bool(self.store.check(keys))
-
-    def wait(self, keys: list[str], *timeout: timedelta) -> None:
-        self.store.wait(keys, *timeout)
-
-    def add(self, key: str, value: int) -> int:
-        return int(self.store.add(key, value))
+        super().set(key, value)
 
 
 def failed_creation() -> None:
-        error = error_of(lambda: dist.ProcessGroupCCL(dist.HashStore(), 0, 1))
-        check("cannot be created in a forked child" in error, f"a new group in the child raised {error!r}")
     """Creating a group fails while a call is in flight. The call fails too, within its own timeout."""
     if dist.get_rank() == 1:
-        create = package.create
-        package.create = lambda store, **options: create(store=Dying(store), **options)
+        wrap_stores(Dying)
         new_group(seconds=5)
     work = dist.irecv(torch.ones(1), 1)  # never sent
     error = error_of(lambda: new_group(seconds=5))
@@ -74,6 +48,8 @@ def forked() -> None:
         if work is not None:
             check("forked child" in error_of(work.wait), "wait() in the child did not raise the reason")
             check(not work.is_completed(), "the call is complete in the child")
+        error = error_of(lambda: dist.ProcessGroupCCL(dist.HashStore(), 0, 1))
+        check("cannot be created in a forked child" in error, f"a new group in the child raised {error!r}")
         backend_of().shutdown()
         backend_of().abort()
         del work
@@ -200,6 +176,24 @@ def different_tensors() -> None:
     check(any(text in error for text in expected), f"all_gather raised {error!r}")
 
 
+def mismatch_at_the_start() -> None:
+    """The tensor of a call that could not start is released after the last group has ended."""
+    store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
+    rank, size = dist.get_rank(), dist.get_world_size()
+    time.sleep(0.5 * rank)  # rank 1 finds what rank 0 has called
+    tensors = [torch.ones(5 + rank)]
+    error = error_of(lambda: dist.all_reduce(tensors[0]))
+    check(rank == 0 or "could not start" in error, f"all_reduce raised {error!r}")
+    left = weakref.ref(tensors.pop())
+    dist.destroy_process_group()
+    deadline = time.monotonic() + 10
+    while left() is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    dist.init_process_group("ccl", store=store, rank=rank, world_size=size)
+    check(left() is None, "the tensor was not released")
+    dist.barrier()
+
+
 def left_in_order() -> None:
     """A collective that a rank took part in before leaving completes. A later collective raises."""
     group = new_group(seconds=60)
@@ -217,5 +211,14 @@ def left_in_order() -> None:
 
 
 if __name__ == "__main__":
-    before, after = (failed_creation, forked, parked_receive, same_store), (different_tensors, left_in_order)
-    run(*before, interface, constructed, *after)
+    run(
+        constructed,
+        different_tensors,
+        failed_creation,
+        forked,
+        interface,
+        left_in_order,
+        mismatch_at_the_start,
+        parked_receive,
+        same_store,
+    )

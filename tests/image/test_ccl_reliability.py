@@ -188,6 +188,7 @@ GROUP_CASES = (
     "forked",
     "interface",
     "left_in_order",
+    "mismatch_at_the_start",
     "parked_receive",
     "same_store",
 )
