@@ -128,7 +128,7 @@ Communicator create(
   if (!attempt.end()) { // too late: nobody uses this communicator
     Remains remains;
     remains.communicators.push_back(std::make_unique<ccl::communicator>(std::move(*created)));
-    (void)retire(std::move(remains), false);
+    retire(std::move(remains), false);
     C10_THROW_ERROR(DistBackendError, "the ranks finished connecting too late");
   }
   return created;

@@ -45,7 +45,7 @@ class Engine {
   void keep(OperationPtr operation) {
     given_up_.push_back(std::move(operation));
   }
-  // With the lock held, after oneCCL has been reset. Returns the kept operations, to be released without the lock.
+  // With the lock held, after oneCCL has been reset. Returns the kept operations, to be released in another thread.
   std::vector<OperationPtr> take_kept();
 
   // For an exit handler, without the GIL: prevents all further calls into oneCCL.

@@ -74,19 +74,21 @@ void Group::close() noexcept {
   if (closed_.exchange(true)) {
     return;
   }
-  std::vector<OperationPtr> released;
   try {
     require_own_process("leaving");
-    const bool is_quiet = !is_broken() && !Watchdog::instance().has(*this);
+    // No call starts from here on. Those that another thread has just started must not be polled any more.
+    if (Watchdog::instance().has(*this)) {
+      Watchdog::instance().abort(shared_from_this(), c10::str("ccl: the group was closed, ", options.where()));
+    }
     const auto guard = Engine::instance().lock();
     Remains remains;
     for (auto& lane : lanes_) {
       remains.add(std::exchange(lane.paths, {}));
     }
     remains.mailbox = std::move(mailbox_);
-    const bool is_idle = is_quiet && !(remains.mailbox && remains.mailbox->is_busy());
-    if (!remains.communicators.empty() && retire(std::move(remains), is_idle)) {
-      released = Engine::instance().take_kept();
+    const bool is_idle = !is_broken() && !(remains.mailbox && remains.mailbox->is_busy());
+    if (!remains.communicators.empty()) {
+      retire(std::move(remains), is_idle);
     }
   } catch (const std::exception&) { // a forked child, the process is ending, or oneCCL is blocked
     for (auto& lane : lanes_) {
@@ -94,9 +96,6 @@ void Group::close() noexcept {
       (void)lane.paths.across.release();
     }
     (void)mailbox_.release();
-  }
-  if (!released.empty()) {
-    Completions::instance().post([released = std::move(released)] {});
   }
   // Destroyed last, and without the lock: this reports to the other ranks that this rank has left.
   std::shared_ptr<Lifeline> lifeline;
@@ -144,14 +143,11 @@ int Group::open_lane() {
     }
   });
   auto paths = open_paths(options, store, limit, [&] { require_peers(limit.began); });
-  std::vector<OperationPtr> released; // destroyed after the lock is released
   const auto guard = Engine::instance().lock();
   if (closed_) { // during the call: `close` did not see this communicator
     Remains late;
     late.add(std::move(paths));
-    if (retire(std::move(late), false)) {
-      released = Engine::instance().take_kept();
-    }
+    retire(std::move(late), false);
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", options.where(), " was closed during the call"));
   }
   lane.paths = std::move(paths);

@@ -63,7 +63,7 @@ Paths open_paths(
     if (!remains.communicators.empty()) {
       try {
         const auto guard = Engine::instance().lock();
-        (void)retire(std::move(remains), false);
+        retire(std::move(remains), false);
       } catch (const std::exception&) { // the process is ending, or oneCCL is blocked and may use them
         for (auto& communicator : remains.communicators) {
           (void)communicator.release();

@@ -112,9 +112,6 @@ void ProcessGroupCCL::leave(const char* reason, bool is_orderly) {
     Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->options.where()));
   }
   left->close();
-  if (Watchdog::instance().has(*left)) { // a call that another thread started meanwhile
-    Watchdog::instance().abort(left, c10::str("ccl: ", reason, ", ", left->options.where()));
-  }
 }
 
 void ProcessGroupCCL::shutdown() {

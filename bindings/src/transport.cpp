@@ -1,5 +1,7 @@
 #include "transport.hpp"
 
+#include "completions.hpp"
+#include "engine.hpp"
 #include "types.hpp"
 
 #include <algorithm>
@@ -116,18 +118,18 @@ void communicator_made(const std::vector<int64_t>& ranks) {
   }
 }
 
-bool retire(Remains remains, bool is_idle) {
+void retire(Remains remains, bool is_idle) {
   auto& known = transport();
   const auto count = remains.communicators.size();
   if (is_idle && known.given_up.empty()) {
     { const Remains gone = std::move(remains); }
     count_down(count);
-    return false;
+    return;
   }
   known.given_up.push_back(std::move(remains));
   const auto given_up = count_given_up();
   if (known.communicators != given_up) {
-    return false;
+    return;
   }
   // No group uses oneCCL now. The executor's threads and queues end first, so that nothing accesses the resources of
   // the communicators. The last communicator closes the transport, with its connections and shared memory.
@@ -136,7 +138,8 @@ bool retire(Remains remains, bool is_idle) {
   known.given_up.clear();
   count_down(given_up);
   new (executor) ccl_executor(nullptr);
-  return true;
+  // In another thread: releasing a tensor may need the GIL.
+  Completions::instance().post([released = Engine::instance().take_kept()] {});
 }
 
 } // namespace ccl_backend

@@ -40,7 +40,7 @@ struct Remains {
 
 // Destroys the remains of a group. If `is_idle` is false, transfers that may never complete are in flight: the
 // communicators are then kept until no other group of the process uses oneCCL, when the transport is destroyed with all
-// transfers. Returns true if that has happened: oneCCL no longer writes to the tensors of abandoned operations.
-bool retire(Remains remains, bool is_idle);
+// transfers. oneCCL then no longer writes to the tensors of abandoned operations, so these are released too.
+void retire(Remains remains, bool is_idle);
 
 } // namespace ccl_backend
