@@ -81,8 +81,10 @@ bool Mailbox::advance_receive(Incoming& incoming) {
   } else if (incoming.source != kAnySource) {
     advance_receives(incoming.source);
   } else {
-    for (size_t source = 0; source < channels_.size(); ++source) {
-      advance_receives(static_cast<int>(source));
+    for (int source = 0; source < communicator_.size(); ++source) {
+      if (source != communicator_.rank()) {
+        advance_receives(source);
+      }
     }
   }
   return incoming.is_complete;
