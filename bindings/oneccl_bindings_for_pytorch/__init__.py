@@ -44,18 +44,16 @@ create, ProcessGroupCCL = _backend.create, _backend.ProcessGroupCCL
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
     covers_all = not options.global_ranks_in_group or options.group_size == torch.distributed.get_world_size()
-    first = _shm.next_number()
-    backend = create(
-        store=options.store,
-        rank=options.group_rank,
-        size=options.group_size,
-        timeout=options.timeout,
-        name=options.group_id,
-        # Empty for a group of all ranks.
-        global_ranks=[] if covers_all else list(options.global_ranks_in_group),
-    )
-    _shm.created(range(first, _shm.next_number()), opened_by_all=covers_all)
-    return backend
+    with _shm.recorded(opened_by_all=covers_all):
+        return create(
+            store=options.store,
+            rank=options.group_rank,
+            size=options.group_size,
+            timeout=options.timeout,
+            name=options.group_id,
+            # Empty for a group of all ranks.
+            global_ranks=[] if covers_all else list(options.global_ranks_in_group),
+        )
 
 
 def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
@@ -63,9 +61,8 @@ def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(construct)
     def recorded(self: object, *arguments: Any, **options: Any) -> None:
-        first = _shm.next_number()
-        construct(self, *arguments, **options)
-        _shm.created(range(first, _shm.next_number()), opened_by_all=False)
+        with _shm.recorded(opened_by_all=False):
+            construct(self, *arguments, **options)
 
     return recorded
 

@@ -8,12 +8,13 @@ equal ones.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DIRECTORY = Path("/dev/shm")  # noqa: S108  libfabric's path
@@ -38,9 +39,16 @@ def prepare(provider: ctypes.CDLL) -> None:
     atexit.register(_remove_own)
 
 
-def next_number() -> int:
-    """The NUMBER of the next file that this process creates."""
-    return _counter.value
+@contextlib.contextmanager
+def recorded(opened_by_all: bool) -> Iterator[None]:
+    """Call `created` for the files of this block. If the block raises, some ranks may not have opened them."""
+    first = _counter.value
+    is_complete = False
+    try:
+        yield
+        is_complete = True
+    finally:
+        created(range(first, _counter.value), opened_by_all and is_complete)
 
 
 def created(numbers: Iterable[int], opened_by_all: bool) -> None:
