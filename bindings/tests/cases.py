@@ -55,7 +55,7 @@ def wrap_stores(wrap: Callable[[dist.Store], dist.Store]) -> None:
     create = package.create
     stores = []  # C++ does not keep the Python part of a store alive
 
-    def create_wrapped(store: dist.Store, **options: Any) -> dist.Store:
+    def create_wrapped(store: dist.Store, **options: Any) -> Any:
         stores.append(wrap(store))
         return create(store=stores[-1], **options)
 
