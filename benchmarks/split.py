@@ -27,8 +27,10 @@ _NAMES = (
         r"(::|_)(mm|addmm|bmm|baddbmm|matmul|linear|gemm|mv|addmv|dot|einsum|convolution)(_|\.|$)|scaled_dot_product"
         r"|IPEXLinear|flash_attention|^FusedAttention(Backward)?$"
     )),
-    # Attention: this project's operator in float32, whose matrix products are separate operators.
-    ("memory", re.compile(r"^(aten|torch_ipex|prims)::|^Attention(Backward)?$")),
+    # This project's operators; of Attention, which is in float32, the matrix products are separate operators.
+    ("memory", re.compile(
+        r"^(aten|torch_ipex|prims)::|^(Attention|_NormedSum|_Branches|_Gelu|_SumAndNorm|_Gated|_Add|_Rotated)(Backward)?$"
+    )),
 )  # fmt: skip
 
 

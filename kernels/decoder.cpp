@@ -1,38 +1,14 @@
 // The parts of a decoder's layer between its matrix products, each in one pass over its tensors: the sum of the
 // residual stream with RMSNorm, rotary embeddings, and SwiGLU. They compute in float32, and round each result once.
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include <omp.h>
 
-#include "vectors.hpp"
+#include "numbers.hpp"
 
 namespace {
-
-constexpr size_t LANES = 16;
-// Below this number of elements, waking a thread takes longer than they do.
-constexpr size_t FEW = 32 * 1024;
-
-// float32 or bfloat16 numbers. Null if there are none.
-struct Numbers {
-  void* values;
-  uint32_t is_narrow;
-};
-
-AVX512 inline __m512 load(const Numbers& from, size_t i, __mmask16 lanes) {
-  return from.is_narrow ? widened(static_cast<const uint16_t*>(from.values) + i, lanes)
-                        : _mm512_maskz_loadu_ps(lanes, static_cast<const float*>(from.values) + i);
-}
-
-AVX512 inline void store(const Numbers& to, size_t i, __mmask16 lanes, __m512 value) {
-  if (to.is_narrow) {
-    _mm512_mask_cvtepi32_storeu_epi16(static_cast<uint16_t*>(to.values) + i, lanes, narrow(value));
-  } else {
-    _mm512_mask_storeu_ps(static_cast<float*>(to.values) + i, lanes, value);
-  }
-}
 
 // The value as it is stored.
 AVX512 inline __m512 rounded(const Numbers& as, __m512 value) {
@@ -117,11 +93,6 @@ AVX512 inline __m512 logistic(__m512 x) {
   return _mm512_div_ps(_mm512_mask_mov_ps(one, is_negative, power), _mm512_add_ps(one, power));
 }
 
-// A pass over the elements from `first` to `end` - 1.
-struct Range {
-  size_t first, end;
-};
-
 AVX512 void add(const Numbers& stream, const Numbers& added, const Numbers& sum, Range range) {
   for (size_t i = range.first; i < range.end; i += LANES) {
     const __mmask16 lanes = first_lanes(range.end - i);
@@ -147,15 +118,6 @@ AVX512 void gate_backward(const Numbers& gate, const Numbers& up, const Numbers*
     const __m512 slope = _mm512_mul_ps(share, _mm512_fmadd_ps(value, _mm512_sub_ps(one, share), one));
     store(gradients[1], i, lanes, _mm512_mul_ps(_mm512_mul_ps(outer, load(up, i, lanes)), slope));
     store(gradients[2], i, lanes, _mm512_mul_ps(outer, _mm512_mul_ps(value, share)));
-  }
-}
-
-template <typename Pass>
-void in_ranges(size_t count, Pass pass) {
-  constexpr size_t SHARE = 8 * 1024;
-#pragma omp parallel for schedule(static) if (count > FEW)
-  for (size_t first = 0; first < count; first += SHARE) {
-    pass(Range{first, std::min(first + SHARE, count)});
   }
 }
 
@@ -185,8 +147,8 @@ AVX512 void rotate_row(const Rotation& of, size_t in, size_t out, size_t angle) 
 
 } // namespace
 
-// Whether this CPU has the instructions of the functions below.
-EXPORT int decoder_supported() {
+// Whether this CPU has the instructions of the kernels of layers.
+EXPORT int layers_supported() {
   return philox::vectors() ? 1 : 0;
 }
 

@@ -11,6 +11,7 @@ from entrypoints.cli import packages
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.cli.say import say
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
 
@@ -93,6 +94,15 @@ def after_creation(owner: Any, change: Callable[[Any], None]) -> None:
         change(self)
 
     owner.__init__ = changed
+
+
+def is_plain(module: Any, expected: type) -> bool:
+    """Whether a module is of this class, and nothing observes or replaces its forward."""
+    return (
+        type(module) is expected
+        and "forward" not in vars(module)
+        and not any(getattr(module, name, None) for name in _HOOKS)
+    )
 
 
 def removed_in(package: str, version: str) -> Callable[[Situation], Verdict]:

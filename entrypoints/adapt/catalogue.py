@@ -10,6 +10,7 @@ from entrypoints.adapt import (
     balanced_ranks,
     cpu,
     decoder_layers,
+    encoder_layers,
     launcher_variables,
     lora,
     loss_scale,
@@ -39,6 +40,7 @@ ALL: tuple[Adaptation, ...] = (
     *balanced_ranks.ADAPTATIONS,
     *output_layer.ADAPTATIONS,
     *decoder_layers.ADAPTATIONS,
+    *encoder_layers.ADAPTATIONS,
     *lora.ADAPTATIONS,
     *step_records.ADAPTATIONS,
 )

@@ -12,21 +12,20 @@ import functools
 from typing import Any, Callable
 
 from entrypoints import contract
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, is_plain
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import library
 from entrypoints.operators.bf16_products import autocast_dtype
 
 # transformers' module, and the prefix of its classes.
 _FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _change(prefix: str, module: Any) -> None:
     """Change the classes of a family's module."""
-    from entrypoints.operators import decoder
+    from entrypoints.operators import numbers
 
-    if not decoder.supported():
+    if not numbers.supported():
         return
     norm, layer = getattr(module, f"{prefix}RMSNorm"), getattr(module, f"{prefix}DecoderLayer")
     mlp = getattr(module, f"{prefix}MLP")
@@ -37,15 +36,15 @@ def _change(prefix: str, module: Any) -> None:
 
 
 def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[..., Any]:
-    from entrypoints.operators import decoder
+    from entrypoints.operators import decoder, numbers
 
     @functools.wraps(original)
     def forward(self: Any, hidden_states: Any, *args: Any, **options: Any) -> Any:
         norms = (self.input_layernorm, self.post_attention_layernorm)
         weights = [norm.weight for norm in norms]
-        if args or not all(_is_plain(norm, norm_class) for norm in norms):
+        if args or not all(is_plain(norm, norm_class) for norm in norms):
             return original(self, hidden_states, *args, **options)
-        if not decoder.computable(hidden_states, *weights):
+        if not numbers.computable(hidden_states, *weights):
             return original(self, hidden_states, *args, **options)
         dtype = autocast_dtype() or _promoted(hidden_states, *weights)
         stream, normed = decoder.norm(hidden_states, None, weights[0], norms[0].variance_epsilon, dtype)
@@ -62,17 +61,17 @@ def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[.
 
 def _can_add(stream: Any, added: Any) -> bool:
     """Whether the sum has the dtype of the stream, and the kernels support it."""
-    from entrypoints.operators import decoder
+    from entrypoints.operators import numbers
 
-    return decoder.computable(stream, added) and _promoted(stream, added) == stream.dtype
+    return numbers.computable(stream, added) and _promoted(stream, added) == stream.dtype
 
 
 def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    from entrypoints.operators import decoder
+    from entrypoints.operators import decoder, numbers
 
     @functools.wraps(original)
     def forward(self: Any, hidden_states: Any) -> Any:
-        if not decoder.computable(hidden_states, self.weight):
+        if not numbers.computable(hidden_states, self.weight):
             return original(self, hidden_states)
         dtype = _promoted(hidden_states, self.weight)
         return decoder.norm(hidden_states, None, self.weight, self.variance_epsilon, dtype)[1]
@@ -83,16 +82,16 @@ def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     from transformers.activations import ACT2FN
 
-    from entrypoints.operators import decoder
+    from entrypoints.operators import decoder, numbers
 
     silu = type(ACT2FN["silu"])
 
     @functools.wraps(original)
     def forward(self: Any, x: Any) -> Any:
-        if not _is_plain(self.act_fn, silu):
+        if not is_plain(self.act_fn, silu):
             return original(self, x)
         gate, up = self.gate_proj(x), self.up_proj(x)
-        if gate.dtype == up.dtype and gate.shape == up.shape and decoder.computable(gate, up):
+        if gate.dtype == up.dtype and gate.shape == up.shape and numbers.computable(gate, up):
             return self.down_proj(decoder.gated(gate, up))
         return self.down_proj(self.act_fn(gate) * up)
 
@@ -100,11 +99,11 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rotary(original: Callable[..., Any]) -> Callable[..., Any]:
-    from entrypoints.operators import decoder
+    from entrypoints.operators import decoder, numbers
 
     @functools.wraps(original)
     def apply_rotary_pos_emb(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        if unsqueeze_dim != 1 or not decoder.computable(q, k, cos, sin):
+        if unsqueeze_dim != 1 or not numbers.computable(q, k, cos, sin):
             return original(q, k, cos, sin, unsqueeze_dim)
         if not all(_can_rotate(states, cos, sin) for states in (q, k)):
             return original(q, k, cos, sin, unsqueeze_dim)
@@ -119,15 +118,6 @@ def _can_rotate(states: Any, cosines: Any, sines: Any) -> bool:
     shapes = ((1, tokens, features), (batches, tokens, features))
     is_known = states.stride(3) == 1 and features % 2 == 0 and not cosines.requires_grad
     return is_known and cosines.shape == sines.shape and tuple(cosines.shape) in shapes
-
-
-def _is_plain(module: Any, expected: type) -> bool:
-    """Whether a module is of this class, and nothing observes or replaces its forward."""
-    return (
-        type(module) is expected
-        and "forward" not in vars(module)
-        and not any(getattr(module, name, None) for name in _HOOKS)
-    )
 
 
 def _promoted(first: Any, *others: Any) -> Any:

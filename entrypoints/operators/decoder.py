@@ -13,20 +13,14 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from entrypoints.operators import library
-from entrypoints.operators.dropout import are_plain
-
-_DTYPES = (torch.float32, torch.bfloat16)
-
-
-class _Numbers(ctypes.Structure):
-    _fields_ = [("values", ctypes.c_void_p), ("is_narrow", ctypes.c_uint32)]
+from entrypoints.operators.numbers import Numbers, numbers
 
 
 class _Norm(ctypes.Structure):
     """As in kernels/decoder.cpp, like the structures below."""
 
     _fields_ = [
-        *((name, _Numbers) for name in ("stream", "added", "sum", "weight", "out")),
+        *((name, Numbers) for name in ("stream", "added", "sum", "weight", "out")),
         ("inverses", ctypes.c_void_p),
         ("rows", ctypes.c_size_t),
         ("features", ctypes.c_size_t),
@@ -36,35 +30,20 @@ class _Norm(ctypes.Structure):
 
 class _NormGradients(ctypes.Structure):
     _fields_ = [
-        *((name, _Numbers) for name in ("sum", "out", "stream", "added")),
+        *((name, Numbers) for name in ("sum", "out", "stream", "added")),
         ("weight", ctypes.c_void_p),
     ]
 
 
 class _Rotation(ctypes.Structure):
     _fields_ = [
-        *((name, _Numbers) for name in ("input", "out", "cosines", "sines")),
+        *((name, Numbers) for name in ("input", "out", "cosines", "sines")),
         ("sizes", ctypes.c_size_t * 4),
         ("in_steps", ctypes.c_size_t * 3),
         ("out_steps", ctypes.c_size_t * 3),
         ("angle_step", ctypes.c_size_t),
         ("is_inverse", ctypes.c_uint32),
     ]
-
-
-def supported() -> bool:
-    """Whether this image has the kernels, and this CPU their instructions."""
-    return library.LIBRARY.exists() and bool(library.library().decoder_supported())
-
-
-def computable(*tensors: Any) -> bool:
-    """Whether the kernels support these tensors."""
-    return (
-        are_plain(*tensors)
-        and all(tensor.dtype in _DTYPES and tensor.numel() for tensor in tensors)
-        and not torch.jit.is_tracing()
-        and not torch.compiler.is_compiling()
-    )
 
 
 def norm(stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any) -> tuple[Any, Any]:
@@ -126,7 +105,7 @@ class _SumAndNorm(torch.autograd.Function):
             by_weight = torch.zeros(torch.get_num_threads(), weight.numel(), dtype=torch.float32)
         described = _described(total, None, None, weight, None, inverses, 0.0)
         gradients = _NormGradients(
-            *map(_numbers, (by_sum, by_out, by_stream, by_added)),
+            *map(numbers, (by_sum, by_out, by_stream, by_added)),
             None if by_weight is None else by_weight.data_ptr(),
         )
         library.library().norm_backward(ctypes.byref(described), ctypes.byref(gradients))
@@ -151,9 +130,9 @@ class _Gated(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         outer = outer.contiguous()
         found = torch.empty_like(gate), torch.empty_like(up)
-        gradients = (_Numbers * 3)(*map(_numbers, (outer, *found)))
+        gradients = (Numbers * 3)(*map(numbers, (outer, *found)))
         kernel = library.library().gated_backward
-        kernel(ctypes.byref(_numbers(gate)), ctypes.byref(_numbers(up)), gradients, gate.numel())
+        kernel(ctypes.byref(numbers(gate)), ctypes.byref(numbers(up)), gradients, gate.numel())
         return found
 
 
@@ -191,7 +170,7 @@ def _rotate(states: Any, cosines: Any, sines: Any, dtype: Any, is_inverse: bool)
     out = states.new_empty(batches, tokens, heads, features, dtype=dtype).transpose(1, 2)
     angles = cosines.contiguous(), sines.contiguous()
     rotation = _Rotation(
-        *map(_numbers, (states, out, *angles)),
+        *map(numbers, (states, out, *angles)),
         (ctypes.c_size_t * 4)(*states.shape),
         (ctypes.c_size_t * 3)(*states.stride()[:3]),
         (ctypes.c_size_t * 3)(*out.stride()[:3]),
@@ -202,18 +181,14 @@ def _rotate(states: Any, cosines: Any, sines: Any, dtype: Any, is_inverse: bool)
     return out
 
 
-def _numbers(tensor: Any) -> _Numbers:
-    return _Numbers(None, 0) if tensor is None else _Numbers(tensor.data_ptr(), tensor.dtype == torch.bfloat16)
-
-
 def _run(kernel: Any, tensors: Any, count: int) -> None:
-    kernel(*(ctypes.byref(_numbers(tensor)) for tensor in tensors), count)
+    kernel(*(ctypes.byref(numbers(tensor)) for tensor in tensors), count)
 
 
 def _described(stream: Any, added: Any, total: Any, weight: Any, out: Any, inverses: Any, epsilon: float) -> _Norm:
     features = stream.shape[-1]
     return _Norm(
-        *map(_numbers, (stream, added, total, weight, out)),
+        *map(numbers, (stream, added, total, weight, out)),
         inverses.data_ptr(),
         stream.numel() // features,
         features,

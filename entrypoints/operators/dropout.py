@@ -69,6 +69,11 @@ def install() -> None:
     _libraries.append(library)
 
 
+def is_installed() -> bool:
+    """Whether dropout in this process is this project's."""
+    return bool(_libraries)
+
+
 def _dropout(tensor: Any, p: float, train: bool) -> Any:
     """aten::dropout for tensors of any shape. Returns the tensor's shape and dtype."""
     if not train or p == 0 or not tensor.numel():

@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL:
         kernel.argtypes, kernel.restype = (pointer, pointer), size
     loaded.attention_bfloat16_supported.restype = ctypes.c_int
     loaded.attention_amx_permitted.restype = ctypes.c_int
-    loaded.decoder_supported.restype = ctypes.c_int
+    loaded.layers_supported.restype = ctypes.c_int
     loaded.norm_forward.argtypes = (pointer,)
     loaded.norm_backward.argtypes = (pointer, pointer)
     loaded.rotated.argtypes = (pointer,)
@@ -50,4 +50,12 @@ def library() -> ctypes.CDLL:
     for kernel in (loaded.norm_forward, loaded.norm_backward, loaded.rotated, loaded.add_forward):
         kernel.restype = None
     loaded.gated_forward.restype = loaded.gated_backward.restype = None
+    for kernel, arguments in (
+        (loaded.sum_forward, (pointer,)),
+        (loaded.sum_backward, (pointer, pointer)),
+        (loaded.total_of, (pointer, size)),
+        (loaded.gelu_forward, (pointer, pointer, size)),
+        (loaded.gelu_backward, (pointer, pointer, pointer, size)),
+    ):
+        kernel.argtypes, kernel.restype = arguments, None
     return loaded

@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers.models.llama import modeling_llama
 
 from entrypoints.adapt import lora as adapted
-from entrypoints.operators import decoder
+from entrypoints.operators import decoder, numbers
 from entrypoints.operators.adapted_linear import adapted_linear
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -33,7 +33,17 @@ def main() -> None:
     if sys.argv[1:] == ["changed"]:
         return
     torch.manual_seed(0)
-    for check in (norms, sums, gates, rotations, adapters, models, hooked_models, narrowed_weights):
+    for check in (
+        norms,
+        sums,
+        gates,
+        rotations,
+        adapters,
+        models,
+        recomputed_models,
+        hooked_models,
+        narrowed_weights,
+    ):
         check()
         print(check.__name__, flush=True)
 
@@ -211,7 +221,7 @@ def distances_of(found: dict[str, Any], wanted: dict[str, Any]) -> list[float]:
 @contextlib.contextmanager
 def torchs_own() -> Iterator[None]:
     """Nothing is computed by the kernels inside the block."""
-    with mock.patch.object(decoder, "computable", never), mock.patch.object(adapted, "are_plain", never):
+    with mock.patch.object(numbers, "computable", never), mock.patch.object(adapted, "are_plain", never):
         yield
 
 

@@ -44,6 +44,7 @@ from benchmarks.split import Event
         ("aten::dropout", "random"),
         ("DropoutBackward", "random"),
         ("AttentionBackward", "memory"),
+        ("_NormedSumBackward", "memory"),
         ("FusedAttention", "products"),
         ("FusedAttentionBackward", "products"),
         ("AddmmBackward0", "other"),
