@@ -30,6 +30,7 @@ def _change(prefix: str, module: Any) -> None:
     norm, layer = getattr(module, f"{prefix}RMSNorm"), getattr(module, f"{prefix}DecoderLayer")
     mlp = getattr(module, f"{prefix}MLP")
     layer.forward = _layer_forward(layer.forward, norm)
+    layer.__init_subclass__()  # adds activation checkpointing to the new forward
     norm.forward = _norm_forward(norm.forward)
     mlp.forward = _mlp_forward(mlp.forward)
     module.apply_rotary_pos_emb = _rotary(module.apply_rotary_pos_emb)

@@ -249,6 +249,21 @@ def counted() -> dict[str, int]:
     return calls
 
 
+def recomputed_models() -> None:
+    """Activation checkpointing computes the layers again, with the same results."""
+    for family in FAMILIES:
+        model = model_of(family).train()
+        batch = {"input_ids": torch.randint(0, 50, (2, 23)), "labels": torch.randint(0, 50, (2, 23))}
+        calls = counted()
+        loss, wanted = gradients(model, batch, autocast=True)
+        once = dict(calls)
+        model.gradient_checkpointing_enable()
+        recomputed_loss, found = gradients(model, batch, autocast=True)
+        assert recomputed_loss == loss
+        assert max(distances_of(found, wanted)) < 1e-5
+        assert calls["gated"] == 3 * once["gated"], (calls, once)
+
+
 def hooked_models() -> None:
     """Hooks of the norms are called, and see what they saw before."""
     batch = {"input_ids": torch.randint(0, 50, (2, 23)), "labels": torch.randint(0, 50, (2, 23))}
