@@ -233,7 +233,7 @@ def values_that_cannot_be_read_are_computed_with_padding_without_a_note() -> Non
         expected = made(**inputs).logits
     NOTES.clear()
     before = USE.skipped
-    assert torch.equal(torch.compile(made, backend="eager")(**inputs).logits, expected)
+    torch.testing.assert_close(torch.compile(made, backend="eager")(**inputs).logits, expected)
     # Without a mask, because transformers reads its values.
     meta = copy.deepcopy(made).to("meta")(inputs["input_ids"].to("meta"))
     assert meta.logits.shape == expected.shape
