@@ -199,7 +199,7 @@ def _install(situation: Situation) -> None:
 
 ADAPTATIONS = (
     Adaptation(
-        "encoder-layers", "encoders compute dropout, residual sums and normalization in one pass, and so GELU",
+        "encoder-layers", "encoders compute dropout, residual sums and normalization in one pass, and GELU faster",
         check, _install,
     ),
 )  # fmt: skip
