@@ -30,8 +30,8 @@ _NAMES = {
     "bench collectives": collectives.CLUSTER,
     "bench scaling": scaling.CLUSTER,
 }
-# The clusters that this test session's calls of ./inv started.
-_started: set[str] = set()
+# The clusters that this process's calls of ./inv started, in order.
+_started: list[str] = []
 
 
 def cluster_of(arguments: Sequence[str]) -> str | None:
@@ -45,7 +45,7 @@ def cluster_of(arguments: Sequence[str]) -> str | None:
 def inv(*arguments: str, timeout: float = 300, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Runs ./inv to its end."""
     if name := cluster_of(arguments):
-        _started.add(name)
+        _started.append(name)
     return subprocess.run([INV, *arguments], capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd)
 
 
@@ -70,7 +70,7 @@ class Running:
 
     def __init__(self, name: str, log: Path, *arguments: str) -> None:
         self.name, self.log = name, log
-        _started.add(name)
+        _started.append(name)
         with log.open("wb") as stream:
             self.process = subprocess.Popen(
                 [INV, "up", f"--name={name}", *arguments],
@@ -123,13 +123,13 @@ def _existing() -> set[str]:
 
 @contextmanager
 def no_cluster_left() -> Iterator[None]:
-    """Removes the clusters that this test session has started and left running, and fails if there was one.
+    """Removes the clusters that are started within this context and left running, and fails if there was one.
 
-    Clusters that existed before, or that a user starts in this checkout in the meantime, are not touched.
+    Clusters that existed before, or that a user or another test process starts in this checkout, are not touched.
     """
-    before = _existing()
+    before, earlier = _existing(), len(_started)
     yield
-    left = (_existing() - before) & _started
+    left = (_existing() - before) & set(_started[earlier:])
     for name in left:
         inv("down", f"--name={name}")
     assert not left, f"left behind: {', '.join(left)}"
@@ -146,7 +146,7 @@ def nothing_left() -> Iterator[None]:
 def no_logs_left() -> Iterator[None]:
     """Deletes the logs of this session's clusters, so that ./inv logs lists only the user's clusters."""
     yield
-    for name in _started:
+    for name in set(_started):
         (folder_of(name) / "log.txt").unlink(missing_ok=True)
 
 

@@ -94,7 +94,7 @@ def test_the_layer_is_reproducible_and_in_the_bill_of_materials(
 
 
 def test_a_conflict_is_one_line_before_anything_is_built(image: str) -> None:
-    done = inv("up", "--nodes=1", "--with=trl==0.9.6", "--", "python", "-c", "")
+    done = inv("up", "--name=conflict", "--nodes=1", "--with=trl==0.9.6", "--", "python", "-c", "")
     assert done.returncode == 2
     error = done.stderr.splitlines()[-1]
     assert "pin 2.13 has numpy" in error
