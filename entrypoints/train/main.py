@@ -34,7 +34,7 @@ class Prepared:
 
     def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Train and evaluate. The process group must exist. Returns the exit code; raises UsageError."""
-        from entrypoints.train import run  # imports torch and accelerate
+        from entrypoints.train import run
 
         return run.run(self.parsed, environment, announce)
 
@@ -51,7 +51,10 @@ def prepare(argv: list[str]) -> Prepared:
             print(help_text.config(parsed), flush=True)
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
-    return Prepared(parse(argv))
+    parsed = parse(argv)
+    import entrypoints.train.run  # noqa: F401 - seconds, with torch and accelerate: a part of the preparation
+
+    return Prepared(parsed)
 
 
 def check_release(version: str | None) -> None:

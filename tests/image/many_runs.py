@@ -19,11 +19,11 @@ from pathlib import Path
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import cpus
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.rank import worker
+from entrypoints.rank import work
 from entrypoints.train.main import prepare
 
 # The operators of `train`, so that a run here and a run of that command have the same bits.
-worker.install_operators(cpus.bf16_of(os.environ))
+work.install_operators(cpus.bf16_of(os.environ))
 
 
 def announce(_quiet: bool) -> None:
