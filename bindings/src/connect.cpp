@@ -83,7 +83,7 @@ class Turn {
       while (!lock_.try_lock()) {
         check();
         if (limit.is_over()) {
-          C10_THROW_ERROR(DistBackendError, "another group of this process is still connecting");
+          C10_THROW_ERROR(DistBackendError, "another group of this process is still connecting: create groups in the same order on all ranks, or raise the timeout");
         }
         std::this_thread::sleep_for(Milliseconds(10));
       }

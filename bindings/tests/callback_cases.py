@@ -94,7 +94,7 @@ class Slow(Wrapped):
 
 
 def lanes_of_two_groups() -> None:
-    """The first callbacks of two groups call collectives at the same time, in another order on each rank."""
+    """The first callbacks of two groups call collectives at the same time, in a different order on each rank."""
     wrap_stores(Slow)
     sums: list[torch.Tensor] = []
 

@@ -110,7 +110,7 @@ def _block(inner_class: type, _original: Callable[..., Any]) -> Callable[..., An
 
 
 def _copies(stream: Any, layers: Sequence[Any]) -> tuple[Any, ...] | None:
-    """A copy of the stream for each linear layer, in the dtype of its products. None if they have to cast it."""
+    """A copy of the stream for each linear layer, in the dtype of its products. None if they have to cast."""
     import torch
 
     from entrypoints.operators import encoder, numbers

@@ -55,7 +55,8 @@ def hook_attention(module: Any) -> None:
 def replace(module: Any, name: str, change: Callable[..., Any]) -> None:
     """Compute the forward of a class with `change`, except while it is traced.
 
-    `change` gets the model, the arguments (padding.given), the original forward, and a call of it as it was made.
+    `change` gets the model, the arguments (padding.given), the original forward, and a function that calls the
+    original forward with the caller's arguments.
     """
     changed = getattr(module, name)
     original = changed.forward

@@ -16,8 +16,8 @@ def text(path: Path) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a file: readers see either the old text or the new text. Raises OSError, and leaves nothing then."""
-    # Several nodes may write it, whose processes have the same numbers.
+    """Replace a file: readers see either the old text or the new text. On OSError, no draft is left."""
+    # Processes on several nodes may write it, with equal process IDs.
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Faster torch operators: attention, dropout, and products of bf16 matrices on CPUs without bf16 instructions.
+"""Faster torch operators: attention, dropout, bf16 products, and parts of the layers of encoders and decoders.
 
 Start with `library`, which loads the kernels (kernels/ in the sources).
 """

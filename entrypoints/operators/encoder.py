@@ -3,7 +3,7 @@
 Everything is computed in float32, and each result is rounded once to its dtype. There are no second derivatives.
 
 Under autocast, the products read the residual stream in bfloat16. A sum writes this copy too, and it is kept for
-the products that read the stream next. If the stream has changed, or another tensor takes its place, that is cast.
+the products that read the stream next. A stream that has changed since is cast again.
 """
 
 from __future__ import annotations

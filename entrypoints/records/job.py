@@ -15,7 +15,7 @@ ENDS = ("end", "failure", "stop")
 
 @dataclass
 class Rank:
-    """One rank's lines in the order of their steps. `starts[-1]` is the current one; empty before the first line.
+    """One rank's lines in the order of their steps. `starts[-1]` is the current start; none before the first line.
 
     `end`: the event that ended the rank, one of ENDS; None while it runs, and if it was killed. `repeated`:
     steps that were lost in a failure and computed again.
@@ -133,7 +133,7 @@ def read(output: Path) -> Job:
 
 
 def of(output: Path, read: Iterable[Rank]) -> Job | None:
-    """The job of the ranks that have started, without those of a larger job before it. None if there are none."""
+    """The job of the ranks that have started, without those of an earlier, larger job. None without ranks."""
     ranks = {rank.start.rank: rank for rank in read if rank.starts}
     if not ranks:
         return None

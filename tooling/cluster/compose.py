@@ -194,7 +194,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
 
 
 def plain(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """For --print-compose: the document with the services that it extends in it, and without ./inv's labels.
+    """For --print-compose: the document with the extended services written out, and without ./inv's labels.
 
     ./inv manages what has its labels, and would remove these containers with ./inv down.
     """

@@ -39,7 +39,7 @@ def resolve(pin: Pin) -> tuple[list[LockedWheel], list[LockedWheel]]:
 
     Raises UsageError if packages do not exist or do not fit together.
     """
-    # --no-deps: only programs with dynamic linking need the others.
+    # --no-deps: only dynamically linked programs need its dependencies.
     return _resolve(pin, pin.requirements, []), _resolve(pin, pin.build_requirements, ["--no-deps"])
 
 
