@@ -2,8 +2,8 @@
 // with the residual stream and LayerNorm; the gradient of the stream; GELU. They compute in float32, and round each
 // result once.
 
+#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "dropout_rule.hpp"
 #include "numbers.hpp"
@@ -12,6 +12,8 @@ namespace {
 
 // Rows whose gradients of weight and bias are summed together: the result does not depend on the number of threads.
 constexpr size_t GROUP = 32;
+// Rows that a thread takes at a time in the forward pass.
+constexpr size_t FORWARD_GROUP = 4;
 
 // Which elements of a tensor dropout keeps, asked for in the order of their positions.
 class Kept {
@@ -153,12 +155,12 @@ AVX512 void backward_row(const Sum& sum, const SumGradients& found, size_t row, 
 }
 
 template <typename Row>
-void in_groups(const Sum& sum, Row row) {
-  const size_t groups = (sum.rows + GROUP - 1) / GROUP;
+void in_groups(const Sum& sum, size_t size, Row row) {
+  const size_t groups = (sum.rows + size - 1) / size;
 #pragma omp parallel for schedule(static) if (sum.rows * sum.features > FEW)
   for (size_t group = 0; group < groups; ++group) {
     Kept kept(sum.rule);
-    for (size_t i = group * GROUP; i < std::min(group * GROUP + GROUP, sum.rows); ++i) {
+    for (size_t i = group * size; i < std::min(group * size + size, sum.rows); ++i) {
       row(i, kept, group);
     }
   }
@@ -198,8 +200,8 @@ AVX512 inline __m512 bell(__m512 x) {
   return _mm512_maskz_scalef_ps(is_normal, p, n);
 }
 
-// The distribution function of the normal distribution, by formula 7.1.26 of Abramowitz and Stegun, with a relative
-// error below 1e-4 on both sides of zero. `power` is bell(x).
+// The distribution function of the normal distribution, by formula 7.1.26 of Abramowitz and Stegun, with an absolute
+// error below 1e-5, and a relative one below 1e-4 above x = -3. `power` is bell(x).
 AVX512 inline __m512 normal(__m512 x, __m512 power) {
   const __m512 one = _mm512_set1_ps(1.0f);
   const __m512 scale = _mm512_set1_ps(0.3275911f * 0.707106781f);
@@ -236,11 +238,11 @@ AVX512 void activate_backward(const uint16_t* in, const uint16_t* outer, uint16_
 } // namespace
 
 EXPORT void sum_forward(const Sum* sum) {
-  in_groups(*sum, [=](size_t row, Kept& kept, size_t) { forward_row(*sum, row, kept); });
+  in_groups(*sum, FORWARD_GROUP, [=](size_t row, Kept& kept, size_t) { forward_row(*sum, row, kept); });
 }
 
 EXPORT void sum_backward(const Sum* sum, const SumGradients* gradients) {
-  in_groups(*sum, [=](size_t row, Kept&, size_t group) { backward_row(*sum, *gradients, row, group); });
+  in_groups(*sum, GROUP, [=](size_t row, Kept&, size_t group) { backward_row(*sum, *gradients, row, group); });
 }
 
 EXPORT void total_of(const Total* total, size_t count) {

@@ -60,12 +60,12 @@ def _attention(
     """`names`: of the layers for queries, keys and values. `last`: of the layer after attention."""
 
     def change(original: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(self: Any, hidden_states: Any, attention_mask: Any = None, **options: Any) -> Any:
+        def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **options: Any) -> Any:
             layers = [getattr(self, name) for name in names]
-            has_cache = options.get("past_key_values") is not None
+            has_cache = bool(args) or options.get("past_key_values") is not None
             copies = None if has_cache else _copies(hidden_states, layers)
             if copies is None:
-                return original(self, hidden_states, attention_mask, **options)
+                return original(self, hidden_states, attention_mask, *args, **options)
             options.pop("past_key_values", None)
             shape = *hidden_states.shape[:-1], -1, self.attention_head_size
             heads = (layer(copy).view(shape).transpose(1, 2) for layer, copy in zip(layers, copies))
@@ -96,12 +96,15 @@ def _output(_original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _block(inner_class: type, _original: Callable[..., Any]) -> Callable[..., Any]:
+def _block(inner_class: Any, _original: Callable[..., Any]) -> Callable[..., Any]:
+    own = inner_class.forward, inner_class.ff_chunk
+
     def forward(self: Any, hidden_states: Any, attention_mask: Any = None, **options: Any) -> Any:
         added, _weights = self.attention(hidden_states, attention_mask=attention_mask, **options)
         states = _normed_sum(added, hidden_states, None, self.sa_layer_norm)
         inner = self.ffn
-        if not is_plain(inner, inner_class) or inner.chunk_size_feed_forward:
+        is_own = (inner_class.forward, inner_class.ff_chunk) == own and "ff_chunk" not in vars(inner)
+        if not (is_own and is_plain(inner, inner_class)) or inner.chunk_size_feed_forward:
             return _normed_sum(inner(states), states, None, self.output_layer_norm)
         added = inner.lin2(_activated(states, inner.lin1, inner.activation))
         return _normed_sum(added, states, inner.dropout, self.output_layer_norm)
@@ -115,8 +118,9 @@ def _copies(stream: Any, layers: Sequence[Any]) -> tuple[Any, ...] | None:
 
     from entrypoints.operators import encoder, numbers
 
-    is_wide = autocast_dtype() is torch.bfloat16 and stream.dtype is torch.float32
-    if not is_wide or not numbers.computable(stream) or not stream.is_contiguous():
+    if not numbers.computable(stream) or not stream.is_contiguous():
+        return None
+    if stream.dtype is not torch.float32 or autocast_dtype() is not torch.bfloat16:
         return None
     if not all(is_plain(layer, torch.nn.Linear) or _is_adapted(layer) for layer in layers):
         return None
@@ -125,23 +129,32 @@ def _copies(stream: Any, layers: Sequence[Any]) -> tuple[Any, ...] | None:
 
 def _is_adapted(layer: Any) -> bool:
     """Whether it is peft's linear layer with LoRA, whose parts cast their input as a linear layer does."""
+    import torch
+
     kind = type(layer)
-    return kind.__module__ == "peft.tuners.lora.layer" and kind.__name__ == "Linear" and is_plain(layer, kind)
+    is_lora = kind.__module__ == "peft.tuners.lora.layer" and kind.__name__ == "Linear"
+    return is_lora and is_plain(layer, kind) and is_plain(layer.base_layer, torch.nn.Linear)
 
 
 def _activated(stream: Any, layer: Any, activation: Any) -> Any:
     """The activation of a linear layer of the stream."""
     import torch
-    from transformers.activations import ACT2FN
 
     from entrypoints.operators import encoder, numbers
 
     copies = _copies(stream, [layer])
     states = layer(stream if copies is None else copies[0])
-    is_gelu = is_plain(activation, type(ACT2FN["gelu"])) and activation.act is torch.nn.functional.gelu
+    is_gelu = is_plain(activation, _gelu_class()) and activation.act is torch.nn.functional.gelu
     if is_gelu and numbers.computable(states) and states.dtype is torch.bfloat16:
         return encoder.gelu(states)
     return activation(states)
+
+
+@functools.lru_cache(maxsize=1)
+def _gelu_class() -> type:
+    from transformers.activations import ACT2FN
+
+    return type(ACT2FN["gelu"])
 
 
 def _normed_sum(added: Any, stream: Any, drop: Any, norm: Any) -> Any:

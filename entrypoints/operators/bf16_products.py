@@ -105,8 +105,8 @@ def autocast_dtype() -> Any:
     import torch
 
     enabled = getattr(torch, "is_autocast_cpu_enabled", None)
-    if hasattr(torch, "getautocast_dtype"):  # since 2.4
-        return torch.getautocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    if hasattr(torch, "get_autocast_dtype"):  # since 2.4
+        return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return torch.get_autocast_cpu_dtype() if enabled and enabled() else None
 
 

@@ -9,6 +9,7 @@ the products that read the stream next. A stream that has changed since is cast 
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +67,22 @@ class _Next:
     branch: Any = None
 
 
-# By stream, as long as it exists.
-_NEXT = WeakTensorKeyDictionary()
+class _Kept(threading.local):
+    """What a thread has kept last. It ends with its stream, which what is kept may refer to."""
+
+    def __init__(self) -> None:
+        self.by_stream = WeakTensorKeyDictionary()
+
+    def put(self, stream: Any, following: _Next) -> None:
+        self.by_stream.clear()
+        self.by_stream[stream] = following
+
+    def pop(self, stream: Any) -> _Next | None:
+        kept: _Next | None = self.by_stream.pop(stream, None)
+        return kept if kept is not None and kept.version == stream._version else None
+
+
+_KEPT = _Kept()
 
 
 def normed_sum(added: Any, stream: Any, rule: Rule | None, norm: Any, dtype: Any) -> Any:
@@ -76,9 +91,10 @@ def normed_sum(added: Any, stream: Any, rule: Rule | None, norm: Any, dtype: Any
     `added`: [..., features], float32 or bfloat16; `stream`: the same shape, float32; both contiguous. `norm`: a
     LayerNorm of one dimension, in float32. `dtype`: of the products that read the stream.
     """
-    out, narrow = _NormedSum.apply(added, stream, norm.weight, norm.bias, rule, norm.eps, dtype is _NARROW)
-    if narrow is not None and not out.is_inference():
-        _NEXT[out] = _Next(out._version, narrow=narrow)
+    has_copy = dtype is _NARROW and not torch.is_inference_mode_enabled()
+    out, narrow = _NormedSum.apply(added, stream, norm.weight, norm.bias, rule, norm.eps, has_copy)
+    if narrow is not None:
+        _KEPT.put(out, _Next(out._version, narrow=narrow))
     return out
 
 
@@ -87,25 +103,20 @@ def branches(stream: Any, count: int) -> tuple[Any, ...]:
 
     In the backward pass, the gradients of all of them, and of what `branch_of` returns, are summed in float32.
     """
-    kept = _pop(stream)
+    kept = None if stream.is_inference() else _KEPT.pop(stream)
     branch, *copies = _Branches.apply(stream, None if kept is None else kept.narrow, count)
     if not stream.is_inference():
-        _NEXT[stream] = _Next(stream._version, branch=branch)
+        _KEPT.put(stream, _Next(stream._version, branch=branch))
     return tuple(copies)
 
 
 def branch_of(stream: Any) -> Any:
     """The stream, as a result of the last `branches` of it if there was one: its gradient is summed with them."""
-    kept = _pop(stream)
+    kept = None if stream.is_inference() else _KEPT.pop(stream)
     if kept is None or kept.branch is None:
         return stream
     has_gradient = stream.requires_grad and torch.is_grad_enabled()
     return kept.branch if kept.branch.requires_grad is has_gradient else stream
-
-
-def _pop(stream: Any) -> _Next | None:
-    kept: _Next | None = _NEXT.pop(stream, None)
-    return kept if kept is not None and kept.version == stream._version else None
 
 
 def gelu(states: Any) -> Any:
@@ -122,7 +133,7 @@ class _NormedSum(torch.autograd.Function):
         weight, bias = weight.contiguous(), bias.contiguous()
         centred, out = torch.empty_like(stream), torch.empty_like(stream)
         narrow = torch.empty_like(stream, dtype=_NARROW) if has_copy else None
-        inverses = torch.empty(stream.shape[:-1])
+        inverses = torch.empty(stream.shape[:-1], dtype=torch.float32)
         kept = torch.empty(inverses.numel(), -(-features // _LANES), dtype=torch.int16)
         described = _Sum(
             numbers(added),
@@ -151,7 +162,9 @@ class _NormedSum(torch.autograd.Function):
         by_out = by_out.contiguous()
         by_added = torch.empty_like(centred, dtype=ctx.dtype) if needs_added else None
         by_stream = torch.empty_like(centred) if needs_stream else None
-        sums = torch.zeros(2, -(-rows // _GROUP), features) if needs_weight or needs_bias else None
+        sums = None
+        if needs_weight or needs_bias:
+            sums = torch.zeros(2, -(-rows // _GROUP), features, dtype=torch.float32)
         described = _Sum(
             Numbers(),
             *map(_pointer, (None, weight, None, centred, inverses, None, None, kept)),

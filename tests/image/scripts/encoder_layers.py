@@ -26,7 +26,16 @@ def main() -> None:
     if sys.argv[1:] == ["changed"]:
         return
     torch.manual_seed(0)
-    for check in (sums, dropped_sums, branches, gelus, threads, changed_streams, *encoder_models.CHECKS):
+    for check in (
+        sums,
+        dropped_sums,
+        branches,
+        gelus,
+        threads,
+        changed_streams,
+        default_dtypes,
+        *encoder_models.CHECKS,
+    ):
         check()
         print(check.__name__, flush=True)
 
@@ -46,9 +55,9 @@ def values(*shape: int, dtype: Any = FP32) -> Any:
 
 
 def norm_of(features: int) -> Any:
-    norm = torch.nn.LayerNorm(features, eps=1e-6)
+    norm = torch.nn.LayerNorm(features, eps=1e-6, dtype=FP32)
     for weight in norm.parameters():
-        weight.data = torch.randn(features)
+        weight.data = torch.randn(features, dtype=FP32)
     return norm
 
 
@@ -60,7 +69,7 @@ def check_sum(rows: int, features: int, dtype: Any, rule: Any) -> None:
     kept = dropout.drop(torch.ones(rows, features), rule).double() if rule else 1.0
     wide = doubles(added, stream, norm.weight, norm.bias)
     expected = functional.layer_norm(wide[0] * kept + wide[1], (features,), wide[2], wide[3], 1e-6)
-    outer = torch.randn(rows, features)
+    outer = torch.randn(rows, features, dtype=FP32)
     out.backward(outer)
     expected.backward(outer.double())
     close(out, expected.detach(), factor=2)
@@ -145,6 +154,20 @@ def changed_streams() -> None:
     with torch.no_grad():
         encoder.branches(out, 1)
     assert encoder.branch_of(out) is out  # whose gradient would be lost
+    streams = [encoder.normed_sum(added, stream, None, norm, BF16) for _ in range(3)]
+    assert len(encoder._KEPT.by_stream) == 1
+    del streams
+    assert len(encoder._KEPT.by_stream) == 0
+
+
+def default_dtypes() -> None:
+    """The kernels get float32, whatever the script has as its default."""
+    for dtype in (torch.float64, BF16):
+        torch.set_default_dtype(dtype)
+        try:
+            check_sum(67, 48, BF16, None)
+        finally:
+            torch.set_default_dtype(FP32)
 
 
 if __name__ == "__main__":
