@@ -143,13 +143,13 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
 @pytest.mark.timeout(1500)  # a CPU without bf16 instructions that other tests use too took more than 900 s
 @pytest.mark.skipif(not (SHARED / "mrpc").is_dir(), reason="MRPC is not here: its accuracy cannot be measured")
 def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image: str) -> None:
-    arguments = ("--num_train_epochs=2", "--per_device_train_batch_size=16", "--learning_rate=1e-4")
+    arguments = ("--num_train_epochs=1", "--per_device_train_batch_size=8", "--learning_rate=1e-4")
     plain = (
         *(MODEL, "--eval_strategy=no", "--save_strategy=no", "--do_eval", "--do_train"),
         *("--max_seq_length=128", "--group_by_length"),
     )
     result = train("mrpc", pairs, tmp_path, 2, *arguments, *plain, validation="test.csv", timeout=1400)
-    assert result["steps"] == 256
+    assert result["steps"] == 255
     assert result["metrics"]["eval_samples"] == 1725
     assert result["metrics"]["eval_accuracy"] >= 0.74, result["metrics"]
 
