@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -25,9 +25,9 @@ class LabelledTexts:
     """
 
     source: str
-    texts: list[str]
-    pairs: list[str] | None
-    labels: list[Any]
+    texts: Collection[str]
+    pairs: Collection[str] | None
+    labels: Sequence[Any]
     text_columns: tuple[str, ...]
     problem_type: str = SINGLE_LABEL
 
@@ -35,7 +35,7 @@ class LabelledTexts:
         return len(self.texts)
 
     def digest(self) -> str:
-        return digest(chain(self.texts, self.pairs or [], self.labels))
+        return digest(zip(*(part for part in (self.texts, self.pairs, self.labels) if part is not None)))
 
 
 @dataclass(frozen=True)
@@ -100,24 +100,24 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
     return tuple(names[:2])
 
 
-def _is_text(values: list[Any]) -> bool:
+def _is_text(values: Iterable[Any]) -> bool:
     """Whether a column holds texts. In a csv file, numbers are strings too: a column of numbers does not count."""
     return any(isinstance(value, str) and value.strip() and not labels.is_numeric(value) for value in values)
 
 
-def _texts(table: Table, name: str) -> list[str]:
+def _texts(table: Table, name: str) -> Collection[str]:
     values = table.column(name, "pass --text_column_names")
     for row, value in enumerate(values, 1):
         if value is None or (isinstance(value, str) and not value.strip()):
+            place = table.where(row) if table.parts else f"row {row}"
             empty = sum(1 for item in values if item is None or (isinstance(item, str) and not item.strip()))
             raise UsageError(
                 f"{table.source}: {empty} of {len(values)} rows have no text in column '{name}', "
-                f"first in row {row}: fill or remove these rows"
+                f"first in {place}: fill or remove these rows"
             )
         if not isinstance(value, str):
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {type(value).__name__} {short(value)}, "
-                "expected text"
+                f"{table.where(row)}: column '{name}' holds {type(value).__name__} {short(value)}, expected text"
             )
     return values
 
@@ -131,7 +131,7 @@ def in_order(names: list[str], classes: Sequence[str]) -> list[str]:
 def distinct(data: LabelledTexts | TaggedWords) -> list[str]:
     """The names of the classes, in order."""
     if isinstance(data, LabelledTexts) and data.problem_type == MULTI_LABEL:
-        return labels.label_names(list(chain.from_iterable(data.labels)))
+        return labels.label_names(chain.from_iterable(data.labels))
     return labels.label_names(data.labels)
 
 
@@ -164,15 +164,13 @@ def questions(table: Table, with_negative: bool) -> Questions:
     """Check and extract questions, contexts and answers. Raises UsageError that names the first bad row."""
     for name in QUESTION_COLUMNS:
         table.column(name, "question-answering needs question, context and answers")
-    keys = table.columns.get("id") or [str(row) for row in range(table.rows)]
-    texts, contexts = _texts(table, "question"), _texts(table, "context")
+    keys = list(table.columns.get("id", ())) or [str(row) for row in range(table.rows)]
+    texts, contexts = list(_texts(table, "question")), list(_texts(table, "context"))
     items = []
     for row, answers in enumerate(table.columns["answers"]):
         found, starts = _answers(table, row, answers)
         if not found and not with_negative:
-            raise UsageError(
-                f"{table.source} row {row + 1}: the question has no answer: pass --version_2_with_negative"
-            )
+            raise UsageError(f"{table.where(row + 1)}: the question has no answer: pass --version_2_with_negative")
         items.append(Question(str(keys[row]), texts[row], contexts[row], found, starts))
     if len({item.key for item in items}) != len(items):
         raise UsageError(f"{table.source}: column 'id' names a question twice, expected a different id for each")
@@ -193,7 +191,7 @@ def _answers(table: Table, row: int, answers: Any) -> tuple[tuple[str, ...], tup
         ):
             return tuple(texts), tuple(starts)
     raise UsageError(
-        f"{table.source} row {row + 1}: column 'answers' holds {short(answers)}, "
+        f"{table.where(row + 1)}: column 'answers' holds {short(answers)}, "
         'expected {"text": [..], "answer_start": [..]}'
     )
 

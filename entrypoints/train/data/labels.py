@@ -6,7 +6,9 @@ One class per row, any number of classes per row, or a number per row.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
@@ -17,21 +19,21 @@ MULTI_LABEL = "multi_label_classification"
 REGRESSION = "regression"
 
 
-def read(table: Table, name: str, values: Sequence[Any], problem_type: str) -> list[Any]:
+def read(table: Table, name: str, values: Iterable[Any], problem_type: str) -> Sequence[Any]:
     """The values of column `name` as labels: names, lists of names, or floats. Raises UsageError for a bad row."""
     return _READERS[problem_type](table, name, values)
 
 
-def infer_problem_type(values: Sequence[Any]) -> str:
+def infer_problem_type(values: Iterable[Any]) -> str:
     """Lists are sets of classes. Numbers are to be predicted as numbers if one of them has a fraction."""
-    if any(isinstance(value, (list, tuple)) for value in values):
-        return MULTI_LABEL
-    numbers = [_number(value) for value in values]
-    if numbers and all(number is not None for number in numbers):
-        return (
-            SINGLE_LABEL if all(number is not None and number.is_integer() for number in numbers) else REGRESSION
-        )
-    return SINGLE_LABEL
+    are_numbers, has_fraction = True, False
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            return MULTI_LABEL
+        number = _number(value)
+        are_numbers = are_numbers and number is not None
+        has_fraction = has_fraction or (number is not None and not number.is_integer())
+    return REGRESSION if are_numbers and has_fraction else SINGLE_LABEL
 
 
 def _number(value: Any) -> float | None:
@@ -45,11 +47,13 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _classes(table: Table, name: str, values: Sequence[Any]) -> list[str]:
-    labels = [_class(table, name, row, value) for row, value in enumerate(values, 1)]
-    for row, (label, value) in enumerate(zip(labels, values), 1):
+def _classes(table: Table, name: str, values: Iterable[Any]) -> list[str]:
+    labels = []
+    for row, value in enumerate(values, 1):
+        label = sys.intern(_class(table, name, row, value))  # one text for all rows of a class
         refuse_unlabelled(table, row, name, [label if isinstance(value, str) else value])
-    if all(map(is_numeric, labels)):
+        labels.append(label)
+    if all(map(is_numeric, set(labels))):
         for row, label in enumerate(labels, 1):
             if not float(label).is_integer():  # "nan" too, which a csv file may have in place of a missing value
                 raise _unexpected(table, row, name, label, "a class (text or integer)")
@@ -75,18 +79,20 @@ def _class(table: Table, name: str, row: int, value: Any) -> str:
     return str(value)
 
 
-def _sets(table: Table, name: str, values: Sequence[Any]) -> list[list[str]]:
+def _sets(table: Table, name: str, values: Iterable[Any]) -> list[list[str]]:
     labels = []
+    known: dict[tuple[str, ...], list[str]] = {}  # one list for all rows with the same labels
     for row, value in enumerate(values, 1):
         if not isinstance(value, (list, tuple)):
             raise _unexpected(table, row, name, value, "a list of labels, as in other rows")
         refuse_unlabelled(table, row, name, value)
-        labels.append(list(dict.fromkeys(_class(table, name, row, one) for one in value)))
+        found = dict.fromkeys(_class(table, name, row, one) for one in value)
+        labels.append(known.setdefault(tuple(found), list(found)))
     return labels
 
 
-def _numbers(table: Table, name: str, values: Sequence[Any]) -> list[float]:
-    labels = []
+def _numbers(table: Table, name: str, values: Iterable[Any]) -> Sequence[float]:
+    labels = array("d")
     for row, value in enumerate(values, 1):
         number = _number(value)
         if number is None:
@@ -97,19 +103,18 @@ def _numbers(table: Table, name: str, values: Sequence[Any]) -> list[float]:
 
 def _unexpected(table: Table, row: int, name: str, value: Any, expected: str) -> UsageError:
     return UsageError(
-        f"{table.source} row {row}: column '{name}' holds {short(value)}, expected {expected}: correct or remove "
-        "the row"
+        f"{table.where(row)}: column '{name}' holds {short(value)}, expected {expected}: correct or remove the row"
     )
 
 
-_READERS: dict[str, Callable[[Table, str, Sequence[Any]], list[Any]]] = {
+_READERS: dict[str, Callable[[Table, str, Iterable[Any]], Sequence[Any]]] = {
     SINGLE_LABEL: _classes,
     MULTI_LABEL: _sets,
     REGRESSION: _numbers,
 }
 
 
-def label_names(labels: Sequence[str]) -> list[str]:
+def label_names(labels: Iterable[str]) -> list[str]:
     """Distinct labels, sorted as numbers if all labels are numbers, otherwise as texts."""
     names = set(labels)
     if all(name.lstrip("-").isdigit() for name in names):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.tables import Table, digest, refuse_unlabelled, short
+from entrypoints.train.data.tables import Stream, Table, digest, refuse_unlabelled, short
 
 # Possible names of the column with the tags, after --label_column_name.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")
@@ -27,7 +29,7 @@ class Documents:
 
     source: str
     kind: Kind
-    items: list[Any]
+    items: Collection[Any]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -67,8 +69,7 @@ def kind_of(table: Table) -> Kind | None:
 
 def tag_column(table: Table, asked: str) -> str | None:
     """The column that tags the words of column `tokens`, None if there are no such columns."""
-    words = table.columns.get("tokens", [])
-    if not words or not isinstance(words[0], list):
+    if not isinstance(next(iter(table.columns.get("tokens", ())), None), list):
         return None
     return next((name for name in (asked, *_TAGS) if name in table.columns), None)
 
@@ -76,21 +77,34 @@ def tag_column(table: Table, asked: str) -> str | None:
 def documents(table: Table, text_column: str | None) -> Documents:
     """Check and extract conversations, completions or texts. Raises UsageError that names the first bad row."""
     kind = Kind.TEXT if text_column else kind_of(table) or Kind.TEXT
-    if kind is Kind.MESSAGES:
-        values = table.columns["messages"]
-        return Documents(table.source, kind, [_messages(table, row, value) for row, value in enumerate(values, 1)])
-    if kind is Kind.COMPLETION:
-        pairs = zip(table.columns["prompt"], table.columns["completion"])
-        return Documents(table.source, kind, [_completion(table, row, pair) for row, pair in enumerate(pairs, 1)])
-    name = text_column or _only_text(table)
-    values = table.column(name, "pass --text_column_names")
-    texts = [text for text in values if text is not None and text != ""]
-    wrong = next((value for value in texts if not isinstance(value, str)), None)
-    if wrong is not None:
-        raise UsageError(f"{table.source}: column '{name}' holds {short(wrong)}, expected text")
-    if not texts:
+    if kind is Kind.TEXT:
+        name = text_column or _only_text(table)
+        table.column(name, "pass --text_column_names")
+        start: Callable[[], Iterator[Any]] = partial(_texts, table, name)
+    else:
+        start = partial(_conversations, table) if kind is Kind.MESSAGES else partial(_completions, table)
+    count = sum(1 for _ in start())
+    if kind is Kind.TEXT and not count:
         raise UsageError(f"{table.source}: column '{name}' is empty in every row, expected text")
-    return Documents(table.source, kind, texts)
+    return Documents(table.source, kind, Stream(start, count))
+
+
+def _conversations(table: Table) -> Iterator[list[dict[str, Any]]]:
+    return (_messages(table, row, value) for row, (value,) in enumerate(table.records("messages"), 1))
+
+
+def _completions(table: Table) -> Iterator[tuple[Any, Any]]:
+    pairs = table.records("prompt", "completion")
+    return (_completion(table, row, pair) for row, pair in enumerate(pairs, 1))
+
+
+def _texts(table: Table, name: str) -> Iterator[str]:
+    for (text,) in table.records(name):
+        if text is None or text == "":
+            continue
+        if not isinstance(text, str):
+            raise UsageError(f"{table.source}: column '{name}' holds {short(text)}, expected text")
+        yield text
 
 
 def tagged_words(table: Table, label_column: str) -> TaggedWords:
@@ -102,15 +116,15 @@ def tagged_words(table: Table, label_column: str) -> TaggedWords:
             f"words and a list of tags in one of {', '.join(_TAGS)} (--label_column_name)"
         )
     words, tags = [], []
-    for row, (tokens, labels) in enumerate(zip(table.columns["tokens"], table.columns[name]), 1):
+    for row, (tokens, labels) in enumerate(table.records("tokens", name), 1):
         if not isinstance(tokens, list) or not all(isinstance(word, str) for word in tokens):
-            raise UsageError(f"{table.source} row {row}: column 'tokens' holds {short(tokens)}, expected words")
+            raise UsageError(f"{table.where(row)}: column 'tokens' holds {short(tokens)}, expected words")
         if not isinstance(labels, list) or len(labels) != len(tokens):
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {short(labels)}, expected {len(tokens)} tags"
+                f"{table.where(row)}: column '{name}' holds {short(labels)}, expected {len(tokens)} tags"
             )
         if not all(isinstance(label, (str, int)) for label in labels):
-            raise UsageError(f"{table.source} row {row}: column '{name}' holds {short(labels)}, expected tags")
+            raise UsageError(f"{table.where(row)}: column '{name}' holds {short(labels)}, expected tags")
         refuse_unlabelled(table, row, name, labels)
         words.append(tokens)
         tags.append([str(label) for label in labels])
@@ -124,7 +138,7 @@ def _messages(table: Table, row: int, value: Any, name: str = "messages") -> lis
         for item in value
     ):
         raise UsageError(
-            f"{table.source} row {row}: column '{name}' holds {short(value)}, "
+            f"{table.where(row)}: column '{name}' holds {short(value)}, "
             'expected [{"role": "user", "content": ".."}, ..]'
         )
     return list(value)
@@ -137,7 +151,7 @@ def _completion(table: Table, row: int, pair: tuple[Any, Any]) -> tuple[Any, Any
     if isinstance(prompt, list) and isinstance(completion, list):
         return _messages(table, row, prompt, "prompt"), _messages(table, row, completion, "completion")
     raise UsageError(
-        f"{table.source} row {row}: prompt {short(prompt)} and completion {short(completion)}, "
+        f"{table.where(row)}: prompt {short(prompt)} and completion {short(completion)}, "
         "expected two texts or two lists of messages"
     )
 

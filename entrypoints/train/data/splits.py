@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.train.data import classification_rows, language_rows, tables
 from entrypoints.train.flags.arguments import TaskArguments
+
+# Rows of the hub that are decoded at a time.
+_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
     """The tables, cut to max_train_samples and max_eval_samples. Raises UsageError."""
     if arguments.dataset_name is not None:
         return _from_hub(arguments, do_train, do_eval)
-    train = tables.read(Path(str(arguments.train_file))) if do_train else None
-    validation = tables.read(Path(str(arguments.validation_file))) if do_eval else None
+    train = tables.read(str(arguments.train_file)) if do_train else None
+    validation = tables.read(str(arguments.validation_file)) if do_eval else None
     return Splits(
         train.first(arguments.max_train_samples) if train else None,
         validation.first(arguments.max_eval_samples) if validation else None,
@@ -78,21 +81,30 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     dataset = loaded[split]
     if rows is not None:
         dataset = dataset.select(range(min(rows, len(dataset))))
-    content = {column: list(dataset[column]) for column in dataset.column_names}
-    classes = {}
+    classes: dict[str, list[str]] = {}
+    lists = set()
     for column, feature in dataset.features.items():
         names = getattr(feature, "names", None)
         if isinstance(names, list):  # ClassLabel
             classes[column] = names
-            content[column] = [_class_name(names, value) for value in content[column]]
         # A list of ClassLabels. Every release of datasets has the attribute `feature`.
         names = getattr(getattr(feature, "feature", None), "names", None)
         if isinstance(names, list):
             classes[column] = names
-            content[column] = [
-                values and [_class_name(names, value) for value in values] for values in content[column]
-            ]
-    return tables.Table(f"{name} ({split})", content, classes)
+            lists.add(column)
+
+    def value(column: str, found: Any) -> Any:
+        if column in lists:
+            return found and [_class_name(classes[column], one) for one in found]
+        return _class_name(classes[column], found) if column in classes else found
+
+    def reader(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        for batch in dataset.select_columns(list(names)).iter(_BATCH):
+            for row in zip(*(batch[name] for name in names)):
+                yield tuple(map(value, names, row))
+
+    columns = tables.streams(dataset.column_names, reader, len(dataset))
+    return tables.Table(f"{name} ({split})", columns, classes, reader=reader)
 
 
 def _class_name(names: list[str], value: Any) -> Any:

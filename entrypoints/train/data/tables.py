@@ -1,23 +1,39 @@
-"""Read local data files into columns: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
-
-Without torch and datasets, so that each error names the file, the line and the fix.
-"""
+"""Tables of rows that are read from their files, or from a data set on the hub, each time they are needed."""
 
 from __future__ import annotations
 
-import csv
+import glob
+import hashlib
 import json
-import os
-import stat
-import sys
-import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import files
+
+# The names of columns -> their values, row by row.
+Reader = Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
+
+
+class Stream(Collection[Any]):
+    """Items that each iteration reads or computes anew, so that they are never all in memory."""
+
+    def __init__(self, start: Callable[[], Iterator[Any]], count: int) -> None:
+        self._start = start
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self._start(), self._count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, item: object) -> bool:
+        return any(item == other for other in self)
 
 
 @dataclass(frozen=True)
@@ -25,30 +41,63 @@ class Table:
     """Columns of equal length. `source`: the name of the file (or the hub's split) in messages.
 
     `classes`: the data set's class names in order, by column of labels or of lists of labels. Empty for files.
+    `parts`: the name and the number of rows of each file, if there are several. `reader`: reads several columns at
+    once; None for columns that are lists.
     """
 
     source: str
-    columns: dict[str, list[Any]]
+    columns: Mapping[str, Collection[Any]]
     classes: dict[str, list[str]] = field(default_factory=dict)
+    parts: tuple[tuple[str, int], ...] = ()
+    reader: Reader | None = None
 
     @property
     def rows(self) -> int:
-        return len(next(iter(self.columns.values()), []))
+        return len(next(iter(self.columns.values()), ()))
 
     @property
     def listing(self) -> str:
         """The names of the columns, for messages."""
         return ", ".join(f"'{name}'" for name in self.columns)
 
-    def column(self, name: str, advice: str) -> list[Any]:
+    def where(self, row: int) -> str:
+        """The place of row `row`, counted from 1, for messages."""
+        for name, rows in self.parts:
+            if row <= rows:
+                return f"{name} row {row}"
+            row -= rows
+        return f"{self.source} row {row}"
+
+    def column(self, name: str, advice: str) -> Collection[Any]:
         """The values of a column. Raises UsageError, which ends with `advice`, if the column does not exist."""
         if name not in self.columns:
             raise UsageError(f"{self.source} has no column '{name}', it has {self.listing}: {advice}")
         return self.columns[name]
 
+    def records(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """The values of several columns, row by row."""
+        if self.reader is None:
+            return zip(*(self.columns[name] for name in names))
+        return islice(self.reader(names), self.rows)
+
     def first(self, count: int | None) -> Table:
         """The first `count` rows; all of them if `count` is None."""
-        return replace(self, columns={name: values[:count] for name, values in self.columns.items()})
+        if count is None:
+            return self
+        if self.reader is not None:
+            columns: Mapping[str, Any] = streams(self.columns, self.reader, min(count, self.rows))
+        else:
+            columns = {name: list(values)[:count] for name, values in self.columns.items()}
+        return replace(self, columns=columns)
+
+
+def streams(names: Iterable[str], reader: Reader, rows: int) -> dict[str, Stream]:
+    """The columns of a table that `reader` reads."""
+    return {name: Stream(partial(_values, reader, name), rows) for name in names}
+
+
+def _values(reader: Reader, name: str) -> Iterator[Any]:
+    return (value for (value,) in reader([name]))
 
 
 def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) -> None:
@@ -59,7 +108,7 @@ def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) 
     for label in labels:
         if label not in known:
             raise UsageError(
-                f"{table.source} row {row}: column '{name}' holds {label!r}, expected one of the data set's "
+                f"{table.where(row)}: column '{name}' holds {label!r}, expected one of the data set's "
                 f"{len(known)} classes: remove the row"
             )
 
@@ -75,11 +124,11 @@ def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
 
 
 def digest(items: Iterable[Any]) -> str:
-    """A checksum of rows, to compare the data of the ranks."""
-    value = 0
+    """A checksum of rows, to compare the data of the ranks and to find their tokens in the cache."""
+    value = hashlib.blake2b(digest_size=16)
     for item in items:
-        value = zlib.crc32(json.dumps(item, sort_keys=True, default=str).encode(), value)
-    return f"{value:08x}"
+        value.update(json.dumps(item, sort_keys=True, default=str).encode() + b"\n")
+    return value.hexdigest()
 
 
 def short(value: Any) -> str:
@@ -88,157 +137,55 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read(path: Path) -> Table:
-    """Read one file, in the format of its suffix. Raises UsageError if the file is missing, empty or broken."""
-    try:
-        fault = "is a folder, expected a file" if stat.S_ISDIR(path.stat().st_mode) else None
-    except PermissionError as error:
-        raise _unreadable(path, error) from error
-    except OSError:
-        fault = "does not exist"
-    if fault is not None:
-        raise UsageError(f"data file '{path}' {fault}: check the path and the mount")
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise UsageError(f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(_READERS)}")
-    try:
-        columns = reader(path)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8: convert the file") from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    table = Table(path.name, columns)
-    if table.rows == 0:
+def read(path: str) -> Table:
+    """The rows of a file, of the data files in a folder, or of the files that a pattern matches, in their order.
+
+    Raises UsageError if there is no file, and for a missing, empty or broken file.
+    """
+    paths = find(path)
+    found = [files.check(one) for one in paths]
+    rows = sum(file.rows for file in found)
+    if not any(file.rows and file.names for file in found):
         raise UsageError(f"data file '{path}' is empty: no rows found, expected at least one")
-    return table
+    for file in found:
+        missing = set(found[0].names) ^ set(file.names)
+        if missing and file.rows and file.path.suffix.lower() in files.WITH_HEADER:
+            raise UsageError(
+                f"data file '{file.path}' has the columns {list(file.names)}, expected {list(found[0].names)} "
+                f"as in '{found[0].path}'"
+            )
 
+    def reader(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        return chain.from_iterable(file.read(names) for file in found)
 
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
-        "change the mode of the file or its folder"
+    several = len(found) > 1
+    return Table(
+        source=f"{Path(path).name} ({len(found)} files)" if several else found[0].path.name,
+        columns=streams(dict.fromkeys(name for file in found for name in file.names), reader, rows),
+        parts=tuple((file.path.name, file.rows) for file in found) if several else (),
+        reader=reader,
     )
 
 
-def _read_csv(path: Path, delimiter: str = ",") -> dict[str, list[Any]]:
-    csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        try:
-            header = next(reader, [])
-            if len(set(header)) != len(header):
-                raise UsageError(f"data file '{path}': the header {header} names a column twice")
-            columns: list[list[Any]] = [[] for _ in header]
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise UsageError(
-                        f"data file '{path}' line {reader.line_num}: found {len(row)} columns, "
-                        f"expected {len(header)} as in the header"
-                    )
-                for values, value in zip(columns, row):
-                    values.append(value)
-        except csv.Error as error:
-            raise UsageError(f"data file '{path}' line {reader.line_num}: invalid csv, {error}") from error
-    return dict(zip(header, columns))
-
-
-def _read_json_lines(path: Path) -> dict[str, list[Any]]:
-    rows = []
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                rows.append(_parse(line, path, number))
-    return _to_columns(rows, path)
-
-
-def _read_json(path: Path) -> dict[str, list[Any]]:
-    text = path.read_text(encoding="utf-8-sig")
-    if not text.strip():
-        return {}
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        # JSON lines often carry the suffix .json: one complete object, then more.
-        if error.msg == "Extra data":
-            return _read_json_lines(path)
-        raise _broken(path, error, error.lineno) from error
-    if isinstance(document, dict) and isinstance(document.get("data"), list):
-        document = document["data"]
-    if isinstance(document, dict):
-        document = [document]
-    if not isinstance(document, list):
-        raise UsageError(f"data file '{path}': found one {type(document).__name__}, expected a list of objects")
-    if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
-        document = list(_flatten_squad(document, path))
-    return _to_columns(document, path)
-
-
-def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[dict[str, Any]]:
-    """One row per question, from the format of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer)."""
-    for article in articles:
-        try:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    answers = question.get("answers", [])
-                    yield {
-                        "id": question["id"],
-                        "title": article.get("title", ""),
-                        "context": paragraph["context"],
-                        "question": question["question"],
-                        "answers": {
-                            "text": [answer["text"] for answer in answers],
-                            "answer_start": [answer["answer_start"] for answer in answers],
-                        },
-                    }
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UsageError(
-                f"data file '{path}': found an entry without {error}, expected SQuAD's format (data, paragraphs, "
-                "context, qas, id, question, answers)"
-            ) from error
-
-
-def _read_text(path: Path) -> dict[str, list[Any]]:
-    with path.open(encoding="utf-8-sig") as file:
-        return {"text": [line.rstrip("\n") for line in file if line.strip()]}
-
-
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowException as error:
-        raise UsageError(f"data file '{path}': invalid parquet, {str(error).splitlines()[0]}") from error
-    return {name: table.column(name).to_pylist() for name in table.column_names}
-
-
-def _parse(text: str, path: Path, line: int) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _broken(path, error, line) from error
-
-
-def _broken(path: Path, error: json.JSONDecodeError, line: int) -> UsageError:
-    return UsageError(f"data file '{path}' line {line} column {error.colno}: invalid JSON, {error.msg}")
-
-
-def _to_columns(rows: list[Any], path: Path) -> dict[str, list[Any]]:
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise UsageError(f"data file '{path}' row {number}: found {type(row).__name__}, expected an object")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-_READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
-    ".csv": _read_csv,
-    ".tsv": partial(_read_csv, delimiter="\t"),
-    ".json": _read_json,
-    ".jsonl": _read_json_lines,
-    ".parquet": _read_parquet,
-    ".txt": _read_text,
-}
+def find(path: str) -> list[Path]:
+    """The files that `path` names, sorted: a file, the data files in a folder, or those that a pattern matches."""
+    named = Path(path)
+    if named.is_dir():
+        shown = (one for one in named.iterdir() if not one.name.startswith((".", "_")))
+        paths = sorted(one for one in shown if one.suffix.lower() in files.SUFFIXES and one.is_file())
+        expected = f"folder '{path}' has no data file: expected files with the suffix {', '.join(files.SUFFIXES)}"
+    elif not named.exists() and glob.has_magic(path):
+        matches = glob.glob(path, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        paths = sorted(one for one in map(Path, matches) if one.is_file())
+        expected = f"no file matches '{path}': check the pattern and the mount"
+    else:
+        return [named]
+    if not paths:
+        raise UsageError(expected)
+    suffixes = sorted({one.suffix.lower() for one in paths})
+    if len(suffixes) > 1:
+        raise UsageError(
+            f"'{path}' has files of the formats {', '.join(suffixes)}, expected one format: pass a pattern such "
+            f"as '{named if named.is_dir() else named.parent}/*{suffixes[0]}'"
+        )
+    return paths

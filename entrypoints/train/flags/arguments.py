@@ -74,8 +74,11 @@ class TaskArguments:
     model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
     dataset_name: Optional[str] = _flag("Name of a data set on the hub.")
     dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
-    train_file: Optional[str] = _flag("Training data: csv, tsv, json, jsonl, parquet or txt (one text per line).")
-    validation_file: Optional[str] = _flag("Evaluation data, in the same format.")
+    train_file: Optional[str] = _flag(
+        "Training data: csv, tsv, json, jsonl, parquet or txt (one text per line). A file, a folder, or a pattern "
+        "such as '/data/part-*.parquet'."
+    )
+    validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
     text_column_names: Optional[str] = _flag(
         "Column with the text, or two columns for pairs: 'sentence1,sentence2'."
     )

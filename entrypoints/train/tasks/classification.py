@@ -36,27 +36,27 @@ class LabelledTokens(torch.utils.data.Dataset):
     """
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
-        self._data = data
+        self._texts = list(data.texts)
+        self._pairs = None if data.pairs is None else list(data.pairs)
         self._labels = targets(data, label_names)
         self._tokenizer = tokenizer
         self._max_length = max_length
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self._texts)
 
     def lengths(self) -> list[int]:
-        return [len(ids) for ids in self._encode(self._data.texts, self._data.pairs)["input_ids"]]
+        return [len(ids) for ids in self._encode(self._texts, self._pairs)["input_ids"]]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        pairs = self._data.pairs
-        encoded = self._encode(self._data.texts[index], None if pairs is None else pairs[index])
+        encoded = self._encode(self._texts[index], None if self._pairs is None else self._pairs[index])
         return {**encoded, "labels": self._labels[index]}
 
     def _encode(self, texts: Any, pairs: Any) -> Any:
         return self._tokenizer(texts, pairs, truncation=True, max_length=self._max_length)
 
 
-def targets(data: LabelledTexts, label_names: Sequence[str]) -> list[Any]:
+def targets(data: LabelledTexts, label_names: Sequence[str]) -> Sequence[Any]:
     """The labels as the model's loss expects them."""
     if data.problem_type == REGRESSION:
         return data.labels

@@ -81,7 +81,9 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
 
 
 def _has_conversations(data: Documents) -> bool:
-    return data.kind is Kind.MESSAGES or (data.kind is Kind.COMPLETION and isinstance(data.items[0][0], list))
+    if data.kind is Kind.COMPLETION:
+        return isinstance(next(iter(data.items))[0], list)
+    return data.kind is Kind.MESSAGES
 
 
 def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, notes: list[str]) -> list[Example]:

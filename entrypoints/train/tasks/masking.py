@@ -105,5 +105,5 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
 
 def _pieces(data: Documents, tokenizer: Any, length: int) -> list[list[int]]:
     """Pieces of at most `length` tokens, each with the special tokens around it."""
-    encoded = tokenizer(data.items, truncation=True, max_length=length, return_overflowing_tokens=True)
+    encoded = tokenizer(list(data.items), truncation=True, max_length=length, return_overflowing_tokens=True)
     return list(encoded["input_ids"])

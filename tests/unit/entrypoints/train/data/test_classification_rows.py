@@ -80,7 +80,7 @@ def test_validation_labels_are_read_like_the_training_labels() -> None:
     train = classification_rows.labelled_texts(scores, "label", None)
     whole = table(text=["a", "b"], label=["1", "2"])
     validation = classification_rows.labelled_texts(whole, "label", None, train.problem_type)
-    assert (train.labels, validation.labels) == ([0.5, 2.0], [1.0, 2.0])
+    assert (list(train.labels), list(validation.labels)) == ([0.5, 2.0], [1.0, 2.0])
     with pytest.raises(UsageError, match=r"row 1: column 'label' holds '0\.5', expected a class"):
         classification_rows.labelled_texts(table(text=["a"], label=["0.5"]), "label", None, labels.SINGLE_LABEL)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,10 @@ def write(folder: Path, name: str, content: str) -> Path:
     return path
 
 
+def columns(table: Table) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in table.columns.items()}
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -49,26 +55,34 @@ def write(folder: Path, name: str, content: str) -> Path:
     ids=["csv", "csv-with-bom-and-crlf", "tsv", "json", "json-data", "json-lines-in-json", "jsonl"],
 )
 def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content: str) -> None:
-    assert read(write(tmp_path, name, content)).columns == ROWS
+    table = read(str(write(tmp_path, name, content)))
+    assert columns(table) == ROWS
+    assert columns(table) == ROWS  # each time they are read
+    assert list(table.records("label", "text")) == [("1", "a, b"), ("0", 'say "c"')]
 
 
 def test_squads_format_becomes_one_row_per_question(tmp_path: Path) -> None:
-    table = read(write(tmp_path, "train-v2.0.json", json.dumps(SQUAD)))
+    table = read(str(write(tmp_path, "train-v2.0.json", json.dumps(SQUAD))))
+    found = columns(table)
     assert table.rows == 2
-    assert table.columns["context"] == ["tom lives in paris"] * 2
-    assert table.columns["answers"] == [
+    assert found["context"] == ["tom lives in paris"] * 2
+    assert found["answers"] == [
         {"text": ["paris"], "answer_start": [13]},
         {"text": [], "answer_start": []},
     ]
-    assert table.columns["id"] == ["1", "2"]
+    assert found["id"] == ["1", "2"]
 
 
 def test_a_key_that_only_some_json_rows_have_is_none_in_other_rows(tmp_path: Path) -> None:
-    table = read(write(tmp_path, "x.jsonl", '{"a": 1}\n{"a": 2, "b": 3}\n'))
-    assert table.columns == {"a": [1, 2], "b": [None, 3]}
+    table = read(str(write(tmp_path, "x.jsonl", '{"a": 1}\n{"a": 2, "b": 3}\n')))
+    assert columns(table) == {"a": [1, 2], "b": [None, 3]}
 
 
-def test_first_cuts_every_column() -> None:
+def test_first_cuts_every_column(tmp_path: Path) -> None:
+    lines = read(str(write(tmp_path, "x.txt", "a\n\nb\nc\n")))
+    assert columns(lines.first(2)) == {"text": ["a", "b"]}
+    assert list(lines.first(2).records("text")) == [("a",), ("b",)]
+    assert lines.first(5).rows == 3
     table = Table("t", {"a": [1, 2, 3], "b": [4, 5, 6]})
     assert table.first(2).columns == {"a": [1, 2], "b": [4, 5]}
     assert table.first(None).rows == 3
@@ -101,7 +115,7 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(
 ) -> None:
     path = write(tmp_path, name, content)
     with pytest.raises(UsageError) as raised:
-        read(path)
+        read(str(path))
     assert expected in str(raised.value)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -111,11 +125,53 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path: Path)
     path = tmp_path / "x.csv"
     path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
     with pytest.raises(UsageError, match="byte 14 is not UTF-8"):
-        read(path)
+        read(str(path))
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        read(tmp_path / "none.csv")
-    with pytest.raises(UsageError, match="is a folder, expected a file"):
-        read(tmp_path)
+        read(str(tmp_path / "none.csv"))
+    with pytest.raises(UsageError, match="no file matches"):
+        read(str(tmp_path / "*.csv"))
+    (tmp_path / "_SUCCESS").write_text("")
+    with pytest.raises(UsageError, match="has no data file"):
+        read(str(tmp_path))
+
+
+@pytest.mark.parametrize("pattern", ["", "/part-*.jsonl", "/**/*.jsonl"])
+def test_the_files_of_a_folder_or_pattern_are_one_table_in_the_order_of_their_names(
+    tmp_path: Path, pattern: str
+) -> None:
+    for name, content in (("part-1", '{"a": 3, "b": 4}\n'), ("part-0", '{"a": 1}\n{"a": 2}\n'), ("part-2", "")):
+        write(tmp_path, f"{name}.jsonl", content)
+    for name in ("_SUCCESS", ".part-1.jsonl.crc", "README.md"):
+        write(tmp_path, name, "x")
+    table = read(f"{tmp_path}{pattern}")
+    assert columns(table) == {"a": [1, 2, 3], "b": [None, None, 4]}
+    assert [table.where(row) for row in (1, 2, 3)] == [
+        "part-0.jsonl row 1",
+        "part-0.jsonl row 2",
+        "part-1.jsonl row 1",
+    ]
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", "text,label\na,1\n")
+    write(tmp_path, "b.csv", "text,topic\na,1\n")
+    with pytest.raises(UsageError, match=r"b\.csv' has the columns .*, expected \['text', 'label'\]"):
+        read(str(tmp_path))
+    write(tmp_path, "c.txt", "a\n")
+    with pytest.raises(UsageError, match=r"has files of the formats \.csv, \.txt, expected one"):
+        read(str(tmp_path))
+
+
+def test_a_file_is_read_row_by_row(tmp_path: Path) -> None:
+    line = f'{{"text": "{"x" * 1000}"}}\n'
+    path = write(tmp_path, "x.jsonl", line * 20_000)
+    tracemalloc.start()
+    try:
+        table = read(str(path))
+        assert sum(len(text) for text in table.columns["text"]) == 20_000_000
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,246 @@
+"""Read data files row by row: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
+
+Rows are read from the file each time they are needed, so that they are never all in memory. Only a JSON document
+is kept. Without torch and datasets, so that each error names the file, the line and the fix.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable
+
+from entrypoints.cli.errors import UsageError
+
+Row = dict[str, Any]
+_PARQUET = ".parquet"
+# Parquet rows that are decoded at a time.
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that has been read once to its end without an error. `names`: of its columns.
+
+    `document`: the rows of a JSON document, None for a file that is read row by row.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    rows: int
+    document: list[Row] | None = None
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """The values of the columns `names`, row by row. A value that a row lacks is None."""
+        rows = _read(self.path, names) if self.document is None else iter(self.document)
+        for row in rows:
+            yield tuple([row.get(name) for name in names])
+
+
+def check(path: Path) -> File:
+    """Read one file to its end, in the format of its suffix. Raises UsageError if it is missing or broken."""
+    try:
+        fault = "is a folder, expected a file" if stat.S_ISDIR(path.stat().st_mode) else None
+    except PermissionError as error:
+        raise _unreadable(path, error) from error
+    except OSError:
+        fault = "does not exist"
+    if fault is not None:
+        raise UsageError(f"data file '{path}' {fault}: check the path and the mount")
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(SUFFIXES)}")
+    if suffix == _PARQUET:
+        return _check_parquet(path)
+    document = _document(path) if suffix == ".json" else None
+    names: dict[str, None] = {}
+    rows = 0
+    for row in _read(path) if document is None else document:
+        rows += 1
+        if not row.keys() <= names.keys():
+            names.update(dict.fromkeys(row))
+    return File(path, tuple(names), rows, document)
+
+
+def _read(path: Path, names: Sequence[str] | None = None) -> Iterator[Row]:
+    """The rows of a file, with the columns `names` if reading fewer columns is faster. Raises UsageError."""
+    try:
+        yield from _READERS[path.suffix.lower()](path, names)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8: convert the file") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
+        "change the mode of the file or its folder"
+    )
+
+
+def _read_csv(path: Path, _names: Sequence[str] | None, delimiter: str = ",") -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            header = next(reader, [])
+            if len(set(header)) != len(header):
+                raise UsageError(f"data file '{path}': the header {header} names a column twice")
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise UsageError(
+                        f"data file '{path}' line {reader.line_num}: found {len(row)} columns, "
+                        f"expected {len(header)} as in the header"
+                    )
+                yield dict(zip(header, row))
+        except csv.Error as error:
+            raise UsageError(f"data file '{path}' line {reader.line_num}: invalid csv, {error}") from error
+
+
+def _read_json_lines(path: Path, _names: Sequence[str] | None) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig") as file:
+        rows = 0
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                rows += 1
+                yield _object(_parse(line, path, number), path, rows)
+
+
+def _read_text(path: Path, _names: Sequence[str] | None) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig") as file:
+        for line in file:
+            if line.strip():
+                yield {"text": line.rstrip("\n")}
+
+
+def _document(path: Path) -> list[Row] | None:
+    """The rows of a JSON document; None for JSON lines, which often carry the suffix .json."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            lines = filter(str.strip, file)
+            first, second = next(lines, ""), next(lines, None)
+    except UnicodeDecodeError:
+        first, second = "", None
+    try:
+        if second is not None and isinstance(json.loads(first), dict):
+            return None
+    except json.JSONDecodeError:
+        pass
+    return list(_read_json(path))
+
+
+def _read_json(path: Path) -> Iterable[Row]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8: convert the file") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not text.strip():
+        return []
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _broken(path, error, error.lineno) from error
+    if isinstance(document, dict) and isinstance(document.get("data"), list):
+        document = document["data"]
+    if isinstance(document, dict):
+        document = [document]
+    if not isinstance(document, list):
+        raise UsageError(f"data file '{path}': found one {type(document).__name__}, expected a list of objects")
+    if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
+        return _flatten_squad(document, path)
+    return [_object(row, path, number) for number, row in enumerate(document, 1)]
+
+
+def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[Row]:
+    """One row per question, from the format of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer)."""
+    for article in articles:
+        try:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    answers = question.get("answers", [])
+                    yield {
+                        "id": question["id"],
+                        "title": article.get("title", ""),
+                        "context": paragraph["context"],
+                        "question": question["question"],
+                        "answers": {
+                            "text": [answer["text"] for answer in answers],
+                            "answer_start": [answer["answer_start"] for answer in answers],
+                        },
+                    }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"data file '{path}': found an entry without {error}, expected SQuAD's format (data, paragraphs, "
+                "context, qas, id, question, answers)"
+            ) from error
+
+
+def _check_parquet(path: Path) -> File:
+    """Without decoding the rows, which have checksums at most."""
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            return File(path, tuple(file.schema_arrow.names), file.metadata.num_rows)
+    except pyarrow.ArrowException as error:
+        raise _invalid_parquet(path, error) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_parquet(path: Path, names: Sequence[str] | None) -> Iterator[Row]:
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            present = [name for name in file.schema_arrow.names if names is None or name in names]
+            for batch in file.iter_batches(_BATCH, columns=present):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise _invalid_parquet(path, error) from error
+
+
+def _invalid_parquet(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"data file '{path}': invalid parquet, {str(error).splitlines()[0]}")
+
+
+def _parse(text: str, path: Path, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _broken(path, error, line) from error
+
+
+def _broken(path: Path, error: json.JSONDecodeError, line: int) -> UsageError:
+    return UsageError(f"data file '{path}' line {line} column {error.colno}: invalid JSON, {error.msg}")
+
+
+def _object(row: Any, path: Path, number: int) -> Row:
+    if not isinstance(row, dict):
+        raise UsageError(f"data file '{path}' row {number}: found {type(row).__name__}, expected an object")
+    return row
+
+
+_READERS: dict[str, Callable[[Path, Sequence[str] | None], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": partial(_read_csv, delimiter="\t"),
+    ".json": _read_json_lines,
+    ".jsonl": _read_json_lines,
+    _PARQUET: _read_parquet,
+    ".txt": _read_text,
+}
+SUFFIXES = tuple(_READERS)
+# Formats whose files name their columns, so that all files of a table have the same.
+WITH_HEADER = (".csv", ".tsv", _PARQUET)
