@@ -30,7 +30,7 @@ def test_a_container_that_still_runs_counts_as_left_behind(image: str) -> None:
 def test_the_images_user_reads_the_model_and_writes_into_the_output_folder(
     run_in_image: RunInImage, model_folder: Path, output_folder: Path
 ) -> None:
-    assert pretrained.complete(model_folder)
+    assert pretrained.complete(model_folder, pretrained.MINILM)
     result = run_in_image(
         "sh", "-c", "cat /model/* > /output/copy",
         docker_args=["-v", f"{model_folder}:/model:ro", "-v", f"{output_folder}:/output", "--entrypoint", ""],

@@ -30,9 +30,10 @@ def demo(
         str | None, "the process group: ccl or gloo; default: ccl, or gloo for an image without ccl"
     ] = None,
     launcher: LauncherOption = "torchrun",
+    task: cluster_demo.TaskOption = cluster_demo.CLASSIFICATION,
 ) -> None:
     """Build the image, fine-tune a real model in bf16 on two containers, show the results."""
-    cluster_demo.demo(choice, nodes, ranks_per_node, backend or choice.backend, launcher)
+    cluster_demo.demo(choice, nodes, ranks_per_node, backend or choice.backend, launcher, task)
 
 
 @Task

