@@ -6,6 +6,7 @@ torchrun --nproc-per-node 2 finetune.py --job distilbert-qa --use_cpu --bf16 --o
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ class BenchArguments:
     profile: bool = field(default=False, metadata={"help": "Profile some more steps with torch's profiler."})
     data: str = field(default="", metadata={"help": "A file of rows; without it, the tokens are random."})
     ipex: bool = field(default=False, metadata={"help": "Optimize model and optimizer with IPEX."})
+    trl: bool = field(default=False, metadata={"help": "Train with TRL's SFTTrainer, its collator and defaults."})
 
 
 def optimized(model: Any, arguments: TrainingArguments) -> tuple[Any, Any]:
@@ -37,8 +39,17 @@ def optimized(model: Any, arguments: TrainingArguments) -> tuple[Any, Any]:
     return both
 
 
+def settings() -> Any:
+    """The class of the trainer's arguments, whose defaults are the recipe's."""
+    if "--trl" not in sys.argv:
+        return TrainingArguments
+    from trl import SFTConfig
+
+    return SFTConfig
+
+
 def main() -> None:
-    own, arguments = HfArgumentParser((BenchArguments, TrainingArguments)).parse_args_into_dataclasses()
+    own, arguments = HfArgumentParser((BenchArguments, settings())).parse_args_into_dataclasses()
     job = jobs.BY_NAME[own.job]
     arguments = dataclasses.replace(
         arguments,
@@ -56,14 +67,14 @@ def main() -> None:
         model, optimizer = optimized(model, arguments)
     stopwatch = Stopwatch(own.seconds, own.steps, own.profile)
     stopwatch.count_tokens(model)
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=samples,
-        data_collator=stopwatch.recording(collator),
-        callbacks=[stopwatch],
-        optimizers=(optimizer, None),
-    )
+    options = {"model": model, "args": arguments, "train_dataset": samples, "callbacks": [stopwatch]}
+    if own.trl:
+        from trl import SFTTrainer
+
+        trainer = SFTTrainer(**options, processing_class=models.tokenizer(job))
+        trainer.data_collator = stopwatch.recording(trainer.data_collator)
+    else:
+        trainer = Trainer(**options, data_collator=stopwatch.recording(collator), optimizers=(optimizer, None))
     trainer.train()
     report = stopwatch.report(arguments.per_device_train_batch_size)
     if trainer.is_world_process_zero():

@@ -62,6 +62,16 @@ def with_adapter(model: Any, rank: int) -> Any:
     return get_peft_model(model.to(torch.bfloat16).to(torch.float32), config)
 
 
+def tokenizer(job: Job) -> Any:
+    """A tokenizer with as many words as the model has. TRL asks it for the padding token."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{number}": number for number in range(job.sizes["vocab_size"])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="w0"))  # noqa: S106 - a token of text
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w0", eos_token="w0")  # noqa: S106
+
+
 def random_batch(job: Job, vocabulary: int, samples: int, length: int) -> dict[str, Any]:
     """A batch of random tokens: int64 tensors input_ids and attention_mask of shape (samples, length), and labels.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks import jobs
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.bench.measure import FOLDER
@@ -13,13 +14,14 @@ HOSTS = f"{FOLDER}/benchmarks/hosts"
 LAUNCH = ("launch", "--nproc-per-node")
 RUN = ("--", "run", "--quiet", "--adapt", "no-padding-answers")
 # The recipes with which the others are compared.
-FP32, BF16 = "guide-fp32", "guide-bf16"
-BASELINES = (FP32, BF16)
+FP32, BF16, TRL = "guide-fp32", "guide-bf16", "trl"
+BASELINES = (FP32, BF16, TRL)
 # torchrun's own ranks, without this project's plan and process group.
 PLAIN = (f"{contract.TORCHRUN}=plain",)
 OURS = "ours"
 # The row of the matrix with the last IPEX.
 IPEX_PIN = "2.8"
+TRL_PACKAGE = "trl==1.16.0"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Recipe:
     """`start` returns the arguments before the script for a number of ranks, or the reason why there are none.
 
     `flags`: arguments of the script, in addition to the job's. `pin`: the row of the image, or "" for the measured
-    row. `variables`: NAME=VALUE in the container.
+    row. `variables`: NAME=VALUE in the container. `packages`: what the image has in addition to the row, as in
+    `--with`. `task`: the only task that it trains, or "" for all.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Recipe:
     flags: tuple[str, ...] = ("--bf16",)
     pin: str = ""
     variables: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    task: str = ""
 
     def command(self, ranks: int, job: Sequence[str]) -> tuple[str, ...] | str:
         """The command of the container, or the reason why there is none."""
@@ -66,6 +71,8 @@ def _launch(ranks: int) -> tuple[str, ...]:
 ALL = (
     Recipe(FP32, _torchrun, flags=(), variables=PLAIN),
     Recipe(BF16, _torchrun, variables=PLAIN),
+    # TRL's defaults include bf16 and gradient checkpointing.
+    Recipe(TRL, _torchrun, ("--trl",), variables=PLAIN, packages=(TRL_PACKAGE,), task=jobs.LANGUAGE),
     Recipe("run_cpu", _run_cpu),
     Recipe("accelerate", _accelerate),
     # IPEX alone: the image of its row also has the kernels of this project.

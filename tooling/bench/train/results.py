@@ -14,7 +14,7 @@ from benchmarks.split import CLASSES
 from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.bench.train import prediction
-from tooling.bench.train.recipes import BASELINES, BF16, FP32, OURS
+from tooling.bench.train.recipes import BASELINES, BF16, FP32, OURS, TRL
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -237,8 +237,11 @@ def table(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def _speeds(found: Iterable[Row]) -> Table:
-    columns = ("recipe", "samples/s", "min to max", "vs. fp32", "vs. bf16", "CPU s", "GB", "tokens", "ceiling")
+def _speeds(found: Sequence[Row]) -> Table:
+    compared = {"vs. fp32": FP32, "vs. bf16": BF16}
+    if any((row.get("ratio_to") or {}).get(TRL) for row in found):
+        compared["vs. trl"] = TRL
+    columns = ("recipe", "samples/s", "min to max", *compared, "CPU s", "GB", "tokens", "ceiling")
     result = plain_table(columns, ("recipe",))
     for row in found:
         if row["samples_per_second"] is None:
@@ -249,7 +252,7 @@ def _speeds(found: Iterable[Row]) -> Table:
             row["recipe"],
             _number(row["samples_per_second"]),
             f"{slowest} to {fastest}" if slowest != fastest else "",
-            *(_times(row["ratio_to"].get(name)) for name in (FP32, BF16)),
+            *(_times(row["ratio_to"].get(name)) for name in compared.values()),
             f"{row['cpu_seconds_per_sample']:.3g}",
             f"{row['peak_memory_bytes'] / 1e9:.2f}",
             f"{row['tokens_computed_per_useful']:.2f}",

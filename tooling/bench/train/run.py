@@ -104,7 +104,7 @@ def run(options: Options) -> None:
     chosen = plan(options)
     pin = parse.load().pin(options.pin)
     engine, image = Choice(options.pin).ensure()
-    found = {"": pin.image, **{row: _present(row) for row in {recipe.pin for recipe in chosen.recipes} - {""}}}
+    found = {recipe.name: _present(recipe, pin) for recipe in chosen.recipes}
     cpus = options.cpus or f"0-{engine.cpus - 1}"
     load = os.getloadavg()[0]
     if load > BUSY * engine.cpus:
@@ -158,7 +158,7 @@ def _round(
     for recipe, one in zip(chosen, runs, strict=True):
         report = None
         if one.reason is None:
-            report = _report(recipe, one, flags, found[recipe.pin], container)
+            report = _report(recipe, one, flags, found[recipe.name], container)
             outcome = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
             say(f"  {recipe.name}: {outcome}")
         one.reports.append(report)
@@ -171,14 +171,18 @@ def _report(
     recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, container: Sequence[str]
 ) -> Report | None:
     """The report of one run. Without a report, sets the reason in `one` and returns None."""
+    if recipe.task and recipe.task != jobs.BY_NAME[one.job].task:
+        one.reason = f"{recipe.name} trains only {recipe.task} models"
+        return None
     command = recipe.command(one.ranks, ("--output_dir", "/tmp/out", *flags))  # noqa: S108 - the container's
     if isinstance(command, str):
         one.reason = command
         return None
     if image is None:
+        words = [*(["--pin", recipe.pin] if recipe.pin else []), *(f"--with {name}" for name in recipe.packages)]
         one.reason = (
-            f"the image of pin {recipe.pin} is missing: run ./inv build --pin {recipe.pin}, or with "
-            "--torch-source default where PyTorch's own index cannot be reached"
+            f"the image is missing: run ./inv build {' '.join(words)}, or with --torch-source default where "
+            "PyTorch's own index cannot be reached"
         )
         return None
     try:
@@ -206,10 +210,12 @@ def _ceiling(name: str, shapes: Sequence[str], image: str, container: Sequence[s
         return []
 
 
-def _present(row: str) -> str | None:
-    """The image of a row, with either source of torch. None if no image exists."""
-    pin: Pin = parse.load().pin(row)
-    candidates = (pin, choose.choose(row, torch_source=TorchSource.DEFAULT))
+def _present(recipe: Recipe, measured: Pin) -> str | None:
+    """The image of a recipe: the measured pin's, or one with either source of torch. None if no image exists."""
+    if not (recipe.pin or recipe.packages):
+        return measured.image
+    name = recipe.pin or measured.name
+    candidates = (choose.choose(name, torch_source=source, packages=recipe.packages) for source in TorchSource)
     return next((one.image for one in candidates if docker.find_image(one.image)), None)
 
 

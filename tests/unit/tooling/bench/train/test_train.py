@@ -17,6 +17,8 @@ from tooling.bench import measure
 from tooling.bench.train import pairs, picture, recipes, results, run
 from tooling.bench.train.results import Runs
 from tooling.bench.train.run import Options
+from tooling.engine import docker
+from tooling.pins import choose, parse
 
 SPLIT = dict.fromkeys(CLASSES, 0.1) | {"products": 0.5}
 BATCHES = {(8, 32): 2_000_000_000, (8, 16): 1_000_000_000}
@@ -89,7 +91,8 @@ def test_every_recipe_runs_the_same_script_with_the_same_job(recipe: recipes.Rec
         before, script, after = command[: command.index(recipes.SCRIPT)], recipes.SCRIPT, command[-5:]
         assert script in command
         assert {"--job", "tiny", "--use_cpu"} <= set(after)
-        assert ("--bf16" in after) == (not recipe.name.endswith("-fp32"))
+        # TRL's default is bf16.
+        assert ("--bf16" in after) == (not recipe.name.endswith("-fp32") and recipe.name != "trl")
         assert str(ranks) in before or recipe.name == "run_cpu"
         assert ("--mpirun_hostfile" in before) == ((recipe.name, ranks) == ("accelerate", 2))
 
@@ -103,6 +106,7 @@ def test_the_guides_and_ipex_are_measured_without_this_stacks_parts() -> None:
     assert {recipe.name: recipe.variables for recipe in recipes.ALL if recipe.variables} == {
         "guide-fp32": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
         "guide-bf16": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
+        "trl": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
         "ipex-2.8": ("CPU_TRAIN_STACK_KERNELS=torch",),
     }
 
@@ -185,8 +189,39 @@ def test_a_recipe_without_a_run_is_a_row_with_the_reason(document: dict[str, Any
 def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
     one = Runs("tiny", "ipex-2.8", 2)
     assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, ()) is None
-    assert str(one.reason).startswith("the image of pin 2.8 is missing: run ./inv build --pin 2.8")
+    assert str(one.reason).startswith("the image is missing: run ./inv build --pin 2.8, or")
     assert not one.failed
+
+
+def test_trl_is_measured_in_an_image_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = parse.load().pin()
+    asked: list[str] = []
+    monkeypatch.setattr(docker, "find_image", asked.append)
+    assert run._present(recipes.BY_NAME["guide-bf16"], measured) == measured.image
+    assert run._present(recipes.BY_NAME["trl"], measured) is None
+    sources = [
+        choose.choose(packages=[recipes.TRL_PACKAGE], torch_source=source).image for source in ("row", "default")
+    ]
+    assert asked == sources
+    one = Runs("smollm-sft", "trl", 2)
+    assert run._report(recipes.BY_NAME["trl"], one, (), None, ()) is None
+    assert str(one.reason).startswith(f"the image is missing: run ./inv build --with {recipes.TRL_PACKAGE}, or")
+
+
+def test_trl_does_not_train_other_models() -> None:
+    one = Runs("mrpc-guide", "trl", 2)
+    assert run._report(recipes.BY_NAME["trl"], one, (), "image", ()) is None
+    assert (one.reason, one.failed) == ("trl trains only language models", False)
+
+
+def test_a_measurement_with_trl_has_a_column_for_it() -> None:
+    runs = [Runs("tiny-lora", "trl", 2, [report(5)]), Runs("tiny-lora", "ours", 2, [report(15)])]
+    console = Console(width=100)
+    for part, shown in ((runs, True), (runs[1:], False)):
+        with console.capture() as capture:
+            console.print(results.table(results.document(part, {}, FACTS)))
+        assert ("vs. trl" in capture.get()) is shown
+        assert ("3.00x" in capture.get()) is shown
 
 
 def test_a_language_model_is_measured_in_tokens_with_a_label() -> None:
