@@ -238,9 +238,12 @@ def table(document: Document) -> RenderableType:
 
 
 def _speeds(found: Sequence[Row]) -> Table:
-    compared = {"vs. fp32": FP32, "vs. bf16": BF16}
-    if any((row.get("ratio_to") or {}).get(TRL) for row in found):
-        compared["vs. trl"] = TRL
+    measured = {name for row in found for name, ratio in (row.get("ratio_to") or {}).items() if ratio}
+    compared = {
+        title: name
+        for title, name in (("vs. fp32", FP32), ("vs. bf16", BF16), ("vs. trl", TRL))
+        if name in measured
+    }
     columns = ("recipe", "samples/s", "min to max", *compared, "CPU s", "GB", "tokens", "ceiling")
     result = plain_table(columns, ("recipe",))
     for row in found:

@@ -221,6 +221,7 @@ def test_a_measurement_with_trl_has_a_column_for_it() -> None:
         with console.capture() as capture:
             console.print(results.table(results.document(part, {}, FACTS)))
         assert ("vs. trl" in capture.get()) is shown
+        assert "vs. fp32" not in capture.get()
         assert ("3.00x" in capture.get()) is shown
 
 
