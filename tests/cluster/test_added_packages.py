@@ -13,6 +13,8 @@ from tests import containers
 from tests.cluster.conftest import inv
 from tests.containers import works
 from tests.unit.tooling.tiny import make_wheel
+from tooling.bench import measure
+from tooling.bench.train import recipes
 from tooling.engine import docker
 from tooling.image import build, recipe, reproduce
 from tooling.pins import choose
@@ -144,3 +146,19 @@ def test_trls_own_script_trains_on_two_containers_over_ccl(
     losses = [float(found) for found in re.findall(r"'loss': '?([\d.]+)", output)]
     assert len(losses) >= 4, output
     assert (output_folder / "job" / "model.safetensors").is_file()
+
+
+def test_bench_train_measures_trls_trainer_on_the_rows_of_the_guide(own: tuple[Pin, list[str], str]) -> None:
+    pin, _, _ = own
+    reports = []
+    for name in (recipes.TRL, recipes.BF16):
+        command = recipes.BY_NAME[name].command(1, ("--output_dir=/tmp/out", "--job=tiny-lora", "--steps=3"))
+        assert not isinstance(command, str)
+        container = (*measure.arguments("0-1", None, None), f"--env={recipes.PLAIN[0]}")
+        reports.append(measure.run(pin.image, command, container, f"test-{name}"))
+    trl, guide = reports
+    assert (trl["steps"], trl["warm_up"]) == (3, guide["warm_up"])
+    assert trl["tokens_labelled"] > 0
+    assert [trl[key] for key in ("tokens_useful", "tokens_labelled")] == [
+        guide[key] for key in ("tokens_useful", "tokens_labelled")
+    ]
