@@ -6,7 +6,6 @@ torchrun --nproc-per-node 2 finetune.py --job distilbert-qa --use_cpu --bf16 --o
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,15 @@ def optimized(model: Any, arguments: TrainingArguments) -> tuple[Any, Any]:
     return both
 
 
-def settings() -> Any:
-    """The class of the trainer's arguments, whose defaults are the recipe's."""
-    if "--trl" not in sys.argv:
-        return TrainingArguments
-    from trl import SFTConfig
-
-    return SFTConfig
-
-
 def main() -> None:
-    own, arguments = HfArgumentParser((BenchArguments, settings())).parse_args_into_dataclasses()
+    own, words = HfArgumentParser(BenchArguments).parse_args_into_dataclasses(return_remaining_strings=True)
+    if own.trl:
+        from trl import SFTConfig, SFTTrainer
+
+        settings: Any = SFTConfig
+    else:
+        settings = TrainingArguments
+    (arguments,) = HfArgumentParser(settings).parse_args_into_dataclasses(words)
     job = jobs.BY_NAME[own.job]
     arguments = dataclasses.replace(
         arguments,
@@ -69,8 +66,6 @@ def main() -> None:
     stopwatch.count_tokens(model)
     options = {"model": model, "args": arguments, "train_dataset": samples, "callbacks": [stopwatch]}
     if own.trl:
-        from trl import SFTTrainer
-
         trainer = SFTTrainer(**options, processing_class=models.tokenizer(job))
         trainer.data_collator = stopwatch.recording(trainer.data_collator)
     else:

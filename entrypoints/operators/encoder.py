@@ -68,7 +68,7 @@ class _Next:
 
 
 class _Kept(threading.local):
-    """What a thread has kept last. It ends with its stream, which what is kept may refer to."""
+    """What each thread kept last, for one stream. It is freed with the stream."""
 
     def __init__(self) -> None:
         self.by_stream = WeakTensorKeyDictionary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from entrypoints import contract
@@ -20,9 +21,10 @@ PRINT_CONFIG = "--print-config"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked command line. `timeout_seconds`: of the process group."""
+    """A checked command line, and `train.run.run`. `timeout_seconds`: of the process group."""
 
     parsed: Parsed
+    start: Callable[[Parsed, DistributedEnvironment, Announce], int]
 
     @property
     def backend(self) -> str:
@@ -34,9 +36,7 @@ class Prepared:
 
     def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Train and evaluate. The process group must exist. Returns the exit code; raises UsageError."""
-        from entrypoints.train import run
-
-        return run.run(self.parsed, environment, announce)
+        return self.start(self.parsed, environment, announce)
 
 
 def prepare(argv: list[str]) -> Prepared:
@@ -52,9 +52,9 @@ def prepare(argv: list[str]) -> Prepared:
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
     parsed = parse(argv)
-    import entrypoints.train.run  # noqa: F401 - seconds, with torch and accelerate: a part of the preparation
+    from entrypoints.train import run  # imports torch and accelerate: seconds
 
-    return Prepared(parsed)
+    return Prepared(parsed, run.run)
 
 
 def check_release(version: str | None) -> None:

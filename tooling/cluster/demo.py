@@ -103,7 +103,7 @@ def demo(
         launcher=launcher,
     )
     questions = [question for question, _ in held_out]
-    before = demo_answers.ask(image.tag, model, questions, docker)
+    before = demo_answers.ask(image.tag, model, questions, docker) if questions else []
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
     outcome = run.run(spec, docker)

@@ -25,8 +25,6 @@ WHEN = ("before", "after")
 
 def ask(image: str, model: Path, questions: Sequence[str], engine: Engine) -> list[str]:
     """The model's answer to each question, from `generate` in one container. Raises Exit if it fails."""
-    if not questions:
-        return []
     say(f"asking the model {len(questions)} questions")
     spec = ClusterSpec(
         name="demo-answers",

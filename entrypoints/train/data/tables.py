@@ -20,7 +20,7 @@ Reader = Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
 
 
 class Stream(Collection[Any]):
-    """Items that each iteration reads or computes anew, so that they are never all in memory."""
+    """Items that are read or computed again in each iteration, so that they are never all in memory."""
 
     def __init__(self, start: Callable[[], Iterator[Any]], count: int) -> None:
         self._start = start
@@ -124,7 +124,7 @@ def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
 
 
 def digest(items: Iterable[Any]) -> str:
-    """A checksum of rows, to compare the data of the ranks and to find their tokens in the cache."""
+    """A checksum of rows, to compare the data of the ranks."""
     value = hashlib.blake2b(digest_size=16)
     for item in items:
         value.update(json.dumps(item, sort_keys=True, default=str).encode() + b"\n")
@@ -169,13 +169,18 @@ def read(path: str) -> Table:
 
 def find(path: str) -> list[Path]:
     """The files that `path` names, sorted: a file, the data files in a folder, or those that a pattern matches."""
+    with files.readable(path):
+        return _find(path)
+
+
+def _find(path: str) -> list[Path]:
     named = Path(path)
     if named.is_dir():
         shown = (one for one in named.iterdir() if not one.name.startswith((".", "_")))
         paths = sorted(one for one in shown if one.suffix.lower() in files.SUFFIXES and one.is_file())
         expected = f"folder '{path}' has no data file: expected files with the suffix {', '.join(files.SUFFIXES)}"
     elif not named.exists() and glob.has_magic(path):
-        matches = glob.glob(path, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        matches = glob.glob(path, recursive=True)  # noqa: PTH207 - Path.glob finds hidden files too
         paths = sorted(one for one in map(Path, matches) if one.is_file())
         expected = f"no file matches '{path}': check the pattern and the mount"
     else:

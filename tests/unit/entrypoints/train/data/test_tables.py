@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,22 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path: Path)
     path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
     with pytest.raises(UsageError, match="byte 14 is not UTF-8"):
         read(str(path))
+    for name in ("x.csv", "x.jsonl", "x.json"):  # behind the first block that Python decodes
+        path = tmp_path / name
+        path.write_bytes(b'{"a":1}\n' * 5_000 + b"\xe9\n")
+        with pytest.raises(UsageError, match="byte 40000 is not UTF-8"):
+            read(str(path))
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.json", "x.jsonl"])
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))  # even root cannot open it
+        with pytest.raises(UsageError, match="cannot be read by user"):
+            read(str(path))
+    with pytest.raises(UsageError, match="cannot be read by user"):
+        read(f"{'x' * 300}/{name}")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

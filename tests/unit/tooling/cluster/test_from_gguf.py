@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tooling.cluster import gguf
+from tooling.cluster import from_gguf
 
 TOKENS = ["<|endoftext|>", "<|im_start|>", "a", "b", "ab"]
 FACTS: dict[str, tuple[int, Any]] = {
@@ -44,8 +43,8 @@ def value(kind: int, content: Any) -> bytes:
     return text(content) if kind == 8 else struct.pack({4: "<I", 5: "<i", 6: "<f"}[kind], content)
 
 
-def written(tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> io.BytesIO:
-    """A file with the tensors: type, shape and bytes of each."""
+def write(folder: Path, tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> Path:
+    """Writes a file with the tensors: type, shape and bytes of each."""
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(FACTS))
     for name, (kind, content) in FACTS.items():
         head += text(name) + struct.pack("<I", 9 if isinstance(content, list) else kind) + value(kind, content)
@@ -54,7 +53,9 @@ def written(tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> io.BytesI
         head += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
         head += struct.pack("<IQ", kind, len(data))
         data += packed + b"\0" * (-len(packed) % 32)
-    return io.BytesIO(head + b"\0" * (-len(head) % 32) + data)
+    path = folder / "model.gguf"
+    path.write_bytes(head + b"\0" * (-len(head) % 32) + data)
+    return path
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -73,13 +74,14 @@ def test_each_type_of_tensor_is_unpacked(tmp_path: Path) -> None:
     norm = np.arange(32, dtype="<f4") / 4
     eight = struct.pack("<e32b", 0.5, *range(-16, 16)) * 5
     four = struct.pack("<ee16B", 0.25, -1.0, *(low | (15 - low) << 4 for low in range(16)))
-    gguf.unpack(
-        written(
+    from_gguf.convert(
+        write(
+            tmp_path,
             {
                 "token_embd.weight": (8, (5, 32), eight),
                 "output_norm.weight": (0, (32,), norm.tobytes()),
                 "blk.0.ffn_down.weight": (3, (1, 32), four),
-            }
+            },
         ),
         tmp_path,
     )
@@ -99,12 +101,13 @@ def test_queries_and_keys_are_in_the_order_of_transformers(tmp_path: Path) -> No
     """Two heads of queries and one of keys, of four rows each: pairs become halves."""
     queries: Any = np.repeat(np.arange(8, dtype="<f4"), 32)
     keys: Any = np.repeat(np.arange(4, dtype="<f4"), 32)
-    gguf.unpack(
-        written(
+    from_gguf.convert(
+        write(
+            tmp_path,
             {
                 "blk.3.attn_q.weight": (0, (8, 32), queries.tobytes()),
                 "blk.3.attn_k.weight": (0, (4, 32), keys.tobytes()),
-            }
+            },
         ),
         tmp_path,
     )
@@ -114,7 +117,7 @@ def test_queries_and_keys_are_in_the_order_of_transformers(tmp_path: Path) -> No
 
 
 def test_the_folder_has_the_configuration_and_the_tokenizer(tmp_path: Path) -> None:
-    gguf.unpack(written({}), tmp_path)
+    from_gguf.convert(write(tmp_path, {}), tmp_path)
     config, tokenizer, settings = (
         json.loads((tmp_path / f"{name}.json").read_text()) for name in ("config", "tokenizer", "tokenizer_config")
     )
@@ -126,5 +129,7 @@ def test_the_folder_has_the_configuration_and_the_tokenizer(tmp_path: Path) -> N
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected GGUF"):
-        gguf.unpack(io.BytesIO(b"PK\3\4" + bytes(20)), tmp_path)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"PK\3\4" + bytes(20))
+    with pytest.raises(ValueError, match="GGUF magic invalid"):
+        from_gguf.convert(path, tmp_path)
