@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Callable
 
 from entrypoints.adapt import no_padding
@@ -81,12 +82,10 @@ class Balanced:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[int]:
-        rows, size = list(self._sampler), self._rows_per_step
+        rows, size = iter(self._sampler), self._rows_per_step
         # accelerate fills up an incomplete step with the first rows of the epoch: they keep their order.
-        first = size if len(rows) % size else 0
-        yield from rows[:first]
-        for begin in range(first, len(rows), size):
-            step = rows[begin : begin + size]
+        yield from islice(rows, size if len(self) % size else 0)
+        while step := list(islice(rows, size)):
             if self._padded:
                 yield from balance_padded(step, self._lengths, self._rows_per_batch, self._padded)
             else:

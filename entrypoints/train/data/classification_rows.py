@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -34,8 +34,12 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def records(self) -> Iterator[tuple[str, ...]]:
+        """The text or the pair of texts of each row."""
+        return zip(self.texts) if self.pairs is None else zip(self.texts, self.pairs)
+
     def digest(self) -> str:
-        return digest(zip(*(part for part in (self.texts, self.pairs, self.labels) if part is not None)))
+        return digest(zip(self.records(), self.labels))
 
 
 @dataclass(frozen=True)

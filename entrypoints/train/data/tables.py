@@ -15,6 +15,8 @@ from typing import Any, Callable
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import files
 
+# Items of a batch.
+_BATCH = 100
 # The names of columns -> their values, row by row.
 Reader = Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
 
@@ -98,6 +100,13 @@ def streams(names: Iterable[str], reader: Reader, rows: int) -> dict[str, Stream
 
 def _values(reader: Reader, name: str) -> Iterator[Any]:
     return (value for (value,) in reader([name]))
+
+
+def batches(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """The items in lists, for a tokenizer that is faster with many texts at once."""
+    source = iter(items)
+    while batch := list(islice(source, _BATCH)):
+        yield batch
 
 
 def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) -> None:

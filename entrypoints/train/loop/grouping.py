@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator, Sequence
 
 # Rows are sorted within blocks of this many steps, so that steps differ between epochs.
 _STEPS_SORTED = 50
+# Rows of an order that are Python's integers at a time.
+_ROWS_LISTED = 1024
 
 
-def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> list[int]:
+def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> Iterator[int]:
     """The order of the rows in an epoch, the same on every rank.
 
     `rows_per_step`: of all ranks and accumulated batches. All rows of a step have similar lengths, because the
@@ -17,21 +20,45 @@ def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> 
     once. An incomplete step comes last.
     """
     chance = random.Random(f"{seed} {epoch}")  # noqa: S311 - an order, not a secret
-    rows = list(range(len(lengths)))
+    rows = array("i", range(len(lengths)))
     chance.shuffle(rows)
     size = rows_per_step * _STEPS_SORTED
-    blocks = [
-        sorted(rows[begin : begin + size], key=lambda row: -lengths[row]) for begin in range(0, len(rows), size)
-    ]
-    steps = [
-        block[begin : begin + rows_per_step] for block in blocks for begin in range(0, len(block), rows_per_step)
-    ]
-    rest = steps.pop() if steps and len(steps[-1]) < rows_per_step else []
+    for begin in range(0, len(rows), size):
+        block = sorted(rows[begin : begin + size], key=lambda row: -lengths[row])
+        rows[begin : begin + size] = array("i", block)
+    rest = len(rows) - len(rows) % rows_per_step
+    steps = array("i", range(0, rest, rows_per_step))  # where each step begins
     chance.shuffle(steps)
     if steps:
-        longest = max(range(len(steps)), key=lambda step: lengths[steps[step][0]])
+        longest = max(range(len(steps)), key=lambda step: lengths[rows[steps[step]]])
         steps[0], steps[longest] = steps[longest], steps[0]
-    return [row for step in [*steps, rest] for row in step]
+    for begin in steps:
+        yield from rows[begin : begin + rows_per_step]
+    yield from rows[rest:]
+
+
+class Shuffled:
+    """A sampler with the order of accelerate's SeedableRandomSampler, which makes a Python list of all rows."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._rows = rows
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[int]:
+        import torch
+
+        generator = torch.Generator().manual_seed(self._seed + self._epoch)
+        # int32 gives the same order as int64.
+        for part in torch.randperm(self._rows, generator=generator, dtype=torch.int32).split(_ROWS_LISTED):
+            yield from part.tolist()
+        self._epoch += 1
 
 
 class GroupedByLength:
@@ -50,4 +77,4 @@ class GroupedByLength:
         return len(self._lengths)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(order(self._lengths, self._rows_per_step, self._seed, self._epoch))
+        return order(self._lengths, self._rows_per_step, self._seed, self._epoch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
@@ -24,7 +24,7 @@ from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
 from entrypoints.records.tokens import count
 from entrypoints.train.loop import ddp
-from entrypoints.train.loop.grouping import GroupedByLength
+from entrypoints.train.loop.grouping import GroupedByLength, Shuffled
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
@@ -129,6 +129,9 @@ class CpuTrainer(Trainer):
             sampler: Any = GroupedByLength(lengths(), rows, args.data_seed or args.seed)
         else:
             sampler = super()._get_train_sampler(*arguments)
+            if type(sampler) is RandomSampler and self.args.accelerator_config.use_seedable_sampler:
+                seed = self.args.data_seed
+                sampler = Shuffled(len(sampler), torch.random.initial_seed() if seed is None else seed)
         pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
         return balanced_ranks.between_ranks(sampler, lengths, self.args, pads)
 

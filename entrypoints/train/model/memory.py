@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ def states_per_weight(optimizer: str) -> int:
 
 def largest_batch(lengths: Sequence[int], rows: int, is_padded: bool) -> int:
     """The tokens of a batch of the longest rows."""
-    longest = sorted(lengths, reverse=True)[:rows]
+    longest = heapq.nlargest(rows, lengths)
     return longest[0] * len(longest) if is_padded and longest else sum(longest)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Callable, Union
 
 import numpy
@@ -15,7 +17,8 @@ from entrypoints.train.data.classification_rows import LabelledTexts
 from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
-from entrypoints.train.data.tables import parse_text_columns
+from entrypoints.train.data.tables import batches, parse_text_columns
+from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded, label_names_of
@@ -27,33 +30,41 @@ Labelled = Union[LabelledTexts, TaggedWords]
 Score = Callable[[Any, Any], "dict[str, float]"]
 
 METRIC = "accuracy"
+_MASK = "attention_mask"
 
 
 class LabelledTokens(torch.utils.data.Dataset):
-    """Tokenizes each row on access, which is cheap compared with a training step.
+    """The tokens of each row.
 
     A row: lists of integers, and the label: the number of its class, a 0.0 or 1.0 for each class, or a float.
     """
 
     def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
-        self._texts = list(data.texts)
-        self._pairs = None if data.pairs is None else list(data.pairs)
         self._labels = targets(data, label_names)
-        self._tokenizer = tokenizer
-        self._max_length = max_length
+        encode = partial(tokenizer, truncation=True, max_length=max_length)
+        self._names = list(encode("a", None if data.pairs is None else "a"))
+        self._rows = TokenRows(self._tokens(data, encode), len(self._stored))
+
+    @property
+    def _stored(self) -> list[str]:
+        """The names of the model's inputs, without the attention mask: no row has padding yet."""
+        return [name for name in self._names if name != _MASK]
+
+    def _tokens(self, data: LabelledTexts, encode: Any) -> Iterator[Any]:
+        for rows in batches(data.records()):
+            encoded = encode(*map(list, zip(*rows)))
+            yield from zip(*(encoded[name] for name in self._stored))
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return len(self._rows)
 
-    def lengths(self) -> list[int]:
-        return [len(ids) for ids in self._encode(self._texts, self._pairs)["input_ids"]]
+    def lengths(self) -> Sequence[int]:
+        return self._rows.lengths
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        encoded = self._encode(self._texts[index], None if self._pairs is None else self._pairs[index])
-        return {**encoded, "labels": self._labels[index]}
-
-    def _encode(self, texts: Any, pairs: Any) -> Any:
-        return self._tokenizer(texts, pairs, truncation=True, max_length=self._max_length)
+        values = dict(zip(self._stored, self._rows[index].tolist()))
+        mask = [1] * self._rows.lengths[index]
+        return {**{name: values.get(name, mask) for name in self._names}, "labels": self._labels[index]}
 
 
 def targets(data: LabelledTexts, label_names: Sequence[str]) -> Sequence[Any]:
@@ -61,9 +72,10 @@ def targets(data: LabelledTexts, label_names: Sequence[str]) -> Sequence[Any]:
     if data.problem_type == REGRESSION:
         return data.labels
     if data.problem_type == MULTI_LABEL:
-        return [[float(name in row) for name in label_names] for row in data.labels]
+        known: dict[tuple[str, ...], list[float]] = {}  # one list for all rows with the same labels
+        return [known.setdefault(tuple(row), [float(name in row) for name in label_names]) for row in data.labels]
     places = {name: number for number, name in enumerate(label_names)}
-    return [places[label] for label in data.labels]
+    return array("i", (places[label] for label in data.labels))
 
 
 class Scores:

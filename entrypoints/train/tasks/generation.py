@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,8 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.splits import Splits
-from entrypoints.train.data.tables import parse_text_columns
+from entrypoints.train.data.tables import batches, parse_text_columns
+from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import sharding
@@ -63,7 +65,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     )
     bins = None
     if train is not None and arguments.packing:
-        bins = packing.bins([len(example) for example in train], length)
+        bins = packing.bins(train.lengths, length)
         notes.append(f"packing: {len(train)} rows in {len(bins)} sequences of up to {length} tokens")
     pad = loaded.tokenizer.pad_token_id
     return TrainerInputs(
@@ -86,29 +88,23 @@ def _has_conversations(data: Documents) -> bool:
     return data.kind is Kind.MESSAGES
 
 
-def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, notes: list[str]) -> list[Example]:
+def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, notes: list[str]) -> TokenRows:
     """The rows as tokens, cut at `length`. `everything`: learn the prompts too. Adds to `notes`."""
     if data.kind is Kind.TEXT:
-        found = [example for text in data.items for example in _plain(text, tokenizer, length)]
+        found = TokenRows(_pieces(data, tokenizer, length), 2)
         if not found:
             raise UsageError(f"{data.source}: every text is shorter than two tokens, expected longer texts")
         return found
-    found = []
-    cut = unanswered = 0
-    for item in data.items:
-        example = _with_labels(data.kind, item, tokenizer, everything)
-        cut += len(example) > length
-        example = Example(example.ids[:length], example.labels[:length])
-        if (example.labels[1:] != IGNORED).any():
-            found.append(example)
-        else:
-            unanswered += 1
-    if cut:
-        notes.append(f"{data.source}: {cut} of {len(data)} rows are truncated to --max_seq_length {length}")
-    if unanswered:
+    counts: Counter[str] = Counter()
+    found = TokenRows(_answers(data, tokenizer, length, everything, counts), 2)
+    if counts["cut"]:
         notes.append(
-            f"{data.source}: {unanswered} of {len(data)} rows are left out: no answer to learn within {length} "
-            "tokens"
+            f"{data.source}: {counts['cut']} of {len(data)} rows are truncated to --max_seq_length {length}"
+        )
+    if counts["unanswered"]:
+        notes.append(
+            f"{data.source}: {counts['unanswered']} of {len(data)} rows are left out: no answer to learn within "
+            f"{length} tokens"
         )
     if not found:
         raise UsageError(
@@ -118,13 +114,28 @@ def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, no
     return found
 
 
-def _plain(text: str, tokenizer: Any, length: int) -> Iterable[Example]:
-    """The text in pieces of at most `length` tokens. A piece of one token is left out: it predicts nothing."""
-    ids = _with_end(tokenizer(text)["input_ids"], tokenizer)
-    for begin in range(0, len(ids), length):
-        piece = ids[begin : begin + length]
-        if len(piece) > 1:
-            yield Example.of(piece, [IGNORED, *piece[1:]])
+def _pieces(data: Documents, tokenizer: Any, length: int) -> Iterator[Example]:
+    """The texts in pieces of at most `length` tokens. A piece of one token is left out: it predicts nothing."""
+    for texts in batches(data.items):
+        for ids in tokenizer(texts)["input_ids"]:
+            ended = _with_end(ids, tokenizer)
+            for begin in range(0, len(ended), length):
+                piece = ended[begin : begin + length]
+                if len(piece) > 1:
+                    yield piece, [IGNORED, *piece[1:]]
+
+
+def _answers(
+    data: Documents, tokenizer: Any, length: int, everything: bool, counts: Counter[str]
+) -> Iterator[Example]:
+    """The rows with an answer to learn. Counts rows that are cut, and rows that are left out."""
+    for item in data.items:
+        ids, labels = _with_labels(data.kind, item, tokenizer, everything)
+        counts["cut"] += len(ids) > length
+        if any(label != IGNORED for label in labels[1:length]):
+            yield ids[:length], labels[:length]
+        else:
+            counts["unanswered"] += 1
 
 
 def _with_labels(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Example:
@@ -145,7 +156,7 @@ def _with_labels(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Exa
         ids = _with_end(ids, tokenizer)
         answered += [True] * (len(ids) - len(answered))
     labels = [token if everything or kept else IGNORED for token, kept in zip(ids, answered)]
-    return Example.of(ids, [IGNORED, *labels[1:]])  # nothing predicts the first token
+    return ids, [IGNORED, *labels[1:]]  # nothing predicts the first token
 
 
 def _with_end(ids: list[int], tokenizer: Any) -> list[int]:

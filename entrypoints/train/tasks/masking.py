@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.tables import batches
+from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
@@ -51,7 +53,7 @@ class Masker:
 class Texts(torch.utils.data.Dataset):
     """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank."""
 
-    def __init__(self, rows: list[list[int]], mask_tokens: Masker, fixed: bool) -> None:
+    def __init__(self, rows: TokenRows, mask_tokens: Masker, fixed: bool) -> None:
         self._rows = rows
         self._mask_tokens = mask_tokens
         self._fixed = fixed
@@ -59,11 +61,13 @@ class Texts(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def lengths(self) -> list[int]:
-        return [len(row) for row in self._rows]
+    def lengths(self) -> Sequence[int]:
+        return self._rows.lengths
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self._mask_tokens(self._rows[index], torch.Generator().manual_seed(index) if self._fixed else None)
+        return self._mask_tokens(
+            self._rows[index][0], torch.Generator().manual_seed(index) if self._fixed else None
+        )
 
 
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
@@ -88,7 +92,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     special = frozenset(tokenizer.all_special_ids)
     mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
     train, validation = (
-        None if split is None else Texts(_pieces(split, tokenizer, length), mask_tokens, fixed)
+        None if split is None else Texts(TokenRows(_pieces(split, tokenizer, length), 1), mask_tokens, fixed)
         for split, fixed in ((rows.train, False), (rows.validation, True))
     )
     return TrainerInputs(
@@ -103,7 +107,9 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     )
 
 
-def _pieces(data: Documents, tokenizer: Any, length: int) -> list[list[int]]:
+def _pieces(data: Documents, tokenizer: Any, length: int) -> Iterator[tuple[list[int]]]:
     """Pieces of at most `length` tokens, each with the special tokens around it."""
-    encoded = tokenizer(list(data.items), truncation=True, max_length=length, return_overflowing_tokens=True)
-    return list(encoded["input_ids"])
+    for texts in batches(data.items):
+        encoded = tokenizer(texts, truncation=True, max_length=length, return_overflowing_tokens=True)
+        for ids in encoded["input_ids"]:
+            yield (ids,)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections.abc import Sequence
 
+import numpy
 
-def bins(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+
+def bins(lengths: Sequence[int], capacity: int) -> list[array[int]]:
     """The rows of each sequence, by best-fit decreasing: rows from long to short, each into the fullest bin with
     room.
 
     Raises ValueError for a row longer than `capacity`. The same lengths give the same bins on every rank.
     """
-    filled: list[list[int]] = []
+    filled: list[array[int]] = []
     rooms: list[int] = []  # the distinct free capacities of all bins, sorted
     with_room: dict[int, list[int]] = {}
-    for row in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+    for row in map(int, numpy.argsort(-numpy.asarray(lengths, dtype=numpy.int32), kind="stable")):
         length = lengths[row]
         if length > capacity:
             raise ValueError(f"row {row} has {length} tokens, a sequence holds {capacity}")
@@ -28,7 +31,7 @@ def bins(lengths: Sequence[int], capacity: int) -> list[list[int]]:
             filled[number].append(row)
         else:
             room, number = capacity, len(filled)
-            filled.append([row])
+            filled.append(array("i", [row]))
         left = room - length
         if not with_room.get(left):
             with_room[left] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from transformers import DataCollatorWithPadding
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.flags.arguments import TASKS, TaskArguments
 from entrypoints.train.tasks.tokens import IGNORED
 
@@ -38,19 +40,8 @@ def tokenizer_padder(tokenizer: Any, max_length: int, to_max_length: bool) -> An
     return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=_STEP if max_length % _STEP == 0 else None)
 
 
-@dataclass(frozen=True)
-class Example:
-    """Tokens and their labels: int32 arrays [tokens]. A label is IGNORED if the model does not learn it."""
-
-    ids: Any
-    labels: Any
-
-    @staticmethod
-    def of(ids: Sequence[int], labels: Sequence[int]) -> Example:
-        return Example(numpy.asarray(ids, dtype=numpy.int32), numpy.asarray(labels, dtype=numpy.int32))
-
-    def __len__(self) -> int:
-        return len(self.ids)
+# The tokens of a row, and the label of each token: IGNORED if the model does not learn it.
+Example = tuple[Sequence[int], Sequence[int]]
 
 
 class Sequences(torch.utils.data.Dataset):
@@ -59,27 +50,30 @@ class Sequences(torch.utils.data.Dataset):
     A row: input_ids, labels and (packed) position_ids, integer arrays [tokens].
     """
 
-    def __init__(self, examples: Sequence[Example], bins: list[list[int]] | None = None) -> None:
+    def __init__(self, examples: TokenRows, bins: Sequence[Sequence[int]] | None = None) -> None:
+        """`examples`: the tokens and their labels."""
         self._examples = examples
         self._bins = bins
 
     def __len__(self) -> int:
         return len(self._examples) if self._bins is None else len(self._bins)
 
-    def lengths(self) -> list[int]:
-        if self._bins is None:
-            return [len(example) for example in self._examples]
-        return [sum(len(self._examples[row]) for row in rows) for rows in self._bins]
+    def lengths(self) -> Sequence[int]:
+        lengths = self._examples.lengths
+        return (
+            lengths
+            if self._bins is None
+            else array("i", (sum(lengths[row] for row in rows) for rows in self._bins))
+        )
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if self._bins is None:
-            return {"input_ids": self._examples[index].ids, "labels": self._examples[index].labels}
+            ids, labels = self._examples[index]
+            return {"input_ids": ids, "labels": labels}
         examples = [self._examples[row] for row in self._bins[index]]
-        return {
-            "input_ids": numpy.concatenate([example.ids for example in examples]),
-            "labels": numpy.concatenate([example.labels for example in examples]),
-            "position_ids": numpy.concatenate([numpy.arange(len(example)) for example in examples]),
-        }
+        ids, labels = numpy.concatenate(examples, axis=1)
+        positions = numpy.concatenate([numpy.arange(example.shape[1]) for example in examples])
+        return {"input_ids": ids, "labels": labels, "position_ids": positions}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
@@ -73,7 +74,9 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     names = rows.labels or []
     notes: list[str] = []
     train, validation = (
-        None if split is None else Sequences(_examples(split, names, loaded.tokenizer, length, notes))
+        None
+        if split is None
+        else Sequences(TokenRows(_examples(split, names, loaded.tokenizer, length, notes), 2))
         for split in (rows.train, rows.validation)
     )
     scores = EntityScores(len(validation or ()), names)
@@ -92,9 +95,8 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
 
 def _examples(
     data: TaggedWords, names: Sequence[str], tokenizer: Any, length: int, notes: list[str]
-) -> list[Example]:
+) -> Iterator[Example]:
     numbers = {name: number for number, name in enumerate(names)}
-    found = []
     cut = 0
     for words, tags in zip(data.words, data.tags):
         encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
@@ -104,9 +106,8 @@ def _examples(
             for before, owner in zip([None, *owners], owners)
         ]
         cut += bool(words) and max((owner for owner in owners if owner is not None), default=-1) < len(words) - 1
-        found.append(Example.of(encoded["input_ids"], labels))
+        yield encoded["input_ids"], labels
     if cut:
         notes.append(
             f"{data.source}: {cut} of {len(data)} rows are truncated to {length} tokens: later words are ignored"
         )
-    return found

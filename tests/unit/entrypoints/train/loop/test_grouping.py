@@ -6,10 +6,15 @@ import random
 
 import pytest
 
-from entrypoints.train.loop.grouping import GroupedByLength, order
+from entrypoints.train.loop import grouping
+from entrypoints.train.loop.grouping import GroupedByLength
 
 CHANCE = random.Random(5)
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]
+
+
+def order(lengths: list[int], rows_per_step: int, seed: int, epoch: int) -> list[int]:
+    return list(grouping.order(lengths, rows_per_step, seed, epoch))
 
 
 def padded(lengths: list[int], rows: list[int], together: int) -> int:
@@ -48,3 +53,10 @@ def test_the_sampler_follows_the_epoch() -> None:
     sampler.set_epoch(3)
     assert list(sampler) == order(LENGTHS, 8, seed=1, epoch=3)
     assert len(sampler) == 1000
+
+
+def test_the_order_is_that_of_earlier_versions() -> None:
+    """A resumed run must find it."""
+    lengths = [(number * 7) % 23 for number in range(29)]
+    expected = "13 26 3 16 21 11 1 24 12 2 25 15 14 27 4 17 6 19 9 22 28 5 18 8 7 20 10 23 0"
+    assert " ".join(map(str, order(lengths, 4, seed=1, epoch=2))) == expected
