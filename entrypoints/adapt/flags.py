@@ -69,6 +69,7 @@ def _glue(given: str) -> str:
 
 
 _RENAMED = "it was renamed"
+_SHARED = "one flag has this meaning in `train`"
 _RUN_BACKEND = "`run --backend` selects the backend"
 _NO_FP16 = "CPUs have no fast fp16"
 
@@ -102,6 +103,9 @@ FLAGS = (
     OldFlag("auto_find_batch_size", None, None, "a rank that runs out of memory is killed and cannot retry"),
     OldFlag("local_rank", None, None, "the launcher's variables define the rank"),
     OldFlag("max_length", None, "max_seq_length", _RENAMED),
+    OldFlag("max_source_length", None, "max_seq_length", _SHARED),
+    OldFlag("val_max_target_length", None, "generation_max_length", _SHARED),
+    OldFlag("generation_num_beams", None, "num_beams", _SHARED),
     OldFlag("task_name", None, "dataset_config_name", f"with --dataset_name {GLUE}", value=_glue),
     OldFlag("overwrite_output_dir", "5.0.0", None, "scripts can still read its value", train_keeps=True),
 )  # fmt: skip

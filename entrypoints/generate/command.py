@@ -21,8 +21,9 @@ from entrypoints.placement.detect import DistributedEnvironment
 _DESCRIPTION = """\
 Print what a language model answers to each prompt. Without PROMPT, each line of standard input is a prompt.
 
-With a chat template, a prompt is the user's message of a conversation; without, the model continues the text. The
-answer is the most likely one (greedy), unless --temperature is given.
+With a chat template, a prompt is the user's message of a conversation; without, the model continues the text. For
+an encoder-decoder model, a prompt is a source, with the --source_prefix of the training. The answer is the most
+likely one, unless --temperature is given.
 """
 
 
@@ -95,7 +96,8 @@ class Generate:
                 streamer=streamer,
             )
         seconds = time.monotonic() - began
-        new = tokens[0, inputs["input_ids"].shape[1] :]
+        # An encoder-decoder model begins its answer with one special token, and does not repeat the prompt.
+        new = tokens[0, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
         if self.as_json:
             completion = tokenizer.decode(new, skip_special_tokens=True)
             document = {
@@ -133,7 +135,7 @@ def prepare(argv: Sequence[str]) -> Generate:
 
 def _load(name: str, dtype: Any) -> tuple[Any, Any]:
     """The model, with an adapter merged into it, and the tokenizer. Raises UsageError."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     from entrypoints.train.flags.arguments import TaskArguments
     from entrypoints.train.model import adapters, pretrained
@@ -143,9 +145,9 @@ def _load(name: str, dtype: Any) -> tuple[Any, Any]:
     installed = packages.release(packages.versions(["transformers"]).get("transformers"))
     name_of_dtype = "dtype" if installed >= packages.release("4.56") else "torch_dtype"
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            base or name, output_loading_info=True, **{name_of_dtype: dtype}
-        )
+        pairs = AutoConfig.from_pretrained(base or name).is_encoder_decoder
+        auto = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
+        model, info = auto.from_pretrained(base or name, output_loading_info=True, **{name_of_dtype: dtype})
         if base:
             from peft import PeftModel
 
@@ -154,7 +156,7 @@ def _load(name: str, dtype: Any) -> tuple[Any, Any]:
         raise UsageError(
             f"model '{name}' cannot be loaded as a language model, which generate needs: {one_line(error)}"
         ) from error
-    if not model.config.is_encoder_decoder and info.get("missing_keys"):
+    if not pairs and info.get("missing_keys"):
         missing = sorted(info["missing_keys"])
         raise UsageError(
             f"model '{name}' has no weights for {missing[0]}, expected a language model (trained with --task "

@@ -34,13 +34,17 @@ def count(inputs: dict[str, Any]) -> Count:
     """The tokens of one batch: integer tensors [rows, width]. Without `input_ids`: the rows of the first tensor.
 
     A packed batch has position_ids and no attention_mask; zeros at the end of a sequence's positions are padding.
+    A batch of pairs has decoder_input_ids too, and labels that are negative in their padding.
     """
     ids = inputs.get("input_ids") if hasattr(inputs, "get") else None
     if ids is None or ids.dim() != 2:
         return Count(_rows(inputs))
     mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
     if mask is not None and mask.dim() == 2:
-        return Count(len(ids), ids.numel(), int(mask.sum()))
+        targets, labels = inputs.get("decoder_input_ids"), inputs.get("labels")
+        if targets is None or labels is None:
+            return Count(len(ids), ids.numel(), int(mask.sum()))
+        return Count(len(ids), ids.numel() + targets.numel(), int(mask.sum()) + int((labels >= 0).sum()))
     if positions is None:
         return Count(len(ids), ids.numel(), ids.numel())
     padding = int((positions.flip(-1).cumsum(-1) == 0).sum())

@@ -127,6 +127,7 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
         return CpuTrainer(
             exchange=setup.task.ddp_comm_hook,
             output=_output_layer(setup),
+            write=inputs.write,
             records=step_records.NAME not in catalogue.switched_off(()),
             model=setup.loaded.model,
             args=arguments,
@@ -147,7 +148,8 @@ def _output_layer(setup: Setup) -> OutputLayer | None:
     differs = arguments.label_smoothing_factor or arguments.torch_compile or getattr(arguments, "use_ipex", False)
     if shift is None or differs or adapted_output_layer.NAME in catalogue.switched_off(()):
         return None
-    if model.get_output_embeddings() is None:  # its labels are not words
+    # Labels that are not words, and decoders whose tokens all have a label.
+    if model.get_output_embeddings() is None or model.config.is_encoder_decoder:
         return None
     output = output_layer_of(model, shift)
     is_supported = output is not None and is_last(output, model)

@@ -1,4 +1,4 @@
-"""Rows for the tests of training tasks: conversations and tagged sentences about where people live."""
+"""Rows for the tests of training tasks, about where people live, and command lines that are refused."""
 
 from __future__ import annotations
 
@@ -29,5 +29,55 @@ def tagged() -> list[dict[str, Any]]:
     return [{"tokens": [name, "lives", "in", place], "ner_tags": tags} for name, place in HOMES.items()] * 6
 
 
+def pairs() -> list[dict[str, Any]]:
+    """24 questions of different lengths with their answers."""
+    names = list(HOMES) * 6
+    rows = enumerate(names)
+    return [
+        {"source": f"where does {name} live?" + " say!" * (row % 3), "target": f"in {HOMES[name]}."}
+        for row, name in rows
+    ]
+
+
 def lines(rows: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# Flags of runs that end with one line, and words of this line.
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "an encoder as decoder": (
+        {"model_name_or_path": "/work/bert", "train_file": "/work/text.txt", "task": "text-generation"},
+        "sees the tokens that it has to predict",
+    ),
+    "texts without a task": ({"train_file": "/work/text.txt"}, "pass --task text-generation or --task fill-mask"),
+    "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
+    "no chat template": (
+        {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},
+        "has no chat template",
+    ),
+    "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "add --use_peft"),
+    "no compiler": (
+        {"train_file": "/work/chat.jsonl", "torch_compile": True},
+        "needs a C++ compiler (g++) and torch's headers, not found in this image",
+    ),
+    "sharded and merged": (
+        {"train_file": "/work/chat.jsonl", "use_peft": True, "merge_adapter": True, "fsdp": "full_shard"},
+        "exclude each other",
+    ),
+    "no such layer": (
+        {"train_file": "/work/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
+        "--lora_target_modules nothing: ",
+    ),
+    "pairs without a target": (
+        {"model_name_or_path": "/work/t5", "train_file": "/work/pairs.jsonl", "text_column_names": "source"},
+        "expected a source and a target",
+    ),
+    "an encoder for pairs": (
+        {"model_name_or_path": "/work/bert", "train_file": "/work/pairs.jsonl"},
+        "cannot be loaded for text2text-generation",
+    ),
+    "no mask": (
+        {"train_file": "/work/text.txt", "task": "fill-mask"},
+        "has no padding token, expected an encoder",
+    ),
+}

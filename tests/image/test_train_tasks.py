@@ -1,4 +1,4 @@
-"""Language models and tags inside the image: a random decoder, LoRA on two ranks, packing, resuming."""
+"""Language models, pairs and tags inside the image: random models, LoRA on two ranks, packing, resuming."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.task_rows import HOMES, lines, tagged, talks
+from tests.image.task_rows import BAD, HOMES, lines, pairs, tagged, talks
 from tests.image.train_runs import ONE_THREAD
 
 HERE = Path(__file__).parent
@@ -34,6 +34,18 @@ WHOLE = {
     "max_steps": 5,
     "save_strategy": "steps",
     "save_steps": 3,
+}
+# An encoder-decoder model, and what it writes.
+PAIRS = {
+    "model_name_or_path": "/work/t5",
+    "train_file": "/work/pairs.jsonl",
+    "validation_file": "/work/pairs.jsonl",
+    "max_eval_samples": 21,  # the ranks have different numbers of rows
+    "source_prefix": "ask: ",
+    "max_target_length": 12,
+    "predict_with_generate": True,
+    "num_beams": 2,
+    "bf16": True,
 }
 # A model with new weights, which each rank makes a part of.
 HEAD = {
@@ -60,9 +72,10 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = " ".join(f"where does {name} live? {name} lives in {place}." for name, place in HOMES.items()) * 4
     (made / "chat.jsonl").write_text(lines(talks()))
     (made / "tags.jsonl").write_text(lines(tagged()))
+    (made / "pairs.jsonl").write_text(lines(pairs()))
     (made / "text.txt").write_text("\n".join(f"{name} lives in {HOMES[name]}. " * 2 for name in HOMES) * 3)
     (made / "silent.jsonl").write_text(lines([{"messages": [{"role": "user", "content": "hello"}]}]))
-    done = run(image, made, "python", "/tests/tiny_model.py", "/work/bert", text, "/work/llama")
+    done = run(image, made, "python", "/tests/tiny_model.py", "/work/bert", text, "/work/llama", "/work/t5")
     assert done.returncode == 0, done.stderr
     return made
 
@@ -93,43 +106,17 @@ def two(image: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sharded(image: str, folder: Path) -> None:
-    """Whole models over two ranks, half of each on either. The results are in /work/sharded and /work/halves."""
+    """Whole models over two ranks, half of each on either: /work/sharded and /work/halves. And pairs, unsharded:
+    /work/written, with what the model answers in /work/said."""
     both = {"per_device_train_batch_size": 4, "fsdp": "full_shard"}
     runs = [argv("/work/sharded", **WHOLE, **both), argv("/work/halves", **HEAD, **both)]
+    learning = {"learning_rate": 0.02, "num_train_epochs": 40, "per_device_train_batch_size": 4}
+    evaluating = {"eval_strategy": "no", "eval_on_start": True, "per_device_eval_batch_size": 4}
+    runs.append(argv("/work/written", **PAIRS, **learning, **evaluating))
     jobs = [shlex.join(["entrypoint", "launch", "--nproc-per-node", "2", "--", "train", *flags]) for flags in runs]
+    jobs.append("entrypoint generate /work/written 'ask: where does mary live?' > /work/said")
     done = run(image, folder, "sh", "-c", " && ".join(jobs))
     assert done.returncode == 0, done.stderr
-
-
-BAD: dict[str, tuple[dict[str, object], str]] = {
-    "an encoder as decoder": (
-        {"model_name_or_path": "/work/bert", "train_file": "/work/text.txt", "task": "text-generation"},
-        "sees the tokens that it has to predict",
-    ),
-    "texts without a task": ({"train_file": "/work/text.txt"}, "pass --task text-generation or --task fill-mask"),
-    "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
-    "no chat template": (
-        {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},
-        "has no chat template",
-    ),
-    "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "add --use_peft"),
-    "no compiler": (
-        {"train_file": "/work/chat.jsonl", "torch_compile": True},
-        "needs a C++ compiler (g++) and torch's headers, not found in this image",
-    ),
-    "sharded and merged": (
-        {"train_file": "/work/chat.jsonl", "use_peft": True, "merge_adapter": True, "fsdp": "full_shard"},
-        "exclude each other",
-    ),
-    "no such layer": (
-        {"train_file": "/work/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
-        "--lora_target_modules nothing: ",
-    ),
-    "no mask": (
-        {"train_file": "/work/text.txt", "task": "fill-mask"},
-        "has no padding token, expected an encoder",
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +136,7 @@ def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[s
         "one": {**chat, **SFT, "per_device_train_batch_size": 8},
         "reloaded": {"model_name_or_path": "/work/two", **validation},
         "merged": {"model_name_or_path": "/work/two/merged", **validation},
+        "reread": {**PAIRS, "model_name_or_path": "/work/written", "train_file": "/work/none", "do_eval": True},
         "rows": {**chat, **whole},
         "packed": {**chat, **whole, "packing": True},
         "unsharded": {**WHOLE, "per_device_train_batch_size": 8},
@@ -249,6 +237,21 @@ def test_sharded_weights_train_like_full_ones_and_save_a_full_checkpoint(
     assert halves["losses"] == pytest.approx(wholes["losses"], rel=0.01)
     # One rank continues with the weights and the optimizer state of two.
     assert result(folder, "gathered", alone)["losses"] == pytest.approx(expected["losses"], rel=0.01)
+
+
+def test_texts_written_by_two_ranks_are_scored_once_each(alone: dict[str, dict[str, Any]], folder: Path) -> None:
+    found, reread = result(folder, "written"), result(folder, "reread", alone)
+    assert (found["world_size"], found["task"], found["metric_name"]) == (2, "text2text-generation", "exact_match")
+    assert found["train_loss_last"] < 0.2 * found["train_loss_first"]
+    assert found["metric_before"] == 0.0
+    assert found["metric_after"] > 90.0
+    assert found["eval_samples"] == 21
+    # One rank, with other batches, scores the saved weights alike.
+    for name in ("eval_exact_match", "eval_gen_len"):
+        assert reread["metrics"][name] == found["metrics"][name]
+    assert reread["metrics"]["eval_loss"] == pytest.approx(found["metrics"]["eval_loss"], abs=1e-3)
+    assert "ROUGE needs the package rouge_score" in alone["reread"]["stderr"]
+    assert (folder / "said").read_text() == "in rome.\n"
 
 
 def test_a_chat_template_that_one_rank_lacks_ends_all_ranks_of_a_sharded_run(image: str, folder: Path) -> None:

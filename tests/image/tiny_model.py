@@ -1,7 +1,7 @@
 """Runs inside the image: saves random models of two layers and their tokenizers.
 
-Usage: tiny_model.py FOLDER TEXT [DECODER_FOLDER]: a BERT, and a Llama with a chat template.
-Without dropout, so that runs can be compared.
+Usage: tiny_model.py FOLDER TEXT [DECODER_FOLDER [T5_FOLDER]]: a BERT, a Llama with a chat template, and a T5 with
+the tokens of the Llama. Without dropout, so that runs can be compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     BertConfig,
     BertModel,
@@ -18,6 +18,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 TEMPLATE = (
@@ -89,6 +91,31 @@ def save_decoder(folder: Path, text: str) -> None:
     share(folder)
 
 
+def save_pairs(folder: Path, decoder: Path) -> None:
+    """A T5 with the tokenizer of `decoder`, which ends each text with a token here."""
+    inner = Tokenizer.from_file(str(decoder / "tokenizer.json"))
+    end = inner.token_to_id("<|end|>")
+    inner.post_processor = processors.TemplateProcessing(single="$A <|end|>", special_tokens=[("<|end|>", end)])
+    special = {"pad_token": "<|begin|>", "eos_token": "<|end|>"}
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=inner, **special)
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(wrapped),
+        d_model=32,
+        d_kv=16,
+        d_ff=64,
+        num_layers=2,
+        num_heads=2,
+        dropout_rate=0.0,
+        pad_token_id=wrapped.pad_token_id,
+        eos_token_id=end,
+        decoder_start_token_id=wrapped.pad_token_id,
+    )
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    share(folder)
+
+
 def share(folder: Path) -> None:
     for path in folder.iterdir():
         path.chmod(0o644)  # weights are saved for their owner alone, who is not the tests' user
@@ -96,5 +123,7 @@ def share(folder: Path) -> None:
 
 if __name__ == "__main__":
     save(Path(sys.argv[1]), sys.argv[2])
-    for decoder in sys.argv[3:]:
+    for decoder in sys.argv[3:4]:
         save_decoder(Path(decoder), sys.argv[2])
+    for pairs in sys.argv[4:]:
+        save_pairs(Path(pairs), Path(sys.argv[3]))

@@ -76,7 +76,7 @@ def labelled_texts(
     problem_type = problem_type or labels.infer_problem_type(values)
     found = labels.read(table, label_column, values, problem_type)
     names = tuple(text_columns) if text_columns else _text_columns(table, label_column)
-    texts = [_texts(table, name) for name in names]
+    texts = [texts_of(table, name) for name in names]
     return LabelledTexts(
         source=table.source,
         texts=texts[0],
@@ -91,11 +91,7 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
     """As in run_glue: sentence1 and sentence2, otherwise the first one or two columns of text."""
     if "sentence1" in table.columns and "sentence2" in table.columns:
         return ("sentence1", "sentence2")
-    names = [
-        name
-        for name, values in table.columns.items()
-        if name != label_column and name.lower() not in _ROW_NUMBERS and _is_text(values)
-    ]
+    names = [name for name in names_of_texts(table) if name != label_column]
     if not names:
         raise UsageError(
             f"{table.source} has no column of text besides '{label_column}', it has {table.listing}: "
@@ -104,12 +100,20 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
     return tuple(names[:2])
 
 
+def names_of_texts(table: Table) -> list[str]:
+    """The columns that hold texts, except numbers of rows."""
+    return [
+        name for name, values in table.columns.items() if name.lower() not in _ROW_NUMBERS and _is_text(values)
+    ]
+
+
 def _is_text(values: Iterable[Any]) -> bool:
     """Whether a column holds texts. In a csv file, numbers are strings too: a column of numbers does not count."""
     return any(isinstance(value, str) and value.strip() and not labels.is_numeric(value) for value in values)
 
 
-def _texts(table: Table, name: str) -> Collection[str]:
+def texts_of(table: Table, name: str) -> Collection[str]:
+    """The texts of a column. Raises UsageError that names the first row without a text."""
     values = table.column(name, "pass --text_column_names")
     for row, value in enumerate(values, 1):
         if value is None or (isinstance(value, str) and not value.strip()):
@@ -169,7 +173,7 @@ def questions(table: Table, with_negative: bool) -> Questions:
     for name in QUESTION_COLUMNS:
         table.column(name, "question-answering needs question, context and answers")
     keys = list(table.columns.get("id", ())) or [str(row) for row in range(table.rows)]
-    texts, contexts = list(_texts(table, "question")), list(_texts(table, "context"))
+    texts, contexts = list(texts_of(table, "question")), list(texts_of(table, "context"))
     items = []
     for row, answers in enumerate(table.columns["answers"]):
         found, starts = _answers(table, row, answers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.train.data import classification_rows, language_rows, tables
+from entrypoints.train.data import classification_rows, language_rows, pair_rows, tables
 from entrypoints.train.flags.arguments import TaskArguments
 
 # Rows of the hub that are decoded at a time.
@@ -49,13 +49,15 @@ def infer_task(table: tables.Table, label_column: str) -> str:
         return "text-generation"
     if language_rows.tag_column(table, label_column) is not None:
         return "token-classification"
+    if pair_rows.has_pairs(table):
+        return "text2text-generation"
     if label_column in table.columns:
         return "text-classification"
     raise UsageError(
         f"{table.source} has the columns {table.listing}: expected '{label_column}' (--label_column_name) and a "
         "text for text-classification; question, context and answers for question-answering; messages, or prompt "
-        "and completion, for text-generation; or tokens and ner_tags for token-classification. For texts without "
-        "labels, pass --task text-generation or --task fill-mask"
+        "and completion, for text-generation; source and target for text2text-generation; or tokens and ner_tags "
+        "for token-classification. For texts without labels, pass --task text-generation or --task fill-mask"
     )
 
 

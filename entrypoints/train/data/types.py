@@ -38,8 +38,9 @@ class TrainerInputs:
     `shift`: for a loss that is a mean over tokens (tokens.TokenLoss), whether a label belongs to the position
     before its token; None for the model's own loss, a mean over rows. `reduce_logits`: Trainer's
     preprocess_logits_for_metrics, (logits, labels) -> tensors to keep, which are smaller than the logits.
-    `check_model`: raises UsageError for a model that does not suit the data. It runs the model, which is a
-    collective for a sharded model.
+    `write`: generates texts during evaluation, (model, batch) -> int64 [rows, tokens]; `reduce_logits` then gets
+    (logits, texts). `check_model`: raises UsageError for a model that does not suit the data. It runs the model,
+    which is a collective for a sharded model.
     """
 
     train: Any
@@ -50,5 +51,6 @@ class TrainerInputs:
     max_seq_length: int
     shift: bool | None = None
     reduce_logits: Callable[[Any, Any], Any] | None = None
+    write: Callable[[Any, Any], Any] | None = None
     check_model: Callable[[Any], None] = lambda _model: None
     notes: tuple[str, ...] = ()

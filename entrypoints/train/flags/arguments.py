@@ -36,6 +36,7 @@ TASKS = {
     "question-answering": Task("AutoModelForQuestionAnswering", "QUESTION_ANS", 384),
     "token-classification": Task("AutoModelForTokenClassification", "TOKEN_CLS", 128),
     "text-generation": Task("AutoModelForCausalLM", "CAUSAL_LM", 1024),
+    "text2text-generation": Task("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM", 1024),
     "fill-mask": Task("AutoModelForMaskedLM", None, 512),
 }
 
@@ -53,6 +54,7 @@ DEFAULTS: dict[str, Any] = {
 
 _POSITIVE = (
     *("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"),
+    *("max_target_length", "generation_max_length", "num_beams"),
     *("lora_r", "lora_alpha", "per_device_train_batch_size", "per_device_eval_batch_size"),
     *("gradient_accumulation_steps", "num_train_epochs", "ddp_timeout"),
 )
@@ -80,7 +82,7 @@ class TaskArguments:
     )
     validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
     text_column_names: Optional[str] = _flag(
-        "Column with the text, or two columns for pairs: 'sentence1,sentence2'."
+        "Column with the text, or two columns for pairs ('sentence1,sentence2') or for source and target."
     )
     label_column_name: str = _flag("Column with the label.", "label")
     do_regression: bool = _flag(
@@ -88,8 +90,13 @@ class TaskArguments:
     )
     max_seq_length: Optional[int] = _flag(
         "Longest input in tokens. Default: 128 for classification, 384 for questions, 512 for fill-mask, 1024 for "
-        "text-generation, at most the model's limit."
+        "generation, at most the model's limit."
     )
+    source_prefix: str = _flag("text2text-generation: text before each source, such as 'summarize: ' for T5.", "")
+    max_target_length: int = _flag("text2text-generation: longest target in tokens.", 128)
+    predict_with_generate: bool = _flag("text2text-generation: evaluate what the model writes.", False)
+    generation_max_length: Optional[int] = _flag("Longest generated text in tokens. Default: max_target_length.")
+    num_beams: Optional[int] = _flag("Beams of the search for a text. Default: the model's own number.")
     doc_stride: int = _flag("Number of tokens by which two windows over a long context overlap.", 128)
     max_answer_length: int = _flag("Longest answer in tokens.", 30)
     n_best_size: int = _flag("Number of start and of end positions that are combined into candidate answers.", 20)
@@ -233,10 +240,11 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
             training[name] = name not in given and (file is not None or task.dataset_name is not None)
     if "eval_strategy" in given and training["eval_strategy"] != "no":
         training["do_eval"] = True  # in addition to training
-    if unsupported.wants_sharding(training.get("fsdp")) and (task.merge_adapter or task.ddp_comm_hook):
-        name = "merge_adapter" if task.merge_adapter else "ddp_comm_hook"
+    wholes = ("merge_adapter", "ddp_comm_hook", "predict_with_generate")
+    whole = next((name for name in wholes if getattr(task, name)), None)
+    if unsupported.wants_sharding(training.get("fsdp")) and whole is not None:
         raise UsageError(
-            f"--fsdp and --{name} exclude each other: no rank has the complete model. Remove one of them"
+            f"--fsdp and --{whole} exclude each other: no rank has the complete model. Remove one of them"
         )
     if training.get("fsdp_config"):
         raise UsageError(

@@ -16,8 +16,8 @@ _GROUPS = {
     ),
     "inputs": (
         "max_seq_length packing train_sampling_strategy pad_to_max_length completion_only_loss chat_template_path "
-        "mlm_probability doc_stride max_answer_length n_best_size version_2_with_negative "
-        "null_score_diff_threshold"
+        "source_prefix max_target_length mlm_probability doc_stride max_answer_length n_best_size "
+        "version_2_with_negative null_score_diff_threshold"
     ),
     "training": (
         "do_train do_eval bf16 num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps "
@@ -28,16 +28,20 @@ _GROUPS = {
         "output_dir overwrite_output_dir resume_from_checkpoint save_strategy save_steps save_total_limit "
         "load_best_model_at_end metric_for_best_model"
     ),
-    "evaluation and progress": "eval_strategy eval_steps eval_on_start logging_steps report_to",
+    "evaluation and progress": (
+        "eval_strategy eval_steps eval_on_start predict_with_generate generation_max_length num_beams "
+        "logging_steps report_to"
+    ),
     "memory and speed": "gradient_checkpointing fsdp ddp_comm_hook torch_compile",
     "ranks": "backend ddp_timeout check_replicas dataloader_num_workers quiet",
 }
 _HEADER = """\
 usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE --output_dir FOLDER [flags]
 
-Fine-tune text classifiers, word taggers, question answerers and language models on CPU ranks. The flags are those
-of Hugging Face: every field of TrainingArguments is a flag. Without --do_train and --do_eval, `train` trains if it
-has training data, and evaluates if it has validation data.
+Fine-tune text classifiers, word taggers, question answerers, language models, and encoder-decoder models that
+summarize or translate, on CPU ranks. The flags are those of Hugging Face: every field of TrainingArguments is a
+flag. Without --do_train and --do_eval, `train` trains if it has training data, and evaluates if it has validation
+data.
 """
 _FOOTER = """\
 train config.yaml [flags]       read flags from a file (key: value); flags on the command line take precedence

@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -68,11 +68,16 @@ class CpuTrainer(Trainer):
     """`losses` and `speed` are complete after `train_from`."""
 
     def __init__(
-        self, exchange: str | None = None, output: OutputLayer | None = None, records: bool = True, **options: Any
+        self,
+        exchange: str | None = None,
+        output: OutputLayer | None = None,
+        write: Callable[[Any, Any], Any] | None = None,
+        records: bool = True,
+        **options: Any,
     ) -> None:
         """`exchange`: how gradients are exchanged, see ddp.exchange. `records`: whether to record the steps.
 
-        `options`: of Trainer.
+        `write`: generates texts during evaluation. `options`: of Trainer.
         """
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
@@ -81,6 +86,7 @@ class CpuTrainer(Trainer):
         self._sharded = sharded
         self._exchange = exchange
         self.output = output
+        self._write = write
         self._is_exchange_set_up = False
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
@@ -97,9 +103,20 @@ class CpuTrainer(Trainer):
             self.add_callback(callback)
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        """Let the output layer of a language model compute the sums of the loss."""
+        """Let the output layer of a language model compute the sums of the loss. Keep no states of a decoder."""
+        if "decoder_input_ids" in inputs:
+            inputs = {**inputs, "use_cache": False}
         with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
             return super().compute_loss(model, inputs, *arguments, **options)
+
+    def prediction_step(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Also generate the texts of a batch, beside its scores."""
+        loss, scores, labels = super().prediction_step(model, inputs, *arguments, **options)
+        if self._write is None:
+            return loss, scores, labels
+        with self.accelerator.autocast():
+            texts = self._write(self.model, inputs)
+        return loss, (scores[0] if isinstance(scores, tuple) else scores, texts), labels
 
     def create_optimizer(self, *arguments: Any) -> Any:
         """Also optimize with IPEX, which needs the model and its optimizer before DDP wraps the model."""

@@ -10,6 +10,7 @@ import torch
 
 from entrypoints.adapt import lora, no_padding
 from entrypoints.operators import output_layer
+from entrypoints.records.tokens import count
 from entrypoints.train.model import memory
 from entrypoints.train.model.memory import Footprint
 
@@ -26,8 +27,8 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
     before = _weights(model)
     with narrow, torch.random.fork_rng(devices=[]):
         saved = before - _weights(model)
-        one, two = (_kept(trainer, collate([row] * count)) for count in (1, 2))
-    tokens_of_one = collate([row])["input_ids"].numel()
+        one, two = (_kept(trainer, collate([row] * rows)) for rows in (1, 2))
+    tokens_of_one = count(collate([row])).computed
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     gradients = sum(weight.numel() * weight.element_size() for weight in trained)
     rows = arguments.per_device_train_batch_size

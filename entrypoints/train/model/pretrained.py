@@ -185,7 +185,9 @@ def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBa
 def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
     """Refuse a model whose body is mostly random: the weights belong to another model. A new head is allowed."""
     prefix = f"{model.base_model_prefix}."
-    body = {key: value.numel() for key, value in model.named_parameters() if key.startswith(prefix)}
+    sizes = {key: value.numel() for key, value in model.named_parameters()}
+    # The names of an encoder-decoder model may have no prefix.
+    body = {key: size for key, size in sizes.items() if key.startswith(prefix)} or sizes
     missing = sum(body.get(key, 0) for key in new)
     if body and missing > sum(body.values()) / 2:
         raise UsageError(

@@ -1,1 +1,1 @@
-"""Metrics by their published definitions: entities, GLUE and SQuAD. Without torch."""
+"""Metrics by their published definitions: entities, GLUE, SQuAD and generated texts. Without torch."""

@@ -6,13 +6,14 @@ from entrypoints.train.data.splits import Splits, infer_task
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
-from entrypoints.train.tasks import answering, classification, generation, masking, tagging
+from entrypoints.train.tasks import answering, classification, generation, masking, seq2seq, tagging
 
 _TASKS = {
     "text-classification": classification,
     "question-answering": answering,
     "token-classification": tagging,
     "text-generation": generation,
+    "text2text-generation": seq2seq,
     "fill-mask": masking,
 }
 

@@ -97,7 +97,10 @@ class Perplexity:
         self._rows = rows
 
     def __call__(self, evaluated: Any) -> dict[str, float]:
-        sums = evaluated.predictions
+        return self.of(evaluated.predictions)
+
+    def of(self, sums: Any) -> dict[str, float]:
+        """The metrics of the sums, float32 [rows, 3]."""
         check_evaluated(self._rows, sums)
         loss, tokens, right = (float(value) for value in sums.astype("float64").sum(axis=0))
         mean = loss / tokens

@@ -37,6 +37,8 @@ KNOWN |= {"overwrite_output_dir"}  # this trainer's own
         ("--group_by_length", "--train_sampling_strategy=group_by_length"),
         ("--group_by_length False", "--train_sampling_strategy=random"),
         ("--max_length 64", "--max_seq_length=64"),
+        ("--max_source_length 64 --generation_num_beams 4", "--max_seq_length=64 --num_beams=4"),
+        ("--val_max_target_length 32", "--generation_max_length=32"),
     ],
 )
 def test_an_old_flag_is_replaced_with_one_note(given: str, expected: str) -> None:
