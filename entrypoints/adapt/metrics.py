@@ -7,7 +7,7 @@ from typing import Any
 import evaluate
 from datasets import Features, Sequence, Value
 
-from entrypoints.train.scores import entities, glue, squad
+from entrypoints.train.scores import entities, glue, squad, texts
 
 
 def _info(description: str, features: Any) -> Any:
@@ -110,11 +110,52 @@ class Seqeval(evaluate.Metric):
         }
 
 
+class _Texts(evaluate.Metric):
+    """A text per row, or a list of accepted texts."""
+
+    description = ""
+
+    def _info(self) -> Any:
+        text = Value("string")
+        several = Features({"predictions": text, "references": Sequence(text)})
+        return _info(self.description, [several, Features({"predictions": text, "references": text})])
+
+
+class Rouge(_Texts):
+    """The plain mean over the rows; evaluate takes the mean of a thousand random samples of the rows."""
+
+    description = "Shared words and sequences of words, with the package rouge_score."
+
+    def _compute(
+        self,
+        predictions: Any,
+        references: Any,
+        rouge_types: Any = ("rouge1", "rouge2", "rougeL", "rougeLsum"),
+        use_aggregator: bool = True,
+        use_stemmer: bool = False,
+        tokenizer: Any = None,
+    ) -> dict[str, Any]:
+        found = texts.rouge(predictions, references, rouge_types, use_stemmer, tokenizer)
+        return {name: sum(each) / len(each) if use_aggregator else each for name, each in found.items()}
+
+
+class Sacrebleu(_Texts):
+    description = "BLEU as sacrebleu computes it."
+
+    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+        accepted = [[one] if isinstance(one, str) else one for one in references]
+        found = texts.bleu(predictions, accepted, **options)
+        names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
+        return {name: getattr(found, name) for name in names}
+
+
 METRICS = {
     "accuracy": Accuracy,
     "f1": F1,
     "glue": Glue,
     "mse": MeanSquaredError,
+    "rouge": Rouge,
+    "sacrebleu": Sacrebleu,
     "seqeval": Seqeval,
     "squad": Squad,
 }

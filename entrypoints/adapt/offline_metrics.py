@@ -1,8 +1,8 @@
-"""Load six metrics of evaluate.load from the image instead of from the network.
+"""Load the usual metrics of evaluate.load from the image instead of from the network.
 
 evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
-The image computes accuracy, f1, glue, mse, seqeval and squad by the same definitions. A folder of such a name in
-the working directory takes precedence, as in evaluate.
+The image computes accuracy, f1, glue, mse, seqeval and squad by the same definitions, and rouge and sacrebleu with
+their packages. A folder of such a name in the working directory takes precedence, as in evaluate.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, since
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.scores.texts import PACKAGES
 
 _NAME = "offline-metrics"
-NAMES = ("accuracy", "f1", "glue", "mse", "seqeval", "squad")
+NAMES = ("accuracy", "f1", "glue", "mse", "seqeval", "squad", *PACKAGES)
 
 
 def _hook(situation: Situation, module: Any) -> None:
@@ -24,6 +27,12 @@ def _hook(situation: Situation, module: Any) -> None:
     def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
         if path not in NAMES or args or options.get("revision") or Path(path).exists():
             return original(path, config_name, *args, **options)
+        package = PACKAGES.get(path)
+        if package is not None and not packages.installed(package):
+            raise UsageError(
+                f"evaluate.load({path!r}) needs the package {package}, which this image does not have: build it "
+                f"with ./inv build --with {package}"
+            )
         from entrypoints.adapt.metrics import METRICS
 
         situation.report(_NAME, f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")

@@ -1,0 +1,33 @@
+"""A metric whose package is missing is named in one line."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from entrypoints.adapt import offline_metrics
+from entrypoints.adapt.adaptation import Situation
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError
+
+
+def evaluate(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The adapted package, whose own `load` returns the name. No package of a metric is installed."""
+    module: Any = ModuleType("evaluate")
+    module.load = lambda path, *_args, **_options: path
+    module.loading = ModuleType("evaluate.loading")
+    monkeypatch.setattr(packages, "installed", lambda _name: False)
+    offline_metrics._hook(Situation((), {}, "gloo"), module)
+    return module
+
+
+@pytest.mark.parametrize(("metric", "package"), [("rouge", "rouge_score"), ("sacrebleu", "sacrebleu")])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, metric: str, package: str) -> None:
+    with pytest.raises(UsageError, match=f"needs the package {package}, .* ./inv build --with {package}"):
+        evaluate(monkeypatch).load(metric)
+
+
+def test_other_metrics_are_those_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert evaluate(monkeypatch).load("meteor") == "meteor"
