@@ -80,7 +80,9 @@ class Generate:
         inputs = tokenizer(
             self._text(tokenizer, prompt), return_tensors="pt", add_special_tokens=self._plain(tokenizer)
         )
-        streamer = None if self.as_json else TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        # A model that searches with several beams does not know its first word before its last one.
+        streams = not self.as_json and (model.generation_config.num_beams or 1) == 1
+        streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True) if streams else None
         began = time.monotonic()
         with torch.inference_mode():
             tokens = model.generate(
@@ -98,8 +100,10 @@ class Generate:
         seconds = time.monotonic() - began
         # An encoder-decoder model begins its answer with one special token, and does not repeat the prompt.
         new = tokens[0, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
+        completion = tokenizer.decode(new, skip_special_tokens=True)
+        if not (self.as_json or streams):
+            print(completion, flush=True)
         if self.as_json:
-            completion = tokenizer.decode(new, skip_special_tokens=True)
             document = {
                 "prompt": prompt,
                 "completion": completion,

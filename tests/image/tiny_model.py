@@ -112,7 +112,9 @@ def save_pairs(folder: Path, decoder: Path) -> None:
         eos_token_id=end,
         decoder_start_token_id=wrapped.pad_token_id,
     )
-    T5ForConditionalGeneration(config).save_pretrained(folder)
+    model = T5ForConditionalGeneration(config)
+    model.generation_config.num_beams = 2
+    model.save_pretrained(folder)
     share(folder)
 
 
