@@ -14,6 +14,8 @@ from entrypoints.records.tokens import count
 from entrypoints.train.model import memory
 from entrypoints.train.model.memory import Footprint
 
+_TOKENS = 128  # of each measured row, at most
+
 
 def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
     """The footprint of a Trainer's job before it trains. The model must not be sharded.
@@ -22,12 +24,13 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
     """
     arguments, model = trainer.args, trainer.model
     lengths = dataset.lengths()
-    row = dataset[lengths.index(min(lengths))]
+    row = _end_of(dataset[lengths.index(min(lengths))])
     narrow = lora.narrowed(trainer)
-    before = _weights(model)
+    before, size = psutil.Process().memory_info().rss, _weights(model)
     with narrow, torch.random.fork_rng(devices=[]):
-        saved = before - _weights(model)
+        saved = size - _weights(model)
         one, two = (_kept(trainer, collate([row] * rows)) for rows in (1, 2))
+    resident = psutil.Process().memory_info().rss
     tokens_of_one = count(collate([row])).computed
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     gradients = sum(weight.numel() * weight.element_size() for weight in trained)
@@ -40,7 +43,8 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
     if arguments.gradient_checkpointing:  # Trainer turns it on when it starts
         per_token = layers * model.config.hidden_size * 4.0
     return Footprint(
-        loaded=psutil.Process().memory_info().rss - saved,
+        # The allocator keeps what the batches needed, and training uses it again.
+        loaded=resident - saved - min(two, max(0, resident - before)),
         peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         gradients=gradients,
         states=memory.states_per_weight(str(getattr(arguments.optim, "value", arguments.optim))) * gradients,
@@ -51,6 +55,16 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
         scores=0 if output is None else output_layer.working_bytes(output, tokens),
         keeps_gradients=arguments.world_size > 1 or arguments.gradient_accumulation_steps > 1,
     )
+
+
+def _end_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The last tokens of a row, where a chat has its labels. A long row would need more memory than training:
+    nothing is recomputed here, and the allocator keeps what it got."""
+    width = len(row["input_ids"])
+    return {
+        name: values[-_TOKENS:] if hasattr(values, "__len__") and len(values) == width else values
+        for name, values in row.items()
+    }
 
 
 def _weights(model: Any) -> int:
