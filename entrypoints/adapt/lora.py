@@ -15,11 +15,22 @@ from entrypoints.adapt.adaptation import Adaptation, Situation, since
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
+from entrypoints.operators.four_bits import is_packed
 
 
 def _hook_layers(module: Any) -> None:
     """Change peft's linear layers with an adapter."""
-    original: Callable[..., Any] = module.Linear.forward
+    _hook(module.Linear)
+
+
+def _hook_4bit_layers(module: Any) -> None:
+    """Change peft's layers over weights in 4 bits, which exist if bitsandbytes is installed."""
+    if hasattr(module, "Linear4bit"):
+        _hook(module.Linear4bit)
+
+
+def _hook(kind: Any) -> None:
+    original: Callable[..., Any] = kind.forward
 
     @functools.wraps(original)
     def forward(self: Any, x: Any, *args: Any, **options: Any) -> Any:
@@ -37,17 +48,18 @@ def _hook_layers(module: Any) -> None:
             if not x.dtype == down.dtype == torch.float32 or base.weight.dtype != torch.bfloat16:
                 return original(self, x)
             dtype = x.dtype
-        if not are_plain(base.weight, down, up) or dtype not in (torch.float32, torch.bfloat16):
+        weights = (down, up) if is_packed(base.weight) else (base.weight, down, up)
+        if not are_plain(*weights) or dtype not in (torch.float32, torch.bfloat16):
             return original(self, x)
         dropout = self.lora_dropout[name]
         dropped = dropout(x.to(dtype)) if dropout.training and getattr(dropout, "p", 0) else None
         return adapted_linear(x, base.weight, base.bias, down, up, self.scaling[name], dtype, dropped)
 
-    module.Linear.forward = forward
+    kind.forward = forward
 
 
 def _only_adapter(layer: Any) -> str | None:
-    """The adapter of a layer with exactly one that is plain LoRA, on a plain frozen linear layer."""
+    """The adapter of a layer with exactly one that is plain LoRA, on a frozen linear layer, plain or in 4 bits."""
     from torch import nn
 
     names = [name for name in layer.active_adapters if name in layer.lora_A]
@@ -55,7 +67,8 @@ def _only_adapter(layer: Any) -> str | None:
         return None
     base, name = layer.base_layer, names[0]
     parts = (base, layer.lora_A[name], layer.lora_B[name])
-    is_plain = all(type(part) is nn.Linear and not part._forward_hooks for part in parts)
+    kinds = (type(base) if is_packed(base.weight) else nn.Linear, nn.Linear, nn.Linear)
+    is_plain = all(type(part) is kind and not part._forward_hooks for part, kind in zip(parts, kinds))
     if not is_plain or layer.lora_B[name].bias is not None or getattr(layer, "use_dora", {}).get(name):
         return None
     is_frozen = not any(parameter.requires_grad for parameter in base.parameters())
@@ -155,6 +168,7 @@ _check = since("transformers", "5.0.0", "if the script uses peft's LoRA", "it ne
 def _install(situation: Situation) -> None:
     if _check(situation).applies:
         after_import("peft.tuners.lora.layer", _hook_layers)
+        after_import("peft.tuners.lora.bnb", _hook_4bit_layers)
         after_import("transformers.trainer", _hook_trainer)
 
 

@@ -17,7 +17,7 @@ _LAYERS = {
         *("linear.Linear", "linear.Identity", "sparse.Embedding", "normalization.LayerNorm", "dropout.Dropout"),
         *("activation.Tanh", "activation.GELU", "activation.ReLU", "activation.SiLU", "loss.CrossEntropyLoss"),
     )
-}
+} | {"bitsandbytes.nn.modules.Linear4bit"}
 _OUTPUTS = ("output_hidden_states", "output_attentions")
 
 

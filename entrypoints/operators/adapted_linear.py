@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from entrypoints.operators import bf16_products
+from entrypoints.operators import bf16_products, four_bits
 
 
 def adapted_linear(
@@ -20,8 +20,8 @@ def adapted_linear(
     """Computed in `dtype`, with sums in float32 inside each product.
 
     `states`: [..., inputs]; `dropped`: the same after dropout, the adapter's input if given. `weight`:
-    [outputs, inputs] and `bias`: [outputs] or None, without gradients; `down`: [rank, inputs]; `up`:
-    [outputs, rank]. Returns [..., outputs] in `dtype`.
+    [outputs, inputs], also in 4 bits, and `bias`: [outputs] or None, without gradients; `down`: [rank, inputs];
+    `up`: [outputs, rank]. Returns [..., outputs] in `dtype`.
     """
     with torch.autocast("cpu", enabled=False):
         states = states.to(dtype)
@@ -36,22 +36,27 @@ class _Adapted(torch.autograd.Function):
     ) -> Any:
         rows, dtype = states.flatten(0, -2), states.dtype
         inputs = rows if dropped is None else dropped.flatten(0, -2)
-        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+        is_packed = four_bits.is_packed(weight)
+        full = four_bits.unpacked(weight, dtype) if is_packed else weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
         narrow_down, narrow_up = down.to(dtype), (up * scaling).to(dtype)
         thin = inputs @ narrow_down.t()
-        out = _added(functional.linear(rows, weight, bias), thin, narrow_up.t())
-        ctx.save_for_backward(inputs, weight, narrow_down, narrow_up, thin)
+        out = _added(functional.linear(rows, full, bias), thin, narrow_up.t())
+        ctx.packed = weight if is_packed else None  # instead of a copy with all bits
+        ctx.save_for_backward(inputs, None if is_packed else full, narrow_down, narrow_up, thin)
         ctx.scaling, ctx.dtypes, ctx.has_dropped = scaling, (down.dtype, up.dtype), dropped is not None
-        return out.view(*states.shape[:-1], len(weight))
+        return out.view(*states.shape[:-1], len(full))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
         inputs, weight, down, up, thin = ctx.saved_tensors
-        shape = *outer.shape[:-1], weight.shape[1]
+        shape = *outer.shape[:-1], inputs.shape[1]
         outer = outer.reshape(-1, outer.shape[-1])
         by_thin = outer @ up
-        by_states = outer @ weight if ctx.needs_input_grad[0] else None
+        by_states = None
+        if ctx.needs_input_grad[0]:
+            by_states = outer @ (weight if ctx.packed is None else four_bits.unpacked(ctx.packed, outer.dtype))
         by_dropped = None
         if ctx.has_dropped:
             by_dropped = (by_thin @ down).view(shape) if ctx.needs_input_grad[1] else None

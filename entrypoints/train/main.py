@@ -15,6 +15,7 @@ from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train.flags import help as help_text
 from entrypoints.train.flags.arguments import Parsed, parse
 from entrypoints.train.loop import console
+from entrypoints.train.model import quantization
 
 PRINT_CONFIG = "--print-config"
 
@@ -52,6 +53,7 @@ def prepare(argv: list[str]) -> Prepared:
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
     parsed = parse(argv)
+    quantization.silence()
     from entrypoints.train import run  # imports torch and accelerate: seconds
 
     return Prepared(parsed, run.run)

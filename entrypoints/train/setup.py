@@ -31,7 +31,7 @@ from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags import training_arguments
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
 from entrypoints.train.loop import console
-from entrypoints.train.model import adapters, ipex, pretrained
+from entrypoints.train.model import adapters, ipex, pretrained, quantization
 from entrypoints.train.output import checkpoints, folder, hub
 from entrypoints.train.tasks import registry
 
@@ -81,6 +81,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
             checkpoints.check(start.checkpoint)  # every rank must see the checkpoint that rank 0 chose
         pretrained.check_folder(str(task.model_name_or_path))
         adapters.check(task)
+        quantization.check(task, parsed.fsdp, adapters.has_adapter(task))
         rows = registry.read_rows(task, splits.load(task, arguments.do_train, arguments.do_eval))
         if arguments.label_smoothing_factor and rows.problem_type in (MULTI_LABEL, REGRESSION):
             raise UsageError(
@@ -101,7 +102,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         tokenizer = pretrained.load_tokenizer(rows.task, task)
     with agreement():
         shards = world_size if parsed.fsdp else 1
-        loaded = pretrained.load(task, tokenizer, rows, shards, start.checkpoint)
+        loaded = pretrained.load(task, tokenizer, rows, arguments.bf16, shards, start.checkpoint)
     with agreement():
         inputs = registry.make_inputs(task, rows, loaded)
     with agreement():

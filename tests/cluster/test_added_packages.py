@@ -22,6 +22,7 @@ from tooling.pins.pin import Pin
 from tooling.wheels import locks
 
 TRL = "trl==1.16.0"
+BITSANDBYTES = "bitsandbytes==0.50.2"
 IMAGE_TESTS = Path(__file__).parents[1] / "image"
 TRAIN = [
     "--model_name_or_path=/data/model",
@@ -38,12 +39,13 @@ TRAIN = [
 
 @pytest.fixture(scope="module")
 def own(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pin, list[str], str]]:
-    """The pin, the options and the output of `./inv build` with TRL and a wheel of ours, which needs nothing."""
+    """The pin, the options and the output of `./inv build` with TRL, bitsandbytes and a wheel of ours."""
     # One of its files is also in the row: the row's stays.
     wheel = make_wheel(tmp_path_factory.mktemp("wheels"), "torch_helper", "1.0", payload=b"ours")
-    options = [f"--with={TRL}", f"--with={wheel}"]
+    packages = [TRL, BITSANDBYTES, str(wheel)]
+    options = [f"--with={package}" for package in packages]
     done = inv("build", *options, timeout=900)
-    pin = choose.choose(packages=[TRL, str(wheel)])
+    pin = choose.choose(packages=packages)
     yield pin, options, works(done) + done.stderr
     docker.remove_image(pin.image)
     docker.remove_image(pin.shared_tag)
@@ -52,10 +54,11 @@ def own(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 def test_the_packages_are_a_layer_on_top_of_the_rows_layers(own: tuple[Pin, list[str], str], image: str) -> None:
     pin, options, said = own
-    assert "adding torch-helper 1.0, trl 1.16.0" in said or "adding trl 1.16.0, torch-helper 1.0" in said
+    (adding,) = re.findall("adding (.*)", said)
+    assert sorted(adding.split(", ")) == ["bitsandbytes 0.50.2", "torch-helper 1.0", "trl 1.16.0"]
     row, added = docker.read_image(image), docker.read_image(pin.image)
     assert added.layers[:-1] == row.layers
-    assert added.labels[recipe.ADDED_LABEL] == "torch-helper trl"
+    assert added.labels[recipe.ADDED_LABEL] == "bitsandbytes torch-helper trl"
     assert json.loads(added.labels["cpu-train-stack.versions"])["trl"] == "1.16.0"
     again = inv("build", *options)
     assert "up to date" in works(again) + again.stderr
@@ -74,7 +77,7 @@ def test_the_image_runs_the_packages_and_its_doctor_checks_them(own: tuple[Pin, 
         for check in json.loads(containers.run(pin.image, "doctor", "--json", timeout=300).stdout)["checks"]
         if check["name"] == "versions"
     ]
-    rows = len(locks.read(pin)) + 2
+    rows = len(locks.read(pin)) + 3
     assert versions["status"] == "ok"
     assert f"pin {pin.name}: all {rows} packages match the lock file" in versions["detail"]
 
@@ -162,3 +165,26 @@ def test_bench_train_measures_trls_trainer_on_the_rows_of_the_guide(own: tuple[P
     assert [trl[key] for key in ("tokens_useful", "tokens_labelled")] == [
         guide[key] for key in ("tokens_useful", "tokens_labelled")
     ]
+
+
+FOUR_BITS = """set -e
+entrypoint launch --nproc-per-node 2 -- train --model_name_or_path /models/model --output_dir /models/four_bits \
+    --train_file /models/sft/train.jsonl --validation_file /models/sft/train.jsonl --load_in_4bit --use_peft \
+    --lora_target_modules q_proj,v_proj,up_proj --bf16 --eval_on_start --max_seq_length 64 --max_steps 4 \
+    --learning_rate 0.02 --save_strategy no
+entrypoint run /tests/scripts/four_bits.py /models/model /models/four_bits
+"""
+
+
+def test_two_ranks_train_an_adapter_over_weights_in_4_bits(own: tuple[Pin, list[str], str], data: Path) -> None:
+    """The evaluation before the first step makes bitsandbytes rearrange weights, if nothing prevents that."""
+    pin, _, _ = own
+    volumes = (f"--volume={data}:/models", f"--volume={IMAGE_TESTS}:/tests:ro")
+    done = containers.run(pin.image, "bash", "-c", FOUR_BITS, docker_args=("--shm-size=1g", *volumes))
+    printed = works(done)
+    result = json.loads((data / "four_bits" / "result.json").read_text())
+    assert result["world_size"] == 2
+    assert result["metrics"]["eval_loss"] < result["losses"][0] - 0.2
+    assert f"loaded {result['adapter']['trainable_parameters']}" in printed
+    assert "computes padding" not in done.stderr
+    assert "kernels-community" not in done.stderr

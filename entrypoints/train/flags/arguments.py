@@ -115,6 +115,9 @@ class TaskArguments:
     lora_target_modules: Optional[str] = _flag(
         "Layers that get an adapter: 'q_proj,v_proj'. Default: all linear layers except the head."
     )
+    load_in_4bit: bool = _flag(
+        "Keep the frozen weights of linear layers in 4 bits (QLoRA). Needs the package bitsandbytes.", False
+    )
     merge_adapter: bool = _flag(
         "Also write OUTPUT_DIR/merged: the model with the adapter merged into its weights.", False
     )

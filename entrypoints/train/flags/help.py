@@ -23,7 +23,7 @@ _GROUPS = {
         "do_train do_eval bf16 num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps "
         "per_device_eval_batch_size learning_rate warmup_steps weight_decay lr_scheduler_type optim seed"
     ),
-    "adapters (LoRA)": "use_peft lora_r lora_alpha lora_dropout lora_target_modules merge_adapter",
+    "adapters (LoRA)": "use_peft lora_r lora_alpha lora_dropout lora_target_modules load_in_4bit merge_adapter",
     "checkpoints and results": (
         "output_dir overwrite_output_dir resume_from_checkpoint save_strategy save_steps save_total_limit "
         "load_best_model_at_end metric_for_best_model"

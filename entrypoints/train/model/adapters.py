@@ -13,6 +13,7 @@ from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.train.flags.arguments import TASKS, TaskArguments
+from entrypoints.train.model import quantization
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -43,14 +44,19 @@ def base_of(name: str) -> str | None:
     return str(base)
 
 
+def has_adapter(arguments: TaskArguments) -> bool:
+    """Whether the job has an adapter: a new one, or that of the model's folder."""
+    return arguments.use_peft or base_of(str(arguments.model_name_or_path)) is not None
+
+
 def check(arguments: TaskArguments) -> None:
     """Raise UsageError for flags that exclude each other, and for an image without peft."""
-    continues = base_of(str(arguments.model_name_or_path)) is not None
-    if arguments.merge_adapter and not (arguments.use_peft or continues):
+    is_adapted = has_adapter(arguments)
+    if arguments.merge_adapter and not is_adapted:
         raise UsageError(
             "--merge_adapter needs an adapter: add --use_peft, or pass an adapter as --model_name_or_path"
         )
-    if (arguments.use_peft or continues) and importlib.util.find_spec("peft") is None:
+    if is_adapted and importlib.util.find_spec("peft") is None:
         raise UsageError(
             "LoRA adapters need peft, which this image does not have: build a pin that has peft (./inv matrix)"
         )
@@ -92,7 +98,7 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
 
 def describe(model: Any) -> dict[str, int]:
     """For result.json: the number of parameters, and of trained parameters."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    sizes = [(quantization.size_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
     return {
         "parameters": sum(size for size, _ in sizes),
         "trainable_parameters": sum(size for size, trained in sizes if trained),

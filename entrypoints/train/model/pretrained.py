@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.labels import REGRESSION
 from entrypoints.train.data.types import Rows
 from entrypoints.train.flags.arguments import TASKS, TaskArguments
-from entrypoints.train.model import adapters, sharding
+from entrypoints.train.model import adapters, quantization, sharding
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -81,13 +82,15 @@ def load(
     arguments: TaskArguments,
     tokenizer: PreTrainedTokenizerBase,
     rows: Rows,
+    bf16: bool = False,
     shards: int = 1,
     checkpoint: Path | None = None,
 ) -> Loaded:
     """Load the model for the task of `rows`. Set the seed before: a new head has random weights.
 
-    `shards`: the number of ranks that share the model; 1 if each rank has the complete model. A sharded model
-    reads its weights from the `checkpoint`; for other models, Trainer loads the checkpoint.
+    `bf16`: matrix products are computed in bf16. `shards`: the number of ranks that share the model; 1 if each
+    rank has the complete model. A sharded model reads its weights from the `checkpoint`; for other models, Trainer
+    loads the checkpoint.
 
     Raises UsageError if the model cannot be loaded, or if most of the weights are missing.
     """
@@ -107,10 +110,14 @@ def load(
     options["ignore_mismatched_sizes"] = "num_labels" in options
     if shards > 1:
         options.update(sharding.options(shards))
+    if arguments.load_in_4bit:
+        options.update(quantization.options(bf16))
+    reading = quantization.tensor_by_tensor() if arguments.load_in_4bit else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
     random_state = torch.get_rng_state()
     try:
-        model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
+        with reading:
+            model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
             f"model '{name}' cannot be loaded for {rows.task}: {_first_line(error)}: check the name, or copy the "
@@ -121,6 +128,8 @@ def load(
             f"the tokenizer has {len(tokenizer)} tokens, but model '{name}' has embeddings for "
             f"{model.get_input_embeddings().num_embeddings}: pass the model's own tokenizer as --tokenizer_name"
         )
+    if arguments.load_in_4bit:
+        quantization.settle(model)
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers.models.llama import modeling_llama
 
 from entrypoints.adapt import lora as adapted
-from entrypoints.operators import decoder, numbers
+from entrypoints.operators import decoder, four_bits, numbers
 from entrypoints.operators.adapted_linear import adapted_linear
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -135,11 +135,13 @@ def rotations() -> None:
                 close(states.grad, wide.grad)
 
 
-def adapters() -> None:
+def adapters(pack: Callable[[Any], Any] | None = None) -> None:
+    """`pack`: how the frozen weight is stored in 4 bits."""
     for dtype in (FP32, BF16):
         for has_bias in (False, True):
             for rate in (0.0, 0.5):
                 states, weight = values(2, 37, 48, dtype=dtype), torch.randn(33, 48)
+                weight = weight if pack is None else pack(weight)
                 bias, down, up = torch.randn(33) if has_bias else None, values(4, 48), values(33, 4)
                 drop = functional.dropout(torch.ones(2, 37, 48), rate).to(dtype)
                 found = adapted_linear(states, weight, bias, down, up, 0.7, dtype, states * drop if rate else None)
@@ -147,7 +149,8 @@ def adapters() -> None:
                 found.backward(outer)
                 wide, wide_down, wide_up = doubles(states, down, up)
                 inputs = wide * drop.double() if rate else wide
-                expected = functional.linear(wide, weight.double(), None if bias is None else bias.double())
+                full = (weight if pack is None else four_bits.unpacked(weight, FP32)).double()
+                expected = functional.linear(wide, full, None if bias is None else bias.double())
                 expected = expected + 0.7 * (inputs @ wide_down.t() @ wide_up.t())
                 expected.backward(outer.double())
                 # Weights are rounded too, and the thin product between the two others.

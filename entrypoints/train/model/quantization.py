@@ -1,0 +1,109 @@
+"""--load_in_4bit: the frozen weights of linear layers in NF4 with double quantization (QLoRA), by bitsandbytes.
+
+torch and bitsandbytes are imported only if needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from entrypoints.cli import packages
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.flags.arguments import TaskArguments
+
+PACKAGE = "bitsandbytes"
+_OLDEST = {PACKAGE: "0.50.0", "transformers": "5.0.0"}
+
+
+def check(arguments: TaskArguments, is_sharded: bool, has_adapter: bool) -> None:
+    """Raise UsageError for flags that --load_in_4bit excludes, and for an image that cannot load in 4 bits.
+
+    `is_sharded`: with --fsdp. `has_adapter`: a new adapter, or that of the model's folder.
+    """
+    if not arguments.load_in_4bit:
+        return
+    if not has_adapter:
+        raise UsageError(
+            "--load_in_4bit needs an adapter, because weights in 4 bits cannot be trained: add --use_peft, or "
+            "pass an adapter as --model_name_or_path"
+        )
+    if arguments.merge_adapter:
+        raise UsageError(
+            "--load_in_4bit and --merge_adapter exclude each other: merge the adapter afterwards into the full "
+            "weights, with --model_name_or_path ADAPTER --merge_adapter"
+        )
+    if is_sharded:
+        raise UsageError("--load_in_4bit and --fsdp exclude each other: remove one of them")
+    found = packages.versions(_OLDEST)
+    if PACKAGE not in found:
+        raise UsageError(
+            f"--load_in_4bit needs {PACKAGE}, which this image does not have: add it with "
+            f"./inv build --with {PACKAGE}, or --with {PACKAGE} after ./inv up"
+        )
+    for name, oldest in _OLDEST.items():
+        if packages.release(found.get(name)) < packages.release(oldest):
+            raise UsageError(
+                f"--load_in_4bit needs {name} {oldest} or newer, this image has {found.get(name)}: use a newer "
+                f"{'pin' if name != PACKAGE else name}"
+            )
+
+
+def silence() -> None:
+    """Turn off a warning of bitsandbytes, which peft imports: that a kernel for inference is not on the hub."""
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
+def options(bf16: bool) -> dict[str, Any]:
+    """from_pretrained's options for a model whose linear layers, except the head, are in 4 bits.
+
+    `bf16`: products are computed in bf16, otherwise in fp32.
+    """
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
+    )
+    return {"quantization_config": config}
+
+
+@contextlib.contextmanager
+def tensor_by_tensor() -> Iterator[None]:
+    """Inside the block, transformers reads safetensors files one tensor at a time. It maps them otherwise, and all
+    weights are in memory at once before they are in 4 bits."""
+    from transformers import modeling_utils
+
+    original = modeling_utils.safe_open
+    modeling_utils.safe_open = functools.partial(_open, original)
+    try:
+        yield
+    finally:
+        modeling_utils.safe_open = original
+
+
+def _open(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return original(*arguments, **{**options, "backend": "pread"})
+
+
+def settle(model: Any) -> None:
+    """Let a loaded model keep the layout of its weights.
+
+    On CPUs with bf16 instructions, bitsandbytes 0.50.2 rearranges the weights in the first evaluation for a
+    product without a backward pass. A training step after it would silently have wrong gradients.
+    """
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
+
+
+def size_of(weight: Any) -> int:
+    """The number of weights in a parameter, also in one that packs two into a byte."""
+    state = getattr(weight, "quant_state", None)
+    return int(weight.numel()) if state is None else int(state.shape.numel())
