@@ -33,7 +33,7 @@ def advisories(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what is known against a row's versions; exit with 1 if --osv has more than the project's table."""
+    """List a row's known vulnerabilities; exit with 1 if --osv has any that the project's table lacks."""
     wheels_advisories.run(choose.choose(pin, (), torch_source), osv, json)
 
 
@@ -63,7 +63,7 @@ def push(
     torch_source: TorchSourceOption = "row",
     alias: Annotated[bool, "also move the tag PIN to this image"] = False,
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
-    sign: Annotated[str, "sign the image with this key of cosign: a file, or env://NAME; default: do not"] = "",
+    sign: Annotated[str, "sign the image with this cosign key: a file, or env://NAME; default: do not sign"] = "",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
     image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, sign)

@@ -1,4 +1,4 @@
-"""Write what a cluster's scheduler reads: a Kubernetes manifest, or a batch script of Slurm."""
+"""Write a Kubernetes manifest, or a batch script for Slurm."""
 
 from typing import Annotated
 
@@ -37,5 +37,5 @@ def runtime(runtime: Runtime, output: OutputOption = "") -> None:
 
 @Task
 def slurm(job: SlurmJob) -> None:
-    """Print a batch script for Slurm that runs an image of ./inv export: ./inv manifest slurm ... -- train ..."""
+    """Write a batch script for Slurm that runs an image of ./inv export: ./inv manifest slurm ... -- train ..."""
     print(job.script(), end="")

@@ -52,7 +52,8 @@ class Choice:
             )
         if self.key and not self.image_lock:
             raise UsageError(
-                "found --key without --image-lock: only images that ./inv push --sign pushed have signatures"
+                "found --key without --image-lock: only pushed images are signed, so add --image-lock with the "
+                "file that ./inv push --sign wrote"
             )
 
     @cached_property

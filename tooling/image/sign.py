@@ -30,7 +30,7 @@ _LOCAL_LOG = ("--insecure-ignore-tlog=true",)
 _LIMIT_SECONDS = 120
 KeyOption = Annotated[
     str,
-    "refuse an image that ./inv verify refuses with this key, cosign.pub or env://NAME; default: run any image",
+    "accept only an image that is signed with this key: cosign.pub or env://NAME; default: accept any image",
 ]
 # What cosign prints, and what to do.
 _CAUSES = (

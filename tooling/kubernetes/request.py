@@ -32,7 +32,7 @@ _RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 class PodRequest:
     """The options of pods that train, as typed. Raises UsageError, one line with all invalid options."""
 
-    name: Annotated[str, "the job's name, with which the names of its pods begin"] = "train"
+    name: Annotated[str, "the job's name; the names of its pods begin with this name"] = "train"
     namespace: Annotated[str, "the namespace; default: that of kubectl's context"] = ""
     image_lock: Annotated[str, "run the image in this image.lock.json of ./inv push, by digest"] = ""
     image: Annotated[str, "run the image HOST/NAME@sha256:…, instead of --image-lock"] = ""
