@@ -1,4 +1,4 @@
-"""Give the ranks of a step as much work each, so that they wait less for each other. Torch-free until used."""
+"""Give all ranks of a step nearly the same work, so that they wait less for each other. Torch-free until used."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def balance_padded(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: 
 class Balanced:
     """The order of another sampler, with the rows of each step balanced between its ranks.
 
-    Consecutive batches go to consecutive ranks. A step has the same rows as before, and each batch as many rows.
+    Consecutive batches go to consecutive ranks. The rows of a step and the size of a batch do not change.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
         pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
         balanced = between_ranks(sampler, functools.partial(tokens_of, dataset), self.args, pads)
         if balanced is not sampler:
-            situation.report(NAME, "the rows of each step are distributed so that the ranks have as much work")
+            situation.report(NAME, "the rows of each step are distributed so that ranks have nearly the same work")
         return balanced
 
     module.Trainer._get_train_sampler = changed
@@ -166,7 +166,7 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
 
 ADAPTATIONS = (
     Adaptation(
-        NAME, "the ranks of Trainer get as much work each; a step has the same rows",
+        NAME, "all ranks of Trainer get nearly the same work; a step has the same rows",
         no_padding.check, on_import("transformers.trainer", _balance_trainer),
     ),
 )  # fmt: skip
