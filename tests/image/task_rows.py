@@ -68,6 +68,10 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         {"train_file": "/work/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
         "--lora_target_modules nothing: ",
     ),
+    "an encoder-decoder model as decoder": (
+        {"model_name_or_path": "/work/t5", "train_file": "/work/text.txt", "task": "text-generation"},
+        "pass --task text2text-generation",
+    ),
     "pairs without a target": (
         {"model_name_or_path": "/work/t5", "train_file": "/work/pairs.jsonl", "text_column_names": "source"},
         "expected a source and a target",

@@ -9,21 +9,21 @@ from entrypoints.train.data.classification_rows import names_of_texts, texts_of
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.tables import Table, short
 
-_COLUMNS = ("source", "target")
+_COLUMNS = (("source", "target"), ("prompt", "completion"))
 # The column of run_translation's files: {"en": "..", "ro": ".."} in each row.
 _LANGUAGES = "translation"
 
 
 def has_pairs(table: Table) -> bool:
     """Whether the columns name source and target."""
-    return _LANGUAGES in table.columns or all(name in table.columns for name in _COLUMNS)
+    return _LANGUAGES in table.columns or bool(_named(table))
 
 
 def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
     """Check and extract sources and targets, as pairs. Raises UsageError that names the first bad row.
 
-    `names`: the two columns, or the two languages. Without them: source and target, otherwise the first two
-    columns of text, as in run_summarization.
+    `names`: the two columns, or the two languages. Without them: source and target, or prompt and completion,
+    otherwise the first two columns of text, as in run_summarization.
     """
     if _LANGUAGES in table.columns:
         table = _by_language(table)
@@ -32,7 +32,7 @@ def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
                 f"{table.source}: column '{_LANGUAGES}' has the languages {table.listing}: pass "
                 "--text_column_names with the languages of source and target, such as en,ro"
             )
-    names = names or (_COLUMNS if has_pairs(table) else tuple(names_of_texts(table)[:2]))
+    names = names or _named(table) or tuple(names_of_texts(table)[:2])
     if len(names) != 2:
         raise UsageError(
             f"{table.source} has the columns {table.listing}: expected a source and a target, pass two columns as "
@@ -40,6 +40,10 @@ def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
         )
     sources, targets = (texts_of(table, name) for name in names)
     return Documents(table.source, Kind.COMPLETION, list(zip(sources, targets)))
+
+
+def _named(table: Table) -> tuple[str, ...]:
+    return next((names for names in _COLUMNS if all(name in table.columns for name in names)), ())
 
 
 def _by_language(table: Table) -> Table:

@@ -114,6 +114,11 @@ def load(
         options.update(quantization.options(bf16))
     reading = quantization.tensor_by_tensor() if arguments.load_in_4bit else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
+    if rows.task == "text-generation" and _config(arguments).is_encoder_decoder:
+        raise UsageError(
+            f"model '{name}' is an encoder-decoder model, expected a decoder: to train it on pairs of texts, pass "
+            "--task text2text-generation"
+        )
     random_state = torch.get_rng_state()
     try:
         with reading:
@@ -155,17 +160,21 @@ def load(
 
 def label_names_of(arguments: TaskArguments) -> list[str] | None:
     """The labels of a fine-tuned classifier; None if they are only LABEL_0, LABEL_1, ..."""
+    config = _config(arguments)
+    names = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
+
+
+def _config(arguments: TaskArguments) -> Any:
     given = str(arguments.model_name_or_path)
     try:
-        config = transformers.AutoConfig.from_pretrained(
+        return transformers.AutoConfig.from_pretrained(
             adapters.base_of(given) or given, revision=arguments.model_revision
         )
     except Exception as error:
         raise UsageError(
             f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}: check the name"
         ) from error
-    names = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
 
 
 def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBase:

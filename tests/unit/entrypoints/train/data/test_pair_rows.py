@@ -23,12 +23,13 @@ LANGUAGES = [{"en": "one", "ro": "unu"}, {"en": "two", "ro": "doi"}]
     ("content", "names", "expected"),
     [
         ({"target": ["b"], "source": ["a"]}, None, [("a", "b")]),
+        ({"completion": ["b"], "prompt": ["a"]}, None, [("a", "b")]),
         ({"id": ["x"], "article": ["a"], "score": ["1"], "summary": ["b"]}, None, [("a", "b")]),
         ({"article": ["a"], "summary": ["b"]}, ("summary", "article"), [("b", "a")]),
         ({"translation": LANGUAGES}, ("en", "ro"), [("one", "unu"), ("two", "doi")]),
         ({"translation": LANGUAGES}, ("ro", "en"), [("unu", "one"), ("doi", "two")]),
     ],
-    ids=["named", "first texts", "asked", "languages", "languages reversed"],
+    ids=["named", "prompts", "first texts", "asked", "languages", "languages reversed"],
 )
 def test_sources_and_targets(content: dict[str, list[Any]], names: Any, expected: list[Any]) -> None:
     assert pair_rows.pairs(table(**content), names).items == expected
