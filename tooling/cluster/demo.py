@@ -205,14 +205,14 @@ def check(result: dict[str, Any], world_size: int, backend: str) -> list[str]:
 
 def summarize(result: dict[str, Any], path: Path, passed: bool) -> None:
     """Print the result as a table on standard output."""
-    seconds = result["seconds"]
+    seconds, rate = result["seconds"], result["train_samples_per_second"]
     table = Table(title="demo: passed" if passed else "demo: failed", title_justify="left", show_header=False)
     rows = {
         "pin": result["pin"],
         "image": result["image"].removeprefix("sha256:")[:12],
         "ranks": f"{result['world_size']} on {result['nodes']} nodes, {result['backend']}, "
         + ("bf16" if result["bf16"] else "fp32"),
-        "speed": f"{result['train_samples_per_second']:.1f} samples/s",
+        "speed": "not measured: too few steps" if rate is None else f"{rate:.1f} samples/s",
         "training loss": f"{result['train_loss_first']:.3f} -> {result['train_loss_last']:.3f}",
         result["metric_name"].replace("_", " "): f"{result['metric_before']:.3f} -> {result['metric_after']:.3f}",
         "seconds": f"build {seconds['build']}, start {seconds['start']}, train {seconds['train']}",

@@ -56,6 +56,18 @@ def test_a_result_that_is_not_as_expected_fails(changes: dict[str, Any], problem
 
 
 @pytest.mark.parametrize(
+    ("rate", "expected"), [(12.34, "12.3 samples/s"), (None, "too few steps")], ids=["steady", "one step"]
+)
+def test_the_summary_shows_the_speed_if_it_was_measured(
+    capsys: pytest.CaptureFixture[str], rate: float | None, expected: str
+) -> None:
+    seconds = {"build": 0.0, "start": 1.0, "train": 2.0}
+    result = {**RESULT, "pin": "2.13", "image": "sha256:0123", "nodes": 2, "seconds": seconds}
+    demo.summarize({**result, "train_samples_per_second": rate}, demo.RESULT, passed=True)
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("nodes", "backend", "launcher", "message"),
     [
         (3, "ccl", "torchrun", "3 ranks cannot share a batch of 32"),
