@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.classification_rows import names_of_texts, texts_of
 from entrypoints.train.data.language_rows import Documents, Kind
-from entrypoints.train.data.tables import Table, short
+from entrypoints.train.data.tables import Stream, Table, short
 
 _COLUMNS = (("source", "target"), ("prompt", "completion"))
 # The column of run_translation's files: {"en": "..", "ro": ".."} in each row.
@@ -38,8 +39,9 @@ def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
             f"{table.source} has the columns {table.listing}: expected a source and a target, pass two columns as "
             "--text_column_names"
         )
-    sources, targets = (texts_of(table, name) for name in names)
-    return Documents(table.source, Kind.COMPLETION, list(zip(sources, targets)))
+    for name in names:
+        texts_of(table, name)
+    return Documents(table.source, Kind.COMPLETION, Stream(partial(table.records, *names), table.rows))
 
 
 def _named(table: Table) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ LANGUAGES = [{"en": "one", "ro": "unu"}, {"en": "two", "ro": "doi"}]
     ids=["named", "prompts", "first texts", "asked", "languages", "languages reversed"],
 )
 def test_sources_and_targets(content: dict[str, list[Any]], names: Any, expected: list[Any]) -> None:
-    assert pair_rows.pairs(table(**content), names).items == expected
+    assert list(pair_rows.pairs(table(**content), names).items) == expected
 
 
 @pytest.mark.parametrize(
