@@ -17,7 +17,7 @@ _COLUMNS = ("attention_mask", "input_ids")
 
 
 def balance(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int) -> list[int]:
-    """The rows of a step, ordered so that each batch of `rows_per_batch` of them has about as many tokens.
+    """The rows of a step, ordered so that each batch of `rows_per_batch` has about the same number of tokens.
 
     The longest remaining row goes to the batch with the fewest tokens (Graham 1969) that is not full. A step whose
     last batch is incomplete is not changed.

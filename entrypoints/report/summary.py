@@ -144,7 +144,7 @@ def _metric(job: Job, result: Mapping[str, Any]) -> tuple[str, float | None]:
 
 
 def rates(job: Job, shares: Mapping[int, Share]) -> tuple[float | None, float | None]:
-    """Samples and useful tokens per second of all ranks. Ranks without a file do as much as the others."""
+    """Samples and useful tokens per second of all ranks. Ranks without a file count like the others."""
     known = [share for share in shares.values() if share.seconds > 0]
     scale = job.world_size / len(known) if known else 0.0
     samples = scale * sum(share.rows / share.seconds for share in known)
