@@ -40,7 +40,7 @@ def advisories(
 @Task
 def build(
     pin: PinOption = None,
-    all: Annotated[bool, "build every row; report failures and exit with 1"] = False,
+    all: Annotated[bool, "build every row; rows that fail are reported, and the exit code is then 1"] = False,
     set: SetOption = (),
     with_: WithOption = (),
     torch_source: TorchSourceOption = "row",
