@@ -44,7 +44,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
     if inputs.train is not None and environment.world_size > 1 and not is_sharded:
-        ddp.tune(arguments, model, inputs.collate([inputs.train[0]]))
+        ddp.tune(arguments, model, inputs.collate([footprint.end_of(inputs.train[0])]))
     with agreement():
         trainer = _create_trainer(setup)
 

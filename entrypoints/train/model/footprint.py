@@ -24,7 +24,7 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
     """
     arguments, model = trainer.args, trainer.model
     lengths = dataset.lengths()
-    row = _end_of(dataset[lengths.index(min(lengths))])
+    row = end_of(dataset[lengths.index(min(lengths))])
     narrow = lora.narrowed(trainer)
     before, size = psutil.Process().memory_info().rss, _weights(model)
     with narrow, torch.random.fork_rng(devices=[]):
@@ -57,9 +57,9 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
     )
 
 
-def _end_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The last tokens of a row, where a chat has its labels. A long row would need more memory than training:
-    nothing is recomputed here, and the allocator keeps what it got."""
+def end_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The last tokens of a row, where a chat has its labels. Before training, a long row would need more memory
+    than in training: nothing is recomputed, and the allocator keeps what it got."""
     width = len(row["input_ids"])
     return {
         name: values[-_TOKENS:] if hasattr(values, "__len__") and len(values) == width else values
