@@ -14,6 +14,8 @@ Alone = tuple[Runs, Path]
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "missing file": ({"train_file": "/data/none.csv"}, "does not exist: check the path and the mount"),
+    "protocol without its package": ({"train_file": "s3://bucket/x.csv"}, "./inv build --with s3fs"),
+    "server that does not answer": ({"train_file": "http://127.0.0.1:9/x.csv"}, "check the address, the network"),
     "file of another user": ({"train_file": "/data/closed.csv"}, "cannot be read by user 1000"),
     "no label column": ({"train_file": "/data/no-label.csv"}, "expected 'label'"),
     "empty file": ({"train_file": "/data/empty.csv"}, "is empty"),

@@ -9,16 +9,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any, Callable
+from pathlib import Path, PurePath
+from typing import Any, Callable, TypeVar
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import files
+from entrypoints.train.data import files, remote
 
 # Items of a batch.
 _BATCH = 100
 # The names of columns -> their values, row by row.
 Reader = Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
 class Stream(Collection[Any]):
@@ -177,29 +178,42 @@ def read(path: str) -> Table:
 
 
 def find(path: str) -> list[Path]:
-    """The files that `path` names, sorted: a file, the data files in a folder, or those that a pattern matches."""
+    """The files that `path` names, sorted: a file, the data files in a folder, or those that a pattern matches.
+
+    Files at a URL are copied.
+    """
+    if remote.is_url(path):
+        is_pattern = "*" in path
+        is_file = not is_pattern and remote.path_of(path).suffix.lower() in files.SUFFIXES
+        return remote.copy(path, is_file, partial(_chosen, path, not is_pattern))
     with files.readable(path):
-        return _find(path)
-
-
-def _find(path: str) -> list[Path]:
-    named = Path(path)
-    if named.is_dir():
-        shown = (one for one in named.iterdir() if not one.name.startswith((".", "_")))
-        paths = sorted(one for one in shown if one.suffix.lower() in files.SUFFIXES and one.is_file())
-        expected = f"folder '{path}' has no data file: expected files with the suffix {', '.join(files.SUFFIXES)}"
-    elif not named.exists() and glob.has_magic(path):
+        named = Path(path)
+        if named.is_dir():
+            return _chosen(path, True, (one for one in named.iterdir() if one.is_file()))
+        if named.exists() or not glob.has_magic(path):
+            return [named]
         matches = glob.glob(path, recursive=True)  # noqa: PTH207 - Path.glob finds hidden files too
-        paths = sorted(one for one in map(Path, matches) if one.is_file())
-        expected = f"no file matches '{path}': check the pattern and the mount"
+        return _chosen(path, False, (one for one in map(Path, matches) if one.is_file()))
+
+
+def _chosen(path: str, is_folder: bool, found: Iterable[AnyPath]) -> list[AnyPath]:
+    """The data files of `found`, sorted. `found`: the files in a folder, or those that a pattern matches."""
+    if is_folder:
+        shown = (one for one in found if not one.name.startswith((".", "_")))
+        found = (one for one in shown if one.suffix.lower() in files.SUFFIXES)
+        expected = f"folder '{path}' has no data file: expected files with the suffix {', '.join(files.SUFFIXES)}"
     else:
-        return [named]
+        expected = f"no file matches '{path}': check the pattern" + (
+            "" if remote.is_url(path) else " and the mount"
+        )
+    paths = sorted(found)
     if not paths:
         raise UsageError(expected)
     suffixes = sorted({one.suffix.lower() for one in paths})
     if len(suffixes) > 1:
+        folder = path.rstrip("/") if is_folder else path.rpartition("/")[0]
         raise UsageError(
             f"'{path}' has files of the formats {', '.join(suffixes)}, expected one format: pass a pattern such "
-            f"as '{named if named.is_dir() else named.parent}/*{suffixes[0]}'"
+            f"as '{folder}/*{suffixes[0]}'"
         )
     return paths

@@ -78,7 +78,7 @@ class TaskArguments:
     dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
     train_file: Optional[str] = _flag(
         "Training data: csv, tsv, json, jsonl, parquet or txt (one text per line). A file, a folder, or a pattern "
-        "such as '/data/part-*.parquet'."
+        "such as '/data/part-*.parquet'; also at a URL (s3://, hf://, https://)."
     )
     validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
     text_column_names: Optional[str] = _flag(

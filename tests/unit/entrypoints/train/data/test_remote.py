@@ -1,0 +1,65 @@
+"""Data files at URLs."""
+
+from __future__ import annotations
+
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import remote, tables
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def bucket() -> str:
+    """A folder at a URL, with data in two folders of it."""
+    url = "memory://bucket/rows"
+    for name, content in (("a/part.jsonl", '{"x": 1}\n'), ("b/part.jsonl", '{"x": 2}\n{"x": 3}\n')):
+        fsspec.filesystem("memory").pipe(f"{url}/{name}", content.encode())
+    for name in ("_SUCCESS", ".part.jsonl", "README.md"):
+        fsspec.filesystem("memory").pipe(f"{url}/b/{name}", b"x")
+    return url
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("a/part.jsonl", [1]),
+        ("b", [2, 3]),
+        ("b/", [2, 3]),
+        ("*/part.jsonl", [1, 2, 3]),
+        ("**/p*.jsonl", [1, 2, 3]),
+    ],
+    ids=["file", "folder", "folder with slash", "pattern", "pattern of folders"],
+)
+def test_the_files_at_a_url_are_read_as_local_files_are(bucket: str, path: str, values: list[int]) -> None:
+    table = tables.read(f"{bucket}/{path}")
+    assert list(table.columns["x"]) == values
+    assert list(table.columns["x"]) == values  # rows are read again
+    assert table.where(1) == "part.jsonl row 1"
+
+
+def test_the_query_of_a_signed_address_does_not_belong_to_the_name_of_its_file() -> None:
+    assert remote.path_of("https://host/rows/part.csv?Signature=a/b.txt").name == "part.csv"
+
+
+def test_a_url_without_data_is_refused(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no file matches 'memory://bucket/rows/\*\.csv': check the pattern$"):
+        tables.read(f"{bucket}/*.csv")
+    with pytest.raises(UsageError, match="has no data file"):
+        tables.read(bucket)
+    with pytest.raises(
+        UsageError, match=r"none\.csv' cannot be read \(FileNotFoundError: .*\): check the address"
+    ):
+        tables.read(f"file://{tmp_path}/none.csv")
+    with pytest.raises(UsageError, match="Protocol not known: nowhere"):
+        tables.read("nowhere://bucket/x.csv")
+
+
+@pytest.mark.skipif(util.find_spec("s3fs") is not None, reason="s3fs is installed")
+def test_a_missing_package_is_named_with_the_command_that_adds_it() -> None:
+    with pytest.raises(UsageError, match=r"cannot be read \(Install s3fs .*\./inv build --with s3fs$"):
+        tables.read("s3://bucket/x.csv")
