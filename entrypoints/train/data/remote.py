@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from entrypoints.cli.errors import UsageError, one_line
 
@@ -22,6 +22,12 @@ def is_url(path: str) -> bool:
 def path_of(address: str) -> PurePosixPath:
     """The path of a file. The query of a signed address does not belong to it."""
     return PurePosixPath(urlsplit(address).path)
+
+
+def without_secrets(address: str) -> str:
+    """The address without user name, password and query, which may be a signature."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def copy(url: str, is_file: bool, choose: Callable[[Iterable[PurePosixPath]], list[PurePosixPath]]) -> list[Path]:
@@ -50,7 +56,8 @@ def copy(url: str, is_file: bool, choose: Callable[[Iterable[PurePosixPath]], li
 
 @contextmanager
 def _readable(url: str) -> Iterator[None]:
-    """Turn every error of fsspec and its packages into UsageError."""
+    """Turn every error of fsspec and its packages into UsageError, without secrets of addresses in its text."""
+    shown = without_secrets(url)
     try:
         yield
     except UsageError:
@@ -59,11 +66,12 @@ def _readable(url: str) -> Iterator[None]:
         found = re.search(r"nstall (\w+)", str(error))
         package = found[1] if found else "PACKAGE"
         raise UsageError(
-            f"data file '{url}' cannot be read ({one_line(error)}): build an image with the package, "
+            f"data file '{shown}' cannot be read ({one_line(error)}): build an image with the package, "
             f"./inv build --with {package}"
         ) from error
     except Exception as error:
+        reason = re.sub(r"(?<=://)[^/\s]*@|\?[^\s'\")]+", "", one_line(error))
         raise UsageError(
-            f"data file '{url}' cannot be read ({type(error).__name__}: {one_line(error)}): check the address, "
+            f"data file '{shown}' cannot be read ({type(error).__name__}: {reason}): check the address, "
             "the network and the credentials"
         ) from error

@@ -156,7 +156,8 @@ def read(path: str) -> Table:
     found = [files.check(one) for one in paths]
     rows = sum(file.rows for file in found)
     if not any(file.rows and file.names for file in found):
-        raise UsageError(f"data file '{path}' is empty: no rows found, expected at least one")
+        shown = remote.without_secrets(path) if remote.is_url(path) else path
+        raise UsageError(f"data file '{shown}' is empty: no rows found, expected at least one")
     for file in found:
         missing = set(found[0].names) ^ set(file.names)
         if missing and file.rows and file.path.suffix.lower() in files.WITH_HEADER:
@@ -185,7 +186,7 @@ def find(path: str) -> list[Path]:
     if remote.is_url(path):
         is_pattern = "*" in path
         is_file = not is_pattern and remote.path_of(path).suffix.lower() in files.SUFFIXES
-        return remote.copy(path, is_file, partial(_chosen, path, not is_pattern))
+        return remote.copy(path, is_file, partial(_chosen, remote.without_secrets(path), not is_pattern))
     with files.readable(path):
         named = Path(path)
         if named.is_dir():

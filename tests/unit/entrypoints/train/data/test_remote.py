@@ -46,6 +46,14 @@ def test_the_query_of_a_signed_address_does_not_belong_to_the_name_of_its_file()
     assert remote.path_of("https://host/rows/part.csv?Signature=a/b.txt").name == "part.csv"
 
 
+def test_messages_leave_out_the_secrets_of_an_address(bucket: str) -> None:
+    assert remote.without_secrets("s3://bucket/rows/*.csv") == "s3://bucket/rows/*.csv"
+    for address in ("http://me:secret@127.0.0.1:9/x.csv?Signature=secret", f"{bucket}/x.csv?Signature=secret"):
+        with pytest.raises(UsageError, match=r"/x\.csv' cannot be read") as caught:
+            tables.read(address)
+        assert "secret" not in str(caught.value)
+
+
 def test_a_url_without_data_is_refused(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no file matches 'memory://bucket/rows/\*\.csv': check the pattern$"):
         tables.read(f"{bucket}/*.csv")
