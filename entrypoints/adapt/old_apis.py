@@ -3,10 +3,10 @@
 datasets: load_metric moved to the package evaluate and was removed in 3.0; `use_auth_token` has been called
 `token` since datasets 2.14 and transformers 4.32, and datasets 3.0 and transformers 5.0 refuse the old name.
 transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 removed send_example_telemetry,
-get_full_repo_name (only for --push_to_hub), and TrainingArguments' use_legacy_prediction_loop and
-tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been called processing_class since
-4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository. accelerate: 1.0 removed
-Accelerator.use_fp16 and renamed logging_dir to project_dir.
+get_full_repo_name (only for --push_to_hub), is_offline_mode of transformers.utils, and TrainingArguments'
+use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been
+called processing_class since 4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository.
+accelerate: 1.0 removed Accelerator.use_fp16 and renamed logging_dir to project_dir.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from entrypoints.cli.import_hooks import after_import
 
 _METRIC, _TOKEN, _TELEMETRY, _TOKENIZER = "load-metric", "auth-token", "telemetry", "trainer-tokenizer"
 _TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
+_OFFLINE = "offline-mode"
 _OLD_PARAMETER = "use_auth_token"
 _REMOVED_FIELDS = ("use_legacy_prediction_loop", "tpu_metrics_debug")
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
@@ -34,6 +35,19 @@ def _add_telemetry(situation: Situation, module: Any) -> None:
         situation.report(_TELEMETRY, "send_example_telemetry was removed from transformers: nothing is sent")
 
     module.send_example_telemetry = send_example_telemetry
+
+
+def add_is_offline_mode(situation: Situation, module: Any) -> None:
+    if hasattr(module, "is_offline_mode"):
+        return
+
+    def is_offline_mode() -> bool:
+        import huggingface_hub
+
+        situation.report(_OFFLINE, "transformers.utils.is_offline_mode is now huggingface_hub.is_offline_mode")
+        return bool(huggingface_hub.is_offline_mode())
+
+    module.is_offline_mode = is_offline_mode
 
 
 def _rename_tokenizer(situation: Situation, module: Any) -> None:
@@ -178,6 +192,12 @@ ADAPTATIONS = (
         "transformers.utils.send_example_telemetry exists, and sends nothing",
         removed_in("transformers", "5.0.0"),
         on_import("transformers.utils", _add_telemetry),
+    ),
+    Adaptation(
+        _OFFLINE,
+        "transformers.utils.is_offline_mode exists, and calls huggingface_hub.is_offline_mode",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.utils", add_is_offline_mode),
     ),
     Adaptation(
         _TOKENIZER,

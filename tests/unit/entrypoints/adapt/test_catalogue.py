@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,7 +147,7 @@ def test_versions_and_the_command_line_decide_which_adaptations_apply() -> None:
     names = ("no-cuda", "ddp-backend", "use-ipex", "xpu-backend", "overwrite-output-dir")
     newest = verdicts(old, NEWEST)
     assert all(newest[name] for name in names)
-    assert all(newest[name] for name in ("telemetry", "process-group", "loss-scale"))
+    assert all(newest[name] for name in ("telemetry", "offline-mode", "process-group", "loss-scale"))
     assert not newest["use-cpu"]  # the command line sets it
     of_2_8 = verdicts(old, OF_2_8)
     assert [name for name in names if of_2_8[name]] == ["xpu-backend"]
@@ -173,6 +173,14 @@ def test_a_push_with_a_removed_name_raises_an_error_with_the_fix() -> None:
     assert module.HfApi is object
     with pytest.raises(RuntimeError, match="remove --push_to_hub, and upload the folder"):
         module.Repository("output", clone_from="name")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_is_offline_mode_is_that_of_the_hub(monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
+    module, hub = ModuleType("transformers.utils"), SimpleNamespace(is_offline_mode=lambda: offline)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    old_apis.add_is_offline_mode(Situation((), {}, "gloo"), module)
+    assert module.is_offline_mode() is offline
 
 
 def test_every_adaptation_has_its_own_name_and_a_summary() -> None:
