@@ -50,16 +50,23 @@ def add_is_offline_mode(situation: Situation, module: Any) -> None:
     module.is_offline_mode = is_offline_mode
 
 
-def _rename_tokenizer(situation: Situation, module: Any) -> None:
-    names = inspect.signature(module.Trainer.__init__).parameters
+def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
+    """Let the class `trainer` of `module` accept `tokenizer`, if it has processing_class instead."""
+    owner = getattr(module, trainer)
+    names = inspect.signature(owner.__init__).parameters
 
     def rename(_trainer: Any, options: dict[str, Any]) -> None:
         if "tokenizer" in options and "processing_class" not in options:
             options["processing_class"] = options.pop("tokenizer")
-            situation.report(_TOKENIZER, "Trainer(tokenizer=...) is now Trainer(processing_class=...)")
+            situation.report(_TOKENIZER, f"{trainer}(tokenizer=...) is now {trainer}(processing_class=...)")
 
     if "tokenizer" not in names and "processing_class" in names:
-        before_method(module.Trainer, "__init__", rename)
+        before_method(owner, "__init__", rename)
+
+
+def _install_tokenizer(situation: Situation) -> None:
+    after_import("transformers.trainer", functools.partial(rename_tokenizer, "Trainer", situation))
+    after_import("transformers.trainer_seq2seq", functools.partial(rename_tokenizer, "Seq2SeqTrainer", situation))
 
 
 def _add_load_metric(situation: Situation, module: Any) -> None:
@@ -203,7 +210,7 @@ ADAPTATIONS = (
         _TOKENIZER,
         "Trainer(tokenizer=...) is passed on as processing_class",
         removed_in("transformers", "5.0.0"),
-        on_import("transformers.trainer", _rename_tokenizer),
+        _install_tokenizer,
     ),
     Adaptation(
         _METRIC,

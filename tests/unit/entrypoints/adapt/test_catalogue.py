@@ -183,6 +183,19 @@ def test_is_offline_mode_is_that_of_the_hub(monkeypatch: pytest.MonkeyPatch, off
     assert module.is_offline_mode() is offline
 
 
+@pytest.mark.parametrize("name", ["Trainer", "Seq2SeqTrainer"])
+def test_the_tokenizer_of_a_trainer_is_passed_on_as_its_processing_class(name: str) -> None:
+    class New:
+        def __init__(self, model: str, processing_class: str | None = None) -> None:
+            self.given = model, processing_class
+
+    module: Any = ModuleType("transformers")
+    setattr(module, name, New)
+    old_apis.rename_tokenizer(name, Situation((), {}, "gloo"), module)
+    trainers = New("bert", tokenizer="words"), New("bert", "words"), New("bert")  # type: ignore[call-arg]
+    assert [one.given for one in trainers] == [("bert", "words"), ("bert", "words"), ("bert", None)]
+
+
 def test_every_adaptation_has_its_own_name_and_a_summary() -> None:
     names = [one.name for one in catalogue.ALL]
     assert len(set(names)) == len(names)
