@@ -52,8 +52,8 @@ def prepare(argv: list[str]) -> Prepared:
             print(help_text.config(parsed), flush=True)
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
+    quantization.silence()  # before transformers, which imports bitsandbytes, is imported to parse the flags
     parsed = parse(argv)
-    quantization.silence()
     from entrypoints.train import run  # imports torch and accelerate: seconds
 
     return Prepared(parsed, run.run)
