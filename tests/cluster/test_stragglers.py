@@ -174,8 +174,8 @@ def straggler(found: Job, phase: str) -> Straggler | None:
 def test_the_slowest_rank_is_named_with_the_cause(phase: str, phases: Job) -> None:
     found = straggler(phases, phase)
     print(found.text if found else "none")
-    if phase == "healthy":  # while other tests run on the same cores
-        assert found is None or found.cause == "shared cores"
+    if phase == "healthy":  # but other tests run on the same cores, and slow down memory, which no counter shows
+        assert found is None or found.cause in ("shared cores", "unknown")
     else:
         assert found is not None
         assert (found.rank, found.cause) == (1, phase)
