@@ -69,7 +69,7 @@ def _glue(given: str) -> str:
 
 
 _RENAMED = "it was renamed"
-_SHARED = "one flag has this meaning in `train`"
+_SHARED = "`train` uses this name"
 _RUN_BACKEND = "`run --backend` selects the backend"
 _NO_FP16 = "CPUs have no fast fp16"
 

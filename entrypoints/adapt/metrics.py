@@ -122,7 +122,7 @@ class _Texts(evaluate.Metric):
 
 
 class Rouge(_Texts):
-    """The plain mean over the rows; evaluate takes the mean of a thousand random samples of the rows."""
+    """The plain mean over the rows. evaluate takes the median of the means of a thousand random samples."""
 
     description = "Shared words and sequences of words, with the package rouge_score."
 

@@ -80,8 +80,8 @@ def parse_options(
         settings["default"] = list(default) if isinstance(default, tuple) else default
         parser.add_argument(flag or item.name, **settings)
     # argparse expects all positional arguments in one place, unless it is asked to accept options among them.
-    ends = any(item.metadata.get("nargs") == argparse.REMAINDER for item in fields(declared))
-    values = vars((parser.parse_args if ends else parser.parse_intermixed_args)(argv))
+    takes_command = any(item.metadata.get("nargs") == argparse.REMAINDER for item in fields(declared))
+    values = vars((parser.parse_args if takes_command else parser.parse_intermixed_args)(argv))
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 

@@ -25,7 +25,9 @@ def path_of(address: str) -> PurePosixPath:
 
 
 def without_secrets(address: str) -> str:
-    """The address without user name, password and query, which may be a signature."""
+    """A path, or a URL without user name, password and query, which may be a signature."""
+    if not is_url(address):
+        return address
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

@@ -156,8 +156,9 @@ def read(path: str) -> Table:
     found = [files.check(one) for one in paths]
     rows = sum(file.rows for file in found)
     if not any(file.rows and file.names for file in found):
-        shown = remote.without_secrets(path) if remote.is_url(path) else path
-        raise UsageError(f"data file '{shown}' is empty: no rows found, expected at least one")
+        raise UsageError(
+            f"data file '{remote.without_secrets(path)}' is empty: no rows found, expected at least one"
+        )
     for file in found:
         missing = set(found[0].names) ^ set(file.names)
         if missing and file.rows and file.path.suffix.lower() in files.WITH_HEADER:

@@ -15,7 +15,7 @@ from entrypoints.cli.errors import UsageError
 # Up to this many bytes stay in memory. More are in a file, which is read and not mapped: mapped pages would count
 # as memory of the rank. With 32 MiB instead of 4, a rank needed 80 MB more, because a growing array is copied.
 IN_MEMORY = 4 << 20
-# The start of each row of this many is kept, and computed for the rows in between.
+# The place of every 64th row is stored. The places of the rows in between follow from their lengths.
 _STRIDE = 64
 _BYTES = 4  # of an int32
 
@@ -54,9 +54,8 @@ class TokenRows:
                 del self._memory[: self._file.write(self._memory)]
         except OSError as error:
             raise UsageError(
-                f"the tokens of the data cannot be written to '{os.environ.get('TMPDIR', '/tmp')}' "  # noqa: S108
-                f"({error.strerror or error}): set TMPDIR to a folder with {self._columns * _BYTES} bytes of free "
-                "space for each token"
+                f"the tokens of the data cannot be written to a temporary file ({error.strerror or error}): set "
+                f"TMPDIR to a folder with {self._columns * _BYTES} bytes of free space for each token"
             ) from error
 
     def __len__(self) -> int:

@@ -96,7 +96,7 @@ class TaskArguments:
     max_target_length: int = _flag("text2text-generation: longest target in tokens.", 128)
     predict_with_generate: bool = _flag("text2text-generation: evaluate what the model writes.", False)
     generation_max_length: Optional[int] = _flag("Longest generated text in tokens. Default: max_target_length.")
-    num_beams: Optional[int] = _flag("Beams of the search for a text. Default: the model's own number.")
+    num_beams: Optional[int] = _flag("Number of beams in the search for a text. Default: the model's own number.")
     doc_stride: int = _flag("Number of tokens by which two windows over a long context overlap.", 128)
     max_answer_length: int = _flag("Longest answer in tokens.", 30)
     n_best_size: int = _flag("Number of start and of end positions that are combined into candidate answers.", 20)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 # Rows are sorted within blocks of this many steps, so that steps differ between epochs.
 _STEPS_SORTED = 50
-# Rows of an order that are Python's integers at a time.
+# Row numbers become Python's integers, which need nine times the memory, in parts of this size.
 _ROWS_LISTED = 1024
 
 

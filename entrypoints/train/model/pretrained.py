@@ -134,7 +134,7 @@ def load(
             f"{model.get_input_embeddings().num_embeddings}: pass the model's own tokenizer as --tokenizer_name"
         )
     if arguments.load_in_4bit:
-        quantization.settle(model)
+        quantization.keep_layout(model)
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)

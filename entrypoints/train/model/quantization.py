@@ -53,7 +53,7 @@ def check(arguments: TaskArguments, is_sharded: bool, has_adapter: bool) -> None
 
 
 def silence() -> None:
-    """Turn off a warning of bitsandbytes, which peft imports: that a kernel for inference is not on the hub."""
+    """Turn off a warning of bitsandbytes at its import: a kernel for inference was not found on the hub."""
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
@@ -92,8 +92,8 @@ def _open(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     return original(*arguments, **{**options, "backend": "pread"})
 
 
-def settle(model: Any) -> None:
-    """Let a loaded model keep the layout of its weights.
+def keep_layout(model: Any) -> None:
+    """Prevent bitsandbytes from changing the layout of the weights.
 
     On CPUs with bf16 instructions, bitsandbytes 0.50.2 rearranges the weights in the first evaluation for a
     product without a backward pass. A training step after it would silently have wrong gradients.

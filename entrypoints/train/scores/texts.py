@@ -13,14 +13,14 @@ _ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
 def headline() -> str:
-    """The score that stands for all of them: the most telling one of those available."""
+    """The name of the score that result.json reports as the metric: the best one that can be computed."""
     if packages.installed(PACKAGES["rouge"]):
         return "rougeL"
     return "bleu" if packages.installed(PACKAGES["sacrebleu"]) else "exact_match"
 
 
 def missing() -> str | None:
-    """What is missing, and how to add it, if only exact match can be computed."""
+    """A note about the packages that are missing, if only exact match can be computed."""
     if headline() != "exact_match":
         return None
     return (

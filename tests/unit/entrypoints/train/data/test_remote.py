@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import util
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,6 @@ def test_a_url_without_data_is_refused(bucket: str, tmp_path: Path) -> None:
         tables.read("nowhere://bucket/x.csv")
 
 
-@pytest.mark.skipif(util.find_spec("s3fs") is not None, reason="s3fs is installed")
 def test_a_missing_package_is_named_with_the_command_that_adds_it() -> None:
     with pytest.raises(UsageError, match=r"cannot be read \(Install s3fs .*\./inv build --with s3fs$"):
         tables.read("s3://bucket/x.csv")
