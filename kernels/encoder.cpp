@@ -104,6 +104,18 @@ AVX512 void forward_row(const Sum& sum, size_t row, Kept& kept) {
   }
 }
 
+// What forward_row writes to `narrow`, from `centred`.
+AVX512 void narrow_row(const Sum& sum, size_t row) {
+  const size_t first = row * sum.features;
+  for (size_t i = 0; i < sum.features; i += LANES) {
+    const __mmask16 lanes = first_lanes(sum.features - i);
+    const __m512 value = _mm512_maskz_loadu_ps(lanes, sum.centred + first + i);
+    const __m512 weight = _mm512_maskz_loadu_ps(lanes, sum.weight + i);
+    const __m512 out = _mm512_fmadd_ps(value, weight, _mm512_maskz_loadu_ps(lanes, sum.bias + i));
+    _mm512_mask_cvtepi32_storeu_epi16(sum.narrow + first + i, lanes, narrow(out));
+  }
+}
+
 // The gradient with respect to `out`, and those that the kernel writes, where they are not null.
 struct SumGradients {
   const float* out;
@@ -239,6 +251,10 @@ AVX512 void activate_backward(const uint16_t* in, const uint16_t* outer, uint16_
 
 EXPORT void sum_forward(const Sum* sum) {
   in_groups(*sum, FORWARD_GROUP, [=](size_t row, Kept& kept, size_t) { forward_row(*sum, row, kept); });
+}
+
+EXPORT void sum_narrow(const Sum* sum) {
+  in_groups(*sum, GROUP, [=](size_t row, Kept&, size_t) { narrow_row(*sum, row); });
 }
 
 EXPORT void sum_backward(const Sum* sum, const SumGradients* gradients) {

@@ -38,6 +38,7 @@ def _change(prefix: str, module: Any) -> None:
 
 def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[..., Any]:
     from entrypoints.operators import decoder, numbers
+    from entrypoints.operators.recomputation import not_kept
 
     @functools.wraps(original)
     def forward(self: Any, hidden_states: Any, *args: Any, **options: Any) -> Any:
@@ -49,12 +50,14 @@ def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[.
             return original(self, hidden_states, *args, **options)
         dtype = autocast_dtype() or _promoted(hidden_states, *weights)
         stream, normed = decoder.norm(hidden_states, None, weights[0], norms[0].variance_epsilon, dtype)
-        added = self.self_attn(hidden_states=normed, **options)[0]
+        with not_kept(normed):
+            added = self.self_attn(hidden_states=normed, **options)[0]
         if not _can_add(stream, added):
             stream = stream + added
             return stream + self.mlp(self.post_attention_layernorm(stream))
         stream, normed = decoder.norm(stream, added, weights[1], norms[1].variance_epsilon, dtype)
-        added = self.mlp(normed)
+        with not_kept(normed):
+            added = self.mlp(normed)
         return decoder.add(stream, added) if _can_add(stream, added) else stream + added
 
     return forward
@@ -84,6 +87,7 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     from transformers.activations import ACT2FN
 
     from entrypoints.operators import decoder, numbers
+    from entrypoints.operators.recomputation import not_kept
 
     silu = type(ACT2FN["silu"])
 
@@ -93,7 +97,9 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, x)
         gate, up = self.gate_proj(x), self.up_proj(x)
         if gate.dtype == up.dtype and gate.shape == up.shape and numbers.computable(gate, up):
-            return self.down_proj(decoder.gated(gate, up))
+            product = decoder.gated(gate, up)
+            with not_kept(product):
+                return self.down_proj(product)
         return self.down_proj(self.act_fn(gate) * up)
 
     return forward

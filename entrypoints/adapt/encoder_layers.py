@@ -59,6 +59,8 @@ def _attention(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`names`: of the layers for queries, keys and values. `last`: of the layer after attention."""
 
+    from entrypoints.operators.recomputation import not_kept
+
     def change(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **options: Any) -> Any:
             layers = [getattr(self, name) for name in names]
@@ -68,7 +70,8 @@ def _attention(
                 return original(self, hidden_states, attention_mask, *args, **options)
             options.pop("past_key_values", None)
             shape = *hidden_states.shape[:-1], -1, self.attention_head_size
-            heads = (layer(copy).view(shape).transpose(1, 2) for layer, copy in zip(layers, copies))
+            with not_kept(copies[0]):
+                heads = [layer(copy).view(shape).transpose(1, 2) for layer, copy in zip(layers, copies)]
             function = module.ALL_ATTENTION_FUNCTIONS.get_interface(
                 self.config._attn_implementation, module.eager_attention_forward
             )
@@ -90,13 +93,19 @@ def _intermediate(_original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _output(_original: Callable[..., Any]) -> Callable[..., Any]:
+    from entrypoints.operators.recomputation import not_kept
+
     def forward(self: Any, hidden_states: Any, input_tensor: Any) -> Any:
-        return _normed_sum(self.dense(hidden_states), input_tensor, self.dropout, self.LayerNorm)
+        with not_kept(hidden_states):
+            added = self.dense(hidden_states)
+        return _normed_sum(added, input_tensor, self.dropout, self.LayerNorm)
 
     return forward
 
 
 def _block(inner_class: Any, _original: Callable[..., Any]) -> Callable[..., Any]:
+    from entrypoints.operators.recomputation import not_kept
+
     own = inner_class.forward, inner_class.ff_chunk
 
     def forward(self: Any, hidden_states: Any, attention_mask: Any = None, **options: Any) -> Any:
@@ -106,7 +115,9 @@ def _block(inner_class: Any, _original: Callable[..., Any]) -> Callable[..., Any
         is_own = (inner_class.forward, inner_class.ff_chunk) == own and "ff_chunk" not in vars(inner)
         if not (is_own and is_plain(inner, inner_class)) or inner.chunk_size_feed_forward:
             return _normed_sum(inner(states), states, None, self.output_layer_norm)
-        added = inner.lin2(_activated(states, inner.lin1, inner.activation))
+        product = _activated(states, inner.lin1, inner.activation)
+        with not_kept(product):
+            added = inner.lin2(product)
         return _normed_sum(added, states, inner.dropout, self.output_layer_norm)
 
     return forward
@@ -141,9 +152,12 @@ def _activated(stream: Any, layer: Any, activation: Any) -> Any:
     import torch
 
     from entrypoints.operators import encoder, numbers
+    from entrypoints.operators.recomputation import not_kept
 
     copies = _copies(stream, [layer])
-    states = layer(stream if copies is None else copies[0])
+    read = stream if copies is None else copies[0]
+    with not_kept(read):
+        states = layer(read)
     is_gelu = is_plain(activation, _gelu_class()) and activation.act is torch.nn.functional.gelu
     if is_gelu and numbers.computable(states) and states.dtype is torch.bfloat16:
         return encoder.gelu(states)

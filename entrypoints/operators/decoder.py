@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from entrypoints.operators import library
 from entrypoints.operators.numbers import Numbers, numbers
+from entrypoints.operators.recomputation import computable_again
 
 
 class _Norm(ctypes.Structure):
@@ -51,13 +52,17 @@ def norm(stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any) -> tu
 
     `stream`, `added`: [..., features]; the sum has the dtype of `stream`.
     """
-    found: tuple[Any, Any] = _SumAndNorm.apply(stream, added, weight, epsilon, dtype)
-    return found
+    weight = weight.contiguous()
+    total, out = _SumAndNorm.apply(stream, added, weight, epsilon, dtype)
+    kept = total.detach(), weight.detach()
+    return total, computable_again(out, lambda: _norm(*kept, epsilon, dtype)[0])
 
 
 def gated(gate: Any, up: Any) -> Any:
     """silu(gate) * up, for tensors of the same shape and dtype."""
-    return _Gated.apply(gate, up)
+    gate, up = gate.contiguous(), up.contiguous()
+    kept = gate.detach(), up.detach()
+    return computable_again(_Gated.apply(gate, up), lambda: _gate(*kept))
 
 
 def add(stream: Any, added: Any) -> Any:
@@ -77,13 +82,9 @@ def rotated(states: Any, cosines: Any, sines: Any, dtype: Any) -> Any:
 class _SumAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any) -> Any:
-        stream, weight = stream.contiguous(), weight.contiguous()
-        added = None if added is None else added.contiguous()
+        stream = stream.contiguous()
         total = stream if added is None else torch.empty_like(stream)
-        out = torch.empty_like(stream, dtype=dtype)
-        inverses = torch.empty(stream.shape[:-1], dtype=torch.float32)
-        described = _described(stream, added, total, weight, out, inverses, epsilon)
-        library.library().norm_forward(ctypes.byref(described))
+        out, inverses = _norm(stream, weight, epsilon, dtype, None if added is None else added.contiguous(), total)
         ctx.save_for_backward(total, weight, inverses)
         ctx.dtypes = stream.dtype, None if added is None else added.dtype
         ctx.set_materialize_grads(False)
@@ -118,11 +119,8 @@ class _SumAndNorm(torch.autograd.Function):
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Any, up: Any) -> Any:
-        gate, up = gate.contiguous(), up.contiguous()
         ctx.save_for_backward(gate, up)
-        out = torch.empty_like(gate)
-        _run(library.library().gated_forward, (gate, up, out), gate.numel())
-        return out
+        return _gate(gate, up)
 
     @staticmethod
     @once_differentiable
@@ -163,6 +161,20 @@ class _Rotated(torch.autograd.Function):
         outer = outer if outer.stride(3) == 1 else outer.contiguous()
         cosines, sines = ctx.saved_tensors
         return _rotate(outer, cosines, sines, ctx.dtype, is_inverse=True), None, None, None
+
+
+def _norm(stream: Any, weight: Any, epsilon: float, dtype: Any, added: Any = None, total: Any = None) -> Any:
+    """RMSNorm of stream + added, which is written to `total`, and the inverses of its roots of mean squares."""
+    out, inverses = torch.empty_like(stream, dtype=dtype), torch.empty(stream.shape[:-1], dtype=torch.float32)
+    described = _described(stream, added, total, weight, out, inverses, epsilon)
+    library.library().norm_forward(ctypes.byref(described))
+    return out, inverses
+
+
+def _gate(gate: Any, up: Any) -> Any:
+    out = torch.empty_like(gate)
+    _run(library.library().gated_forward, (gate, up, out), gate.numel())
+    return out
 
 
 def _rotate(states: Any, cosines: Any, sines: Any, dtype: Any, is_inverse: bool) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -20,6 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from entrypoints.operators import library
 from entrypoints.operators.dropout import Rule
 from entrypoints.operators.numbers import Numbers, numbers
+from entrypoints.operators.recomputation import computable_again
 
 # As in kernels/encoder.cpp.
 _LANES, _GROUP, _MOST = 16, 32, 8
@@ -60,10 +61,14 @@ class _Total(ctypes.Structure):
 
 @dataclass
 class _Next:
-    """For what reads a stream next. `version`: the stream's at that time. `branch`: see `branches`."""
+    """For what reads a stream next. `version`: the stream's at that time. `branch`: see `branches`.
+
+    `again` computes `narrow` again.
+    """
 
     version: int
     narrow: Any = None
+    again: Callable[[], Any] | None = None
     branch: Any = None
 
 
@@ -92,9 +97,10 @@ def normed_sum(added: Any, stream: Any, rule: Rule | None, norm: Any, dtype: Any
     LayerNorm of one dimension, in float32. `dtype`: of the products that read the stream.
     """
     has_copy = dtype is _NARROW and not torch.is_inference_mode_enabled()
-    out, narrow = _NormedSum.apply(added, stream, norm.weight, norm.bias, rule, norm.eps, has_copy)
+    out, narrow, centred = _NormedSum.apply(added, stream, norm.weight, norm.bias, rule, norm.eps, has_copy)
     if narrow is not None:
-        _KEPT.put(out, _Next(out._version, narrow=narrow))
+        kept = centred, norm.weight.detach(), norm.bias.detach()
+        _KEPT.put(out, _Next(out._version, narrow=narrow, again=lambda: _narrow(*kept)))
     return out
 
 
@@ -105,6 +111,8 @@ def branches(stream: Any, count: int) -> tuple[Any, ...]:
     """
     kept = None if stream.is_inference() else _KEPT.pop(stream)
     branch, *copies = _Branches.apply(stream, None if kept is None else kept.narrow, count)
+    if kept is not None and kept.again is not None:
+        copies = [computable_again(copy, kept.again) for copy in copies]
     if not stream.is_inference():
         _KEPT.put(stream, _Next(stream._version, branch=branch))
     return tuple(copies)
@@ -121,7 +129,9 @@ def branch_of(stream: Any) -> Any:
 
 def gelu(states: Any) -> Any:
     """GELU of a bfloat16 tensor."""
-    return _Gelu.apply(states)
+    states = states.contiguous()
+    kept = states.detach()
+    return computable_again(_Gelu.apply(states), lambda: _gelu(kept))
 
 
 class _NormedSum(torch.autograd.Function):
@@ -147,13 +157,12 @@ class _NormedSum(torch.autograd.Function):
         ctx.save_for_backward(centred, weight, inverses, kept)
         ctx.rule, ctx.dtype = described.rule, added.dtype
         ctx.set_materialize_grads(False)
-        if narrow is not None:
-            ctx.mark_non_differentiable(narrow)
-        return out, narrow
+        ctx.mark_non_differentiable(centred, *(() if narrow is None else (narrow,)))
+        return out, narrow, centred
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_out: Any, _by_narrow: Any) -> Any:
+    def backward(ctx: Any, by_out: Any, *_others: Any) -> Any:
         if by_out is None:
             return (None,) * 7
         centred, weight, inverses, kept = ctx.saved_tensors
@@ -206,11 +215,8 @@ class _Branches(torch.autograd.Function):
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Any) -> Any:
-        states = states.contiguous()
         ctx.save_for_backward(states)
-        out = torch.empty_like(states)
-        library.library().gelu_forward(states.data_ptr(), out.data_ptr(), states.numel())
-        return out
+        return _gelu(states)
 
     @staticmethod
     @once_differentiable
@@ -219,6 +225,22 @@ class _Gelu(torch.autograd.Function):
         outer, found = outer.contiguous(), torch.empty_like(states)
         library.library().gelu_backward(states.data_ptr(), outer.data_ptr(), found.data_ptr(), states.numel())
         return found
+
+
+def _gelu(states: Any) -> Any:
+    out = torch.empty_like(states)
+    library.library().gelu_forward(states.data_ptr(), out.data_ptr(), states.numel())
+    return out
+
+
+def _narrow(centred: Any, weight: Any, bias: Any) -> Any:
+    """The bfloat16 copy of a normed sum, as the forward pass wrote it."""
+    weight, bias = weight.contiguous(), bias.contiguous()
+    out, features = torch.empty_like(centred, dtype=_NARROW), weight.numel()
+    pointers = map(_pointer, (None, weight, bias, centred, None, None, out, None))
+    described = _Sum(Numbers(), *pointers, centred.numel() // features, features, _Rule(0, 0, 1.0), 0.0)
+    library.library().sum_narrow(ctypes.byref(described))
+    return out
 
 
 def _pointer(tensor: Any) -> Any:

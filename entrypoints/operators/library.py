@@ -52,6 +52,7 @@ def library() -> ctypes.CDLL:
     loaded.gated_forward.restype = loaded.gated_backward.restype = None
     for kernel, arguments in (
         (loaded.sum_forward, (pointer,)),
+        (loaded.sum_narrow, (pointer,)),
         (loaded.sum_backward, (pointer, pointer)),
         (loaded.total_of, (pointer, size)),
         (loaded.gelu_forward, (pointer, pointer, size)),

@@ -5,21 +5,17 @@ Prints what is changed, and, unless the argument is `changed`, the name of each 
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
+import decoder_models
 import peft
 import torch
-import transformers
 from torch.nn import functional
 from transformers.models.llama import modeling_llama
 
-from entrypoints.adapt import lora as adapted
-from entrypoints.operators import decoder, four_bits, numbers
+from entrypoints.operators import decoder, four_bits
 from entrypoints.operators.adapted_linear import adapted_linear
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -33,8 +29,7 @@ def main() -> None:
     if sys.argv[1:] == ["changed"]:
         return
     torch.manual_seed(0)
-    for check in (norms, sums, gates, rotations, adapters, models, recomputed_models, hooked_models,
-                  narrowed_weights):  # fmt: skip
+    for check in (norms, sums, gates, rotations, adapters, *decoder_models.CHECKS):
         check()
         print(check.__name__, flush=True)
 
@@ -157,142 +152,6 @@ def adapters(pack: Callable[[Any], Any] | None = None) -> None:
                 for one, other in ((found, expected), (states.grad, wide.grad), (down.grad, wide_down.grad),
                                    (up.grad, wide_up.grad)):  # fmt: skip
                     close(one, other.detach(), dtype, factor=4)
-
-
-FAMILIES = {
-    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
-    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
-    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
-}
-
-
-def model_of(family: str, adapter: bool = False) -> Any:
-    config, create = FAMILIES[family]
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16}
-    model = create(config(**sizes, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True))
-    if adapter:
-        lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
-        model = peft.get_peft_model(model, lora)
-    return model
-
-
-def gradients(model: Any, batch: dict[str, Any], autocast: bool) -> tuple[Any, dict[str, Any]]:
-    model.zero_grad()
-    with torch.autocast("cpu", dtype=BF16, enabled=autocast):
-        loss = model(**batch).loss
-    loss.backward()
-    found = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-    return loss.detach(), found
-
-
-def models() -> None:
-    """Complete models, against the same in double precision. Under autocast, torch's own is as far away."""
-    ours = torchs = 0.0
-    for family in [*FAMILIES] * 3:
-        batch = {"input_ids": torch.randint(0, 50, (2, 23)), "labels": torch.randint(0, 50, (2, 23))}
-        for adapter in (False, True):
-            model = model_of(family, adapter)
-            expected, wanted = gradients(copy.deepcopy(model).double(), batch, autocast=False)
-            for autocast in (False, True):
-                calls = counted()
-                loss, found = gradients(model, batch, autocast)
-                assert all(calls.values()), (family, calls)
-                assert abs(loss - expected) < (2e-2 if autocast else 1e-6) * expected
-                distances = distances_of(found, wanted)
-                assert max(distances) < (0.5 if autocast else 1e-4), distances
-            ours += sum(distances)
-            with torchs_own():
-                torchs += sum(distances_of(gradients(model, batch, autocast=True)[1], wanted))
-    assert ours < 1.15 * torchs, (ours, torchs)
-
-
-def distances_of(found: dict[str, Any], wanted: dict[str, Any]) -> list[float]:
-    assert found.keys() == wanted.keys()
-    return [float((found[name] - one).norm() / one.norm()) for name, one in wanted.items()]
-
-
-@contextlib.contextmanager
-def torchs_own() -> Iterator[None]:
-    """Nothing is computed by the kernels inside the block."""
-    no = mock.Mock(return_value=False)
-    with mock.patch.object(numbers, "computable", no), mock.patch.object(adapted, "are_plain", no):
-        yield
-
-
-_KERNELS = ("norm", "gated", "add", "rotated")
-_ORIGINALS = {name: getattr(decoder, name) for name in _KERNELS}
-
-
-def counted() -> dict[str, int]:
-    """How often each part is computed from now on."""
-    calls = dict.fromkeys(_KERNELS, 0)
-
-    def counting(name: str) -> Any:
-        def call(*args: Any) -> Any:
-            calls[name] += 1
-            return _ORIGINALS[name](*args)
-
-        return call
-
-    for name in _KERNELS:
-        setattr(decoder, name, counting(name))
-    return calls
-
-
-def recomputed_models() -> None:
-    """Activation checkpointing computes the layers again, with the same results."""
-    for family in FAMILIES:
-        model = model_of(family).train()
-        batch = {"input_ids": torch.randint(0, 50, (2, 23)), "labels": torch.randint(0, 50, (2, 23))}
-        loss, wanted = gradients(model, batch, autocast=True)
-        model.gradient_checkpointing_enable()
-        calls = counted()
-        recomputed_loss, found = gradients(model, batch, autocast=True)
-        assert calls["gated"] == 4, calls  # two layers, twice
-        assert recomputed_loss == loss
-        assert max(distances_of(found, wanted)) < 1e-5
-
-
-def hooked_models() -> None:
-    """Hooks of the norms are called, and see what they saw before."""
-    batch = {"input_ids": torch.randint(0, 50, (2, 23)), "labels": torch.randint(0, 50, (2, 23))}
-    model = model_of("llama")
-    expected, _ = gradients(model, batch, autocast=False)
-    seen: list[Any] = []
-    model.model.layers[0].input_layernorm.register_forward_hook(lambda *found: seen.append(found[2]))
-    loss, _ = gradients(model, batch, autocast=False)
-    assert len(seen) == 1
-    torch.testing.assert_close(loss, expected)
-
-
-def narrowed_weights() -> None:
-    """A Trainer stores frozen weights that are exact in bf16 in bf16 while it trains."""
-    for exact in (True, False):
-        torch.manual_seed(1)
-        model = model_of("qwen2")
-        if exact:
-            model = model.to(BF16).to(FP32)
-        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"))
-        base = model.get_base_model().model.layers[0].mlp.up_proj.base_layer
-        before = {name: one.detach().clone() for name, one in model.named_parameters()}
-        embedding, dtypes = model.get_input_embeddings(), set()
-        rows = [{"input_ids": list(range(9)), "labels": list(range(9))}] * 8
-        arguments = transformers.TrainingArguments(
-            "/tmp/narrowed", max_steps=3, bf16=True, report_to=[], disable_tqdm=True, save_strategy="no",
-            logging_steps=1, use_cpu=True,
-        )  # fmt: skip
-        trainer = transformers.Trainer(model, arguments, train_dataset=rows)
-        layer = model.get_base_model().model.layers[0]
-        layer.register_forward_pre_hook(lambda *_: dtypes.add(base.weight.dtype))  # noqa: B023
-        model.lm_head.register_forward_pre_hook(lambda *_: dtypes.add(embedding.weight.dtype))  # noqa: B023
-        trainer.train()
-        assert dtypes == {BF16 if exact else FP32}, dtypes
-        assert base.weight.dtype == embedding.weight.dtype == FP32
-        for name, one in model.named_parameters():
-            assert one.requires_grad or torch.equal(one, before[name]), name
-        with torch.no_grad():  # without autocast
-            model(input_ids=torch.arange(9)[None])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import kept_tensors
 import peft
 import torch
 import transformers
@@ -199,6 +200,19 @@ def hooked_models() -> None:
         torch.testing.assert_close(found_loss, loss, rtol=1e-2, atol=1e-2)
 
 
+def kept_parts() -> None:
+    """Autograd keeps neither the copies that a normed sum wrote, nor what GELU returned."""
+    for family in ("Bert", "DistilBert"):
+        model, batch = model_of(family, rate=0.1), batch_of()
+
+        def forward(model: Any = model, batch: dict[str, Any] = batch) -> Any:
+            with torch.autocast("cpu", dtype=BF16):
+                return model(**batch).loss
+
+        parameters = [one for name, one in model.named_parameters() if _is_used(name)]
+        kept_tensors.check(encoder, forward, parameters, fewer=5 + 3)
+
+
 def hidden_states() -> None:
     """Each has its complete gradient, also of the products that read its copy."""
     for family in ("Bert", "DistilBert"):
@@ -224,5 +238,6 @@ CHECKS = (
     adapted_models,
     compiled_models,
     hooked_models,
+    kept_parts,
     hidden_states,
 )
