@@ -1,8 +1,7 @@
-"""A cluster's description, its Compose document (pure functions), and calls of `docker compose`."""
+"""A cluster's description, and its Compose document. Pure functions."""
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,9 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from entrypoints.plan.cores import divide
 from tooling.basis import identity, yaml
-from tooling.basis.errors import EngineLostError, UsageError
+from tooling.basis.errors import UsageError
 from tooling.basis.paths import COMPOSE
-from tooling.basis.say import last_line
 from tooling.cluster import launchers
-from tooling.engine import find
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
@@ -198,37 +195,21 @@ def plain(document: dict[str, Any], name: str) -> dict[str, Any]:
 
     ./inv manages what has its labels, and would remove these containers with ./inv down.
     """
-    services = {key: _complete(service) for key, service in document["services"].items()}
-    networks = {
-        key: {k: v for k, v in network.items() if k != "labels"} for key, network in document["networks"].items()
-    }
+    services = {key: _unlabelled(complete(service)) for key, service in document["services"].items()}
+    networks = {key: _unlabelled(network) for key, network in document["networks"].items()}
     return {"name": name, "services": services, "networks": networks}
 
 
-def _complete(service: dict[str, Any]) -> dict[str, Any]:
+def _unlabelled(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != "labels"}
+
+
+def complete(service: Mapping[str, Any]) -> dict[str, Any]:
+    """A service of `document` with the service that it extends."""
     extended = yaml.read(COMPOSE / service["extends"]["file"])["services"][service["extends"]["service"]]
-    own = {key: value for key, value in service.items() if key not in ("extends", "labels")}
+    own = {key: value for key, value in service.items() if key != "extends"}
     merged = {key: {**extended[key], **own.get(key, {})} for key in ("environment",) if key in extended}
     return {**extended, **own, **merged}
-
-
-def argv(project: str, *arguments: str, file: Path | None = None) -> list[str]:
-    """A `docker compose` command. Without a file, the command finds its objects by the project's labels."""
-    files = ["--file", str(file)] if file else []
-    return ["docker", "compose", "--project-name", project, *files, *arguments]
-
-
-def call(command: Sequence[str]) -> str:
-    """Run a compose command and return its output.
-
-    If the command fails, raises EngineLostError if the engine does not answer, otherwise UsageError with the last
-    line of compose's output.
-    """
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        error = EngineLostError if find.find().engine is None else UsageError
-        raise error(f"{' '.join(command[:4])} … failed: {last_line(result.stderr)}")
-    return result.stdout
 
 
 def container_user() -> tuple[int, int]:

@@ -23,6 +23,7 @@ from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
 from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher_and_memory
+from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
@@ -56,7 +57,13 @@ SCRIPT = ROOT / "examples" / "finetune.py"
 
 
 def demo(
-    choice: Choice, node_count: int, ranks_per_node: int, backend: str, launcher: str, task: str = CLASSIFICATION
+    choice: Choice,
+    node_count: int,
+    ranks_per_node: int,
+    backend: str,
+    launcher: str,
+    task: str = CLASSIFICATION,
+    engine_name: str | None = None,
 ) -> None:
     """Build the image, train on a cluster, print a summary, and write result.json to the task's folder in .cache.
 
@@ -70,10 +77,11 @@ def demo(
     check_launcher_and_memory(launcher, memory=None)  # before the image is built
     check_backend(backend)
     check_task(task, row)
+    api.check(engine_name)
     folder = FOLDERS[task]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
-    docker, image = choice.ensure()
+    engine, image = choice.ensure(engine_name)
     batch = batch_size // world_size
     held_out: list[demo_chats.Chat] = []
     if task == SFT:
@@ -103,10 +111,10 @@ def demo(
         launcher=launcher,
     )
     questions = [question for question, _ in held_out]
-    before = demo_answers.ask(image.tag, model, questions, docker) if questions else []
+    before = demo_answers.ask(image.tag, model, questions, engine) if questions else []
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
-    outcome = run.run(spec, docker)
+    outcome = run.run(spec, engine)
     if outcome.exit_code != 0:
         raise Exit(
             f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "
@@ -122,7 +130,7 @@ def demo(
         "train": round(result["seconds"]["train"], 1),
     }
     if held_out:
-        result |= demo_answers.compare(held_out, before, demo_answers.ask(image.tag, output, questions, docker))
+        result |= demo_answers.compare(held_out, before, demo_answers.ask(image.tag, output, questions, engine))
         demo_answers.show(result["answers"])
     path = folder / "result.json"
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -130,6 +138,8 @@ def demo(
     summarize(result, path, passed=not failures)
     if failures:
         raise Exit("the demo failed: " + "; ".join(failures), code=1)
+    if engine.name == api.PODMAN:  # the records are about images that Docker has
+        return
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
     if row and status.record(row, Status.TESTED, f"./inv demo {row.options}"):
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from docker import DockerClient
 from docker.errors import APIError
 from docker.models.containers import Container
 from urllib3.exceptions import HTTPError
@@ -25,13 +27,12 @@ def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterat
     """Copy the output of the project's containers, from its beginning, to `shown` and to the end of `log`."""
     with detect_lost_engine(endpoint):
         client = connect(endpoint)
-        containers = client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
+        containers = _containers(client, project)
     lock, over = threading.Lock(), threading.Event()
     readers = []
     with log.open("ab") as file:
         for container in containers:
-            prefix = f"{container.labels[SERVICE_LABEL]} | ".encode()
-            arguments = (container, prefix, (shown, file), lock, over)
+            arguments = (container, (shown, file), lock, over)
             readers.append(threading.Thread(target=_copy, args=arguments, daemon=True))
         for reader in readers:
             reader.start()
@@ -43,6 +44,32 @@ def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterat
             over.set()
             with lock:  # a reader that still runs must not write to a closed file
                 client.close()
+
+
+def copy(endpoint: str, project: str, shown: BinaryIO, *, follow: bool = False) -> None:
+    """Copy the output of the project's containers so far or, with `follow`, until they end."""
+    with detect_lost_engine(endpoint), closing(connect(endpoint)) as client:
+        containers = sorted(_containers(client, project), key=lambda container: str(container.name))
+        if not follow:
+            for container in containers:
+                for line in lines(container.logs(stream=True, follow=False)):
+                    shown.write(_prefix(container) + line)
+            return
+        lock, over = threading.Lock(), threading.Event()
+        with ThreadPoolExecutor(max(len(containers), 1)) as readers:
+            try:
+                for _ in readers.map(lambda container: _copy(container, (shown,), lock, over), containers):
+                    pass
+            finally:
+                over.set()
+
+
+def _containers(client: DockerClient, project: str) -> list[Container]:
+    return list(client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"}))
+
+
+def _prefix(container: Container) -> bytes:
+    return f"{container.labels[SERVICE_LABEL]} | ".encode()
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -57,12 +84,11 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _copy(
     container: Container,
-    prefix: bytes,
     targets: tuple[BinaryIO, ...],
     lock: threading.Lock,
     over: threading.Event,
 ) -> None:
-    copied = 0
+    copied, prefix = 0, _prefix(container)
     while True:
         try:
             for line in islice(lines(container.logs(stream=True, follow=True)), copied, None):

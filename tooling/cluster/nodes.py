@@ -64,7 +64,8 @@ class Node:
 
 def of_checkout(cluster: str | None = None) -> list[Node]:
     """The nodes of this checkout's clusters, or of one. Raises UsageError if no engine answers."""
-    seen = read(api.running().endpoint, PROJECT_PREFIX + cluster if cluster else None)
+    project = PROJECT_PREFIX + cluster if cluster else None
+    seen = [node for engine in api.running() for node in read(engine.endpoint, project)]
     return [node for node in seen if node.project.startswith(PROJECT_PREFIX)]
 
 

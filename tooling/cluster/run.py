@@ -4,17 +4,16 @@ The cluster's exit code is 0 if every node exited with 0, otherwise the exit cod
 When one node fails, the other nodes are stopped.
 
 `./inv up` (tooling.cluster.up), the demo, benchmarks and soak tests call `run`. It starts the containers with
-`compose`, copies their output with `follow`, and watches them with `wait` and `nodes`.
+`containers`, copies their output with `follow`, and watches them with `wait` and `nodes`.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from entrypoints import contract
 from entrypoints.machine import topology
@@ -23,9 +22,9 @@ from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.files import LockedError, locked
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
-from tooling.cluster import compose, keys, nodes, wait
+from tooling.cluster import compose, containers, follow, keys, nodes, wait
 from tooling.cluster.compose import ClusterSpec
-from tooling.cluster.follow import following
+from tooling.engine import api
 from tooling.engine.api import Engine
 
 CLUSTERS = CACHE / "clusters"
@@ -51,8 +50,8 @@ def run(spec: ClusterSpec, engine: Engine, shown: BinaryIO | None = None) -> Out
         _remove_leftovers(spec, engine)
         with _torn_down(spec.name, engine.endpoint):
             try:
-                _start_containers(spec)
-                with following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
+                _start_containers(spec, engine.endpoint)
+                with follow.following(engine.endpoint, spec.project, log, shown or sys.stdout.buffer):
                     exit_code = wait.until_end(spec, engine.endpoint)
             except EngineLostError as error:
                 say(str(error))
@@ -65,19 +64,17 @@ def start(spec: ClusterSpec, engine: Engine) -> None:
     with _reserved(spec.name):
         _remove_leftovers(spec, engine)
         try:
-            _start_containers(spec)
+            _start_containers(spec, engine.endpoint)
         except BaseException:
-            remove(spec.name)
+            remove(spec.name, engine.endpoint)
             raise
 
 
-def _start_containers(spec: ClusterSpec) -> None:
+def _start_containers(spec: ClusterSpec, endpoint: str) -> None:
     """Create and start the containers, and record their IDs. Neither builds nor pulls images."""
-    file = _write_files(spec)
-    compose.call(compose.argv(spec.project, "up", "--detach", "--no-build", "--pull=never", file=file))
-    listed = compose.call(compose.argv(spec.project, "ps", "--all", "--quiet", "--no-trunc"))
+    started = containers.start(_write_files(spec), endpoint)
     with _containers(spec.name).open("a", encoding="ascii") as stream:
-        stream.write(listed)
+        stream.writelines(f"{container}\n" for container in started)
 
 
 def containers_of(name: str) -> frozenset[str]:
@@ -91,24 +88,25 @@ def take_down(name: str) -> None:
     marker = _taken_down(name)
     if marker.parent.is_dir():
         marker.touch()
-    remove(name)
+    for engine in api.running():
+        remove(name, engine.endpoint)
 
 
-def remove(name: str) -> None:
+def remove(name: str, endpoint: str) -> None:
     """Remove a cluster's containers, network and keys. Its log and its output stay."""
     project = compose.PROJECT_PREFIX + name
     log = folder_of(name) / "log.txt"
-    if log.parent.is_dir() and not log.exists():
-        logs = subprocess.run(compose.argv(project, "logs", "--no-color"), capture_output=True, check=False)
-        log.write_bytes(logs.stdout)
     try:
-        compose.call(compose.argv(project, "down", "--remove-orphans", "--volumes", "--timeout=5"))
+        if log.parent.is_dir() and not log.exists() and nodes.read(endpoint, project):
+            with log.open("wb") as stream:
+                follow.copy(endpoint, project, stream)
+        containers.remove(project, endpoint)
     finally:
         keys.remove(folder_of(name) / "ssh")
 
 
-def _write_files(spec: ClusterSpec) -> Path:
-    """Write the cluster's Compose file, and for mpirun its ssh keys. Return the file's path.
+def _write_files(spec: ClusterSpec) -> dict[str, Any]:
+    """Write the cluster's Compose document, and for mpirun its ssh keys. Return the document.
 
     A restarted cluster appends to the log of the failed cluster.
     """
@@ -120,12 +118,11 @@ def _write_files(spec: ClusterSpec) -> Path:
     for mount in spec.mounts:
         if not mount.source.is_dir():
             raise UsageError(f"{mount.source} is not a folder: choose a folder to mount at {mount.target}")
-    file = folder / "compose.yaml"
     if spec.launcher == "mpirun":
         keys.generate(spec, folder / "ssh")
     document = compose.document(spec, topology.read().cores, folder / "ssh")
-    file.write_text(yaml.render([document]), encoding="utf-8")
-    return file
+    (folder / "compose.yaml").write_text(yaml.render([document]), encoding="utf-8")
+    return document
 
 
 def output_of(name: str) -> Path | None:
@@ -190,15 +187,15 @@ def _torn_down(name: str, endpoint: str) -> Iterator[None]:
         raise
     except BaseException:
         try:
-            remove(name)
+            remove(name, endpoint)
         except EngineLostError as error:
             say(f"{error}: run ./inv down --name {name} later to remove what is left of the cluster")
         raise
     try:
-        remove(name)
+        remove(name, endpoint)
     except EngineLostError:
         wait.until_engine_is_back(name, endpoint)
-        remove(name)
+        remove(name, endpoint)
 
 
 def _is_running(name: str) -> UsageError:
@@ -214,4 +211,4 @@ def _remove_leftovers(spec: ClusterSpec, engine: Engine) -> None:
         raise _is_running(spec.name)
     if left:
         say(f"removing the leftovers of an earlier cluster {spec.name}")
-        remove(spec.name)
+        remove(spec.name, engine.endpoint)

@@ -4,7 +4,7 @@ They parse options, choose a cluster and restart it after failures. tooling.clus
 """
 
 import os
-import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,10 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.cluster import compose, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
+from tooling.cluster.follow import copy
 from tooling.cluster.run import Outcome
+from tooling.engine import api
+from tooling.engine.api import EngineOption
 from tooling.image.choice import Choice
 
 
@@ -37,11 +40,13 @@ class Request:
         str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
     env: EnvOption = ()
+    engine: EngineOption = None
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
     max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
     print_compose: Annotated[bool, "print a file for docker compose up, and start nothing"] = False
 
     def __post_init__(self) -> None:
+        api.check(self.engine)
         if self.max_restarts < 0:
             raise UsageError(f"--max-restarts is {self.max_restarts}, expected 0 or more")
         if self.max_restarts and self.detach:
@@ -66,8 +71,8 @@ def up(request: Request) -> None:
         document = compose.document(spec, topology.read().cores, folder)
         print(yaml.render([compose.plain(document, name)]), end="")
         return
-    engine, image = request.choice.ensure()
-    spec = replace(spec, environment={contract.IMAGE: image.id, **environment})
+    engine, image = request.choice.ensure(request.engine)
+    spec = replace(spec, image=image.tag, environment={contract.IMAGE: image.id, **environment})
     if request.detach:
         run.start(spec, engine)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
@@ -125,8 +130,8 @@ def logs(name: str | None, follow: bool) -> None:
     running, ended = _names(), _ended()
     chosen = _choose(name, sorted({*running, *ended}) if name else running or ended)
     if chosen in running:
-        arguments = ["logs", "--no-color", *(["--follow"] if follow else [])]
-        subprocess.run(compose.argv(compose.PROJECT_PREFIX + chosen, *arguments), check=False)
+        for engine in api.running():
+            copy(engine.endpoint, compose.PROJECT_PREFIX + chosen, sys.stdout.buffer, follow=follow)
         return
     log = run.folder_of(chosen) / "log.txt"
     print(log.read_text(encoding="utf-8", errors="replace"), end="")

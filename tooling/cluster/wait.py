@@ -12,7 +12,7 @@ from invoke.exceptions import Exit
 
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.say import say
-from tooling.cluster import compose, nodes
+from tooling.cluster import containers, nodes
 from tooling.cluster.compose import LAUNCHER, ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.engine import api
@@ -56,7 +56,7 @@ def until_end(spec: ClusterSpec, endpoint: str) -> int:
                 if not over:
                     say(f"stopping {', '.join(running)}")
                 with suppress(EngineLostError):  # removing the containers raises the error again
-                    compose.call(compose.argv(spec.project, "stop", "--timeout=5"))
+                    containers.stop(spec.project, endpoint)
             return failed.exit_code if failed else STUCK_EXIT_CODE if stuck else 0
         time.sleep(POLL_SECONDS)
 
@@ -69,7 +69,7 @@ def until_engine_is_back(name: str, endpoint: str) -> None:
     """Wait for a lost engine. Restart it if this checkout started it. Raises EngineGoneError."""
     deadline = time.monotonic() + RETURN_SECONDS
     try:
-        api.start_again()
+        api.start_again(endpoint)
     except UsageError as error:
         say(str(error))
     while True:

@@ -1,13 +1,16 @@
-"""Provides a Docker Engine: finds it and, as root on Debian, installs and starts what is missing."""
+"""Provides an engine: finds Docker and, as root on Debian, installs and starts what is missing; or uses podman."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.say import say
+from tooling.engine import podman
 from tooling.engine.decide import Plan, decide, may_act
 from tooling.engine.find import Findings, Host, find, read_host
 from tooling.engine.install import install
@@ -15,6 +18,10 @@ from tooling.engine.start import start, was_killed
 
 # All checkouts share this lock: a machine has one engine, and only root sets it up.
 LOCK = Path("/run/lock/cpu-train-stack-engine.lock")
+DOCKER, PODMAN = ENGINES = ("docker", "podman")
+EngineOption = Annotated[
+    str | None, "docker or podman; default: docker, or podman where Docker is missing and may not be installed"
+]
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,51 @@ class Engine:
 
     endpoint: str
     cpus: int
+    name: str = DOCKER
+
+
+def check(name: str | None) -> None:
+    """Check the value of --engine. Raises UsageError."""
+    if name not in (None, *ENGINES):
+        raise UsageError(f"--engine is {name!r}, expected {' or '.join(ENGINES)}")
+
+
+def for_cluster(name: str | None = None) -> Engine:
+    """A running engine for clusters: the named one or, without a name, podman if it is the only one.
+
+    Raises UsageError with the commands for the user if the engine cannot be had.
+    """
+    chosen = os.environ.get("DOCKER_HOST")
+    if chosen and name != DOCKER and podman.answering(chosen):
+        return _podman(chosen)
+    if name == PODMAN and not podman.installed():
+        raise UsageError(
+            f"--engine podman: podman is not on PATH; to install: {podman.install_command(read_host())}"
+        )
+    if name == PODMAN or (name is None and _is_alone()):
+        return _podman(podman.ensure())
+    try:
+        return ensure()
+    except UsageError as error:
+        if name is None and podman.installed():
+            raise UsageError(f"{error}; or use podman: add --engine podman") from None
+        raise
+
+
+def _is_alone() -> bool:
+    """Whether podman is installed, Docker is not, and ./inv may not install Docker."""
+    if not podman.installed() or may_act(read_host()):
+        return False
+    findings = find()
+    docker = findings.engine or findings.dockerd or findings.chosen_by
+    return not docker and (findings.client is None or "podman" in findings.client.lower())
+
+
+def _podman(endpoint: str) -> Engine:
+    info = podman.answering(endpoint)
+    if info is None:
+        raise UsageError(f"podman's service at {endpoint} does not answer: retry")
+    return Engine(endpoint, int(info["NCPU"]), PODMAN)
 
 
 def ensure() -> Engine:
@@ -47,21 +99,30 @@ def ensure() -> Engine:
     return _engine(findings)
 
 
-def running() -> Engine:
-    """The running engine. Installs and starts nothing: raises UsageError if no engine answers."""
+def running() -> list[Engine]:
+    """The engines that may run clusters of this checkout: Docker, and podman if the checkout has used it.
+
+    Installs nothing, and starts only podman's service. Raises UsageError if no engine answers.
+    """
     findings = find()
-    if findings.engine is None:
+    engines = [_engine(findings)] if findings.engine else []
+    if podman.used() and (endpoint := podman.ensure()) not in [engine.endpoint for engine in engines]:
+        engines.append(_podman(endpoint))
+    if not engines:
         raise UsageError(
             f"Docker does not answer: {findings.problem or 'not found'}; run ./inv doctor for details"
         )
-    return _engine(findings)
+    return engines
 
 
-def start_again() -> None:
-    """Restart the engine if this checkout started it and it was killed. Never restarts another engine.
+def start_again(endpoint: str) -> None:
+    """Restart a lost engine if this checkout started it: podman's service, or a Docker Engine that was killed.
 
-    Raises UsageError with the cause if the engine does not start.
+    Never restarts another engine. Raises UsageError with the cause if the engine does not start.
     """
+    if podman.used() and endpoint == podman.endpoint():
+        podman.ensure()
+        return
     if find().chosen_by or not was_killed():
         return
     with _setting_up():

@@ -4,13 +4,16 @@ import json
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
+
+from docker.errors import NotFound
 
 from tooling.basis import identity
 from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line
+from tooling.engine.client import connect
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
@@ -70,7 +73,19 @@ def find_image(reference: str) -> LocalImage | None:
     result = call("image", "inspect", "--format", "{{json .}}", reference)
     if result.returncode != 0:
         return None
-    document = json.loads(result.stdout)
+    return _local_image(json.loads(result.stdout))
+
+
+def find_image_at(endpoint: str, reference: str) -> LocalImage | None:
+    """The image in the engine at `endpoint`, which may be podman, or None."""
+    with closing(connect(endpoint)) as client:
+        try:
+            return _local_image(client.images.get(reference).attrs)
+        except NotFound:
+            return None
+
+
+def _local_image(document: Mapping[str, Any]) -> LocalImage:
     configuration = document["Config"]
     return LocalImage(
         id=document["Id"],

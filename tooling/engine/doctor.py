@@ -8,8 +8,9 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from invoke.exceptions import Exit
 from rich.console import Console
@@ -25,7 +26,9 @@ from entrypoints.page.blocks import Drawing
 from entrypoints.plan import command as plan_command
 from entrypoints.plan import page as plan_page
 from entrypoints.plan import planner
+from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
+from tooling.engine import podman
 from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
 from tooling.engine.find import Findings, Host, find, read_host
 
@@ -77,10 +80,20 @@ def check_bf16(bf16: str) -> Check:
     return judge("bf16", good, detail, cpus.BF16_FIX)
 
 
-def check_docker(findings: Findings, host: Host) -> list[Check]:
-    """Engine, BuildKit, client, compose, buildx and mmdebstrap. One plan has the fix for all of them."""
+def check_podman(facts: Mapping[str, Any]) -> Check:
+    """`facts`: the output of `podman info`. Podman runs images where Docker is missing."""
+    detail = f"{facts['version']['Version']}, {facts['store']['graphDriverName']}"
+    fix = podman.refusal(facts) or podman.slow_storage(facts) or ""
+    return judge("podman", not fix, detail, fix)
+
+
+def check_docker(findings: Findings, host: Host, *, other: bool = False) -> list[Check]:
+    """Engine, BuildKit, client, compose, buildx and mmdebstrap. One plan has the fix for all of them.
+
+    `other`: podman can run images, so that only builds need Docker.
+    """
     plan = decide(findings, host)
-    bad = Status.ERROR if plan.refusal else Status.WARNING
+    bad = Status.ERROR if plan.refusal and not other else Status.WARNING
     fix = plan.refusal or _promise(plan)
     missing = lacking(findings)
     facts = findings.engine
@@ -134,7 +147,13 @@ def examine() -> list[Check]:
     for name, wanted in disks.items():
         path = next(place for place in (wanted, *wanted.parents) if place.is_dir())
         checks.append(check_disk(name, path, shutil.disk_usage(path).free))
-    return [*checks, *check_docker(findings, host), check_git(shutil.which("git"))]
+    if podman.installed():
+        try:
+            checks.append(check_podman(podman.read_facts()))
+        except UsageError as error:
+            checks.append(Check("podman", Status.WARNING, "podman info failed", str(error)))
+    other = checks[-1].name == "podman" and checks[-1].status is Status.OK
+    return [*checks, *check_docker(findings, host, other=other), check_git(shutil.which("git"))]
 
 
 def _usable_cpus() -> int:

@@ -1,4 +1,4 @@
-"""Which image a command runs: the image of a pin, or an image that ./inv push pushed."""
+"""Which image a command runs: the image of a pin, an image that ./inv push pushed, or a given one."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +8,10 @@ from typing import Annotated
 from tooling.basis.errors import UsageError
 from tooling.engine import api
 from tooling.engine.api import Engine
-from tooling.image import build, recipe, sign
+from tooling.image import build, given, recipe, sign
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
+from tooling.image.given import ImageOption
 from tooling.image.lock import ImageLock
 from tooling.image.sign import KeyOption
 from tooling.pins import choose
@@ -44,11 +45,14 @@ class Choice:
     torch_source: TorchSourceOption = TorchSource.ROW
     image_lock: ImageLockOption = None
     key: KeyOption = ""
+    image: ImageOption = None
 
     def __post_init__(self) -> None:
-        if self.image_lock and (self.pin or self.set or self.with_ or self.torch_source != TorchSource.ROW):
+        own = self.pin or self.set or self.with_ or self.torch_source != TorchSource.ROW
+        if (self.image_lock and (own or self.image)) or (self.image and own):
             raise UsageError(
-                "--image-lock names the image: do not combine it with --pin, --set, --with or --torch-source"
+                f"{'--image-lock' if self.image_lock else '--image'} names the image: do not combine it with "
+                f"--pin, --set, --with{', --image' if self.image_lock else ''} or --torch-source"
             )
         if self.key and not self.image_lock:
             raise UsageError(
@@ -65,17 +69,19 @@ class Choice:
 
     @property
     def row(self) -> Pin | None:
-        """The pin, or None if an image lock names the image."""
-        return self.source if isinstance(self.source, Pin) else None
+        """The pin, or None if an image lock or --image names the image."""
+        return None if self.image or not isinstance(self.source, Pin) else self.source
 
     @property
     def reference(self) -> str:
         """The name of the image in the engine."""
-        return self.source.image
+        return given.name(self.image) if self.image else self.source.image
 
     @property
     def backend(self) -> str:
-        """The default process group of the image: ccl, or gloo for an image without ccl."""
+        """The default process group of the image: ccl, or gloo for an image that is known to be without ccl."""
+        if self.image:
+            return "ccl"
         ccl = self.source.ccl if isinstance(self.source, Pin) else self.source.labels.get(recipe.CCL_LABEL)
         return "gloo" if ccl == Ccl.NONE else "ccl"
 
@@ -83,11 +89,19 @@ class Choice:
         """Check the image's signature if there is a key. Raises UsageError."""
         sign.verify_with(self.key, self.reference)
 
-    def ensure(self) -> tuple[Engine, Image]:
-        """An engine and the image in it: built if it is not up to date, or pulled if an image lock names it."""
-        source = self.source  # first: a mistake in the options is reported before Docker is set up
+    def ensure(self, engine_name: str | None = api.DOCKER) -> tuple[Engine, Image]:
+        """An engine and the image in it: built if it is not up to date, or loaded or pulled if an option names it.
+
+        `engine_name`: as in api.for_cluster. ./inv does not build with podman.
+        """
+        source, _ = (
+            self.source,
+            self.reference,
+        )  # first: a mistake in the options is reported before Docker is set up
         self.verify()
-        engine = api.ensure()
-        if isinstance(source, Pin):
-            return engine, build.build(source)
-        return engine, image_lock.fetch(source, engine)
+        engine = api.for_cluster(engine_name)
+        if self.image:
+            return engine, given.fetch(self.image, engine)
+        if isinstance(source, ImageLock):
+            return engine, image_lock.fetch(source, engine)
+        return engine, given.of_pin(source, engine) if engine.name == api.PODMAN else build.build(source)

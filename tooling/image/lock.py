@@ -58,10 +58,11 @@ def read(path: Path) -> ImageLock:
 def fetch(lock: ImageLock, engine: Engine) -> Image:
     """The locked image, pulled by its digest if it is not in the engine. Its labels must be those in the lock."""
     target, _, digest = lock.image.partition("@")
-    if docker.find_image(lock.image) is None:
+    image = docker.find_image_at(engine.endpoint, lock.image)
+    if image is None:
         say(f"pulling {lock.image}")
         Registry(engine.endpoint, Target.parse(target)).pull(digest)
-    image = docker.read_image(lock.image)
-    if image.labels != lock.labels:
+        image = docker.find_image_at(engine.endpoint, lock.image)
+    if image is None or image.labels != lock.labels:
         raise UsageError(f"the labels of {lock.image} differ from its lock: push the image again")
     return Image(lock.image, image.id, image.size_bytes, built=False, seconds=0.0)

@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(suite, "install_requirements", lambda: None)
     monkeypatch.setattr(suite, "_call", call)
-    monkeypatch.setattr(api, "ensure", lambda: None)
+    monkeypatch.setattr(api, "ensure", lambda: api.Engine("unix:///docker", 2))
     monkeypatch.setattr(build, "build", lambda *_: found.append("build"))
     return found
 

@@ -1,0 +1,66 @@
+"""What an engine does differently from Docker as root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoints.machine.facts import Core
+from tooling.basis.errors import UsageError
+from tooling.cluster import compose
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.containers import adapt
+
+DOCKER = {"CPUSet": True, "MemoryLimit": True, "CgroupVersion": "2", "SecurityOptions": ["name=seccomp"]}
+ROOTLESS_DOCKER = DOCKER | {"CPUSet": False, "SecurityOptions": ["name=seccomp", "name=rootless"]}
+REMAPPED_DOCKER = DOCKER | {"SecurityOptions": ["name=seccomp", "name=userns"]}
+PODMAN = DOCKER | {"BuildahVersion": "1.28.2", "Rootless": False}
+ROOTLESS_PODMAN = PODMAN | {"Rootless": True}
+
+
+def service(**options: Any) -> dict[str, Any]:
+    spec = ClusterSpec("test", "image", nodes=1, command=("train",), **options)
+    return compose.complete(compose.document(spec, [Core((2,), (2,))], Path("/keys"))["services"]["node-0"])
+
+
+@pytest.mark.parametrize("info", [DOCKER, PODMAN], ids=["Docker", "podman"])
+def test_as_root_nothing_differs(info: dict[str, Any]) -> None:
+    assert adapt(service(), info) == service()
+
+
+@pytest.mark.parametrize(
+    ("info", "mode", "user"),
+    [
+        (ROOTLESS_PODMAN, None, "0:0"),
+        (ROOTLESS_DOCKER, None, "0:0"),
+        (REMAPPED_DOCKER, "host", service()["user"]),
+    ],
+    ids=["rootless podman", "rootless Docker", "Docker with userns-remap"],
+)
+def test_the_output_belongs_to_the_caller(info: dict[str, Any], mode: str | None, user: str) -> None:
+    adapted = adapt(service(), info)
+    assert (adapted.get("userns_mode"), adapted["user"]) == (mode, user)
+
+
+@pytest.mark.parametrize("info", [ROOTLESS_PODMAN, ROOTLESS_DOCKER], ids=["podman", "Docker"])
+def test_without_cpusets_the_affinity_gives_a_node_its_cores(info: dict[str, Any]) -> None:
+    adapted = adapt(service(), info)
+    assert ("cpuset" in adapted, adapted["affinity"]) == (False, "2")
+
+
+def test_a_memory_limit_that_the_engine_would_ignore_is_refused() -> None:
+    assert adapt(service(memory="1g"), ROOTLESS_PODMAN)["mem_limit"] == "1g"
+    for info in (ROOTLESS_PODMAN | {"CgroupVersion": "1"}, ROOTLESS_DOCKER | {"MemoryLimit": False}):
+        with pytest.raises(UsageError, match="--memory 1g: this engine cannot limit memory"):
+            adapt(service(memory="1g"), info)
+
+
+def test_sshd_runs_as_the_caller_with_a_folder_for_its_keys() -> None:
+    node = service(launcher="mpirun")
+    adapted = adapt(node, ROOTLESS_PODMAN)
+    assert (adapted["userns_mode"], adapted["user"]) == ("keep-id", node["user"])
+    assert adapted["tmpfs"] == ["/run/ssh:mode=1777,size=1m"]
+    with pytest.raises(UsageError, match="--launcher mpirun: rootless Docker"):
+        adapt(service(launcher="mpirun"), ROOTLESS_DOCKER)

@@ -1,0 +1,187 @@
+"""Creates, stops and removes a cluster's containers through the engine's API.
+
+The containers are those of the Compose document. Their names and labels are those that docker compose gives.
+`adapt` has everything that differs between engines.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+from docker import DockerClient
+from docker.errors import APIError
+from docker.types import Mount, NetworkingConfig
+
+from tooling.basis.errors import UsageError
+from tooling.cluster.compose import complete, unescape
+from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
+from tooling.engine import podman
+from tooling.engine.client import connect
+
+STOP_SECONDS = 5
+# On a machine that is very busy, an engine starts a container in minutes.
+ANSWER_SECONDS = 600
+
+
+def start(document: Mapping[str, Any], endpoint: str) -> list[str]:
+    """Create and start the document's network and containers. Return the containers' IDs. Pulls no image.
+
+    Raises UsageError with the engine's message.
+    """
+    project, network = document["name"], document["networks"]["cluster"]
+    name = f"{project}_cluster"
+    with _connected(endpoint) as client:
+        info = client.info()
+        services = {key: adapt(complete(service), info) for key, service in document["services"].items()}
+        client.networks.create(
+            name, internal=network["internal"], labels={**network["labels"], PROJECT_LABEL: project}
+        )
+        created = [_create(client, project, key, service, name) for key, service in services.items()]
+        _at_once(client.api.start, created)
+    return created
+
+
+def stop(project: str, endpoint: str) -> None:
+    """Send SIGTERM to a project's containers, and SIGKILL after STOP_SECONDS."""
+    with _connected(endpoint) as client:
+        _stop(client, _containers(client, project))
+
+
+def remove(project: str, endpoint: str) -> None:
+    """Stop and remove a project's containers with their volumes, and its network."""
+    with _connected(endpoint) as client:
+        found = _containers(client, project)
+        _stop(client, found)
+        for container in found:
+            with _removed_meanwhile():
+                client.api.remove_container(container, v=True, force=True)
+        for network in client.networks.list(filters={"label": f"{PROJECT_LABEL}={project}"}):
+            with _removed_meanwhile():
+                network.remove()
+
+
+def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """A service as the engine with this /info can run it: with the caller's user id on the host, on its own cores.
+
+    `userns_mode`: the user namespace. `affinity`: the CPUs, where the engine has no cpusets. Raises UsageError.
+    """
+    security = " ".join(info.get("SecurityOptions") or ())
+    rootless = bool(info.get("Rootless")) or "name=rootless" in security
+    is_podman = podman.is_podman(info)
+    result = dict(service)
+    if is_podman and "tmpfs" in service:
+        # Podman's tmpfs has no uid and gid. The folder is as private as the container.
+        result["tmpfs"] = [f"{entry.partition(':')[0]}:mode=1777,size=1m" for entry in service["tmpfs"]]
+    if rootless and "tmpfs" not in service:
+        # The caller, outside of the engine's user namespace. Mapping the caller's own id into the namespace would
+        # need a copy of the image, because its files would have other owners.
+        result["user"] = "0:0"
+    elif rootless and is_podman:
+        result["userns_mode"] = "keep-id"  # sshd refuses root
+    elif rootless:
+        raise UsageError(
+            "--launcher mpirun: rootless Docker runs the nodes as root of its own user namespace, which sshd "
+            "refuses: use --launcher torchrun, or --engine podman"
+        )
+    elif "name=userns" in security:
+        result["userns_mode"] = "host"
+    # What podman reports about cpusets and limits is what root has.
+    if "cpuset" in service and not (info.get("CPUSet") and not (is_podman and rootless)):
+        result["affinity"] = result.pop("cpuset")
+    limits = info.get("MemoryLimit") and not (is_podman and rootless and str(info.get("CgroupVersion")) == "1")
+    if "mem_limit" in service and not limits:
+        raise UsageError(
+            f"--memory {service['mem_limit']}: this engine cannot limit memory: without root, that needs "
+            "cgroup v2 and systemd: leave out --memory"
+        )
+    return result
+
+
+def _create(client: DockerClient, project: str, name: str, service: Mapping[str, Any], network: str) -> str:
+    host = client.api.create_host_config(
+        cap_drop=service["cap_drop"],
+        security_opt=service["security_opt"],
+        dns_search=service["dns_search"],
+        restart_policy={"Name": service["restart"]},
+        network_mode=network,
+        shm_size=service.get("shm_size"),
+        mem_limit=service.get("mem_limit"),
+        memswap_limit=service.get("memswap_limit"),
+        cpu_period=service.get("cpu_period"),
+        cpu_quota=service.get("cpu_quota"),
+        cpuset_cpus=service.get("cpuset"),
+        tmpfs=dict(entry.split(":", 1) for entry in service.get("tmpfs", ())),
+        mounts=[
+            Mount(volume["target"], unescape(volume["source"]), "bind", read_only=volume["read_only"])
+            for volume in service["volumes"]
+        ],
+    )
+    if mode := service.get("userns_mode"):
+        host["UsernsMode"] = mode  # docker-py knows Docker's modes only
+    joined = NetworkingConfig()
+    joined["EndpointsConfig"] = {network: client.api.create_endpoint_config(aliases=[name])}
+    entrypoint = None
+    if cpus := service.get("affinity"):
+        own = client.images.get(service["image"]).attrs["Config"].get("Entrypoint") or []
+        entrypoint = ["taskset", "--cpu-list", cpus, *own]
+    created = client.api.create_container(
+        service["image"],
+        [unescape(word) for word in service["command"]],
+        name=f"{project}-{name}-1",
+        hostname=service["hostname"],
+        user=service["user"],
+        entrypoint=entrypoint,
+        environment=_environment(service["environment"]),
+        labels={**service["labels"], PROJECT_LABEL: project, SERVICE_LABEL: name},
+        stop_timeout=int(service["stop_grace_period"].removesuffix("s")),
+        host_config=host,
+        networking_config=joined,
+    )
+    return str(created["Id"])
+
+
+def _environment(variables: Mapping[str, str | None]) -> dict[str, str]:
+    """The variables with their values. A variable without a value gets the caller's own."""
+    own = {name: os.environ.get(name) if value is None else unescape(value) for name, value in variables.items()}
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _containers(client: DockerClient, project: str) -> list[str]:
+    found = client.api.containers(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
+    return [container["Id"] for container in found]
+
+
+def _stop(client: DockerClient, containers: Iterable[str]) -> None:
+    def stop(container: str) -> None:
+        with suppress(APIError):  # it has ended, or is paused: removing it kills it
+            client.api.stop(container, timeout=STOP_SECONDS)
+
+    _at_once(stop, containers)
+
+
+def _at_once(call: Callable[[str], object], containers: Iterable[str]) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(call, containers))  # raises the first error
+
+
+@contextmanager
+def _removed_meanwhile() -> Iterator[None]:
+    """Ignores that another command has removed, or is removing, the object."""
+    try:
+        yield
+    except APIError as error:
+        if error.status_code not in (404, 409):
+            raise
+
+
+@contextmanager
+def _connected(endpoint: str) -> Iterator[DockerClient]:
+    """A client of the engine. Raises EngineLostError, or UsageError with the engine's message."""
+    try:
+        with detect_lost_engine(endpoint), closing(connect(endpoint, ANSWER_SECONDS)) as client:
+            yield client
+    except APIError as error:
+        message = " ".join(str(error.explanation or error).split())
+        raise UsageError(f"the engine at {endpoint} refused the cluster: {message}") from None
