@@ -34,7 +34,7 @@ SANITIZER_FLAGS = ["-fno-omit-frame-pointer", "-O1", "-g1"]
 PRECOMPILED = """\
 #include <ATen/ATen.h>
 #include <oneapi/ccl.hpp>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include "releases.hpp"
 """
 METADATA = """\
 Metadata-Version: 2.1
@@ -98,6 +98,7 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitizer: str |
     torch_root = Path(torch.__file__).parent
     include = [
         f"-I{oneccl / 'include'}",
+        f"-I{HERE / 'src'}",
         *(f"-isystem{torch_root / part}" for part in ("include", "include/torch/csrc/api/include")),
         f"-isystem{sysconfig.get_path('include')}",
         f"-ffile-prefix-map={HERE}=bindings",

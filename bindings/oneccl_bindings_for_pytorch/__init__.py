@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +57,29 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
         )
 
 
+def _with_group_ranks(new_group: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend torch's function, which does not pass the group's name and ranks to the backend before torch 1.13."""
+
+    @functools.wraps(new_group)
+    def _new_process_group_helper(
+        size: int, rank: int, ranks: list[int], *arguments: Any, group_name: str | None = None, **options: Any
+    ) -> Any:
+        _described.group_id = group_name or str(_c10d._group_count)
+        _described.global_ranks_in_group = ranks
+        return new_group(size, rank, ranks, *arguments, group_name=group_name, **options)
+
+    return _new_process_group_helper
+
+
+def _create_described(
+    store: torch.distributed.Store, rank: int, size: int, timeout: timedelta
+) -> torch.distributed.ProcessGroup:
+    described = SimpleNamespace(
+        store=store, group_rank=rank, group_size=size, timeout=timeout, **vars(_described)
+    )
+    return _create(described, None)
+
+
 def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
     """Extend the constructor to keep the list of files in /dev/shm."""
 
@@ -88,6 +112,10 @@ def _backend_of(group: object) -> Any:
     return backend if isinstance(backend, ProcessGroupCCL) else None
 
 
+def _groups() -> Iterable[Any]:
+    return _c10d._world.pg_map if _release >= (2, 0) else _c10d._pg_map
+
+
 def _with_timeout(set_timeout: Callable[..., None]) -> Callable[..., None]:
     """Extend torch's function, which ignores all backends but gloo and nccl, to ccl."""
 
@@ -106,7 +134,7 @@ def _with_shutdown(destroy: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(destroy)
     def destroy_process_group(group: torch.distributed.ProcessGroup | None = None) -> None:
         covers_all = group is None or group is _c10d.GroupMember.WORLD
-        for left in reversed(list(_c10d._world.pg_map)) if covers_all else [group]:
+        for left in reversed(list(_groups())) if covers_all else [group]:
             if backend := _backend_of(left):
                 backend.shutdown()
         destroy(group)
@@ -120,6 +148,9 @@ ProcessGroupCCL.__init__ = _constructed(ProcessGroupCCL.__init__)
 torch.distributed.ProcessGroupCCL = _c10d.ProcessGroupCCL = ProcessGroupCCL
 for _attach in ("then", "add_done_callback"):
     setattr(torch._C.Future, _attach, _in_next_lane(getattr(torch._C.Future, _attach)))
+if _release < (2, 0):  # a group is its own backend
+    ProcessGroupCCL._device_types = [torch.device("cpu")]
+    ProcessGroupCCL._get_backend = lambda self, _device: self
 if _release >= (2, 3):
     _c10d._set_pg_timeout = _with_timeout(_c10d._set_pg_timeout)
 if _release < (2, 7):
@@ -128,5 +159,10 @@ if _release < (2, 7):
     )
 # Runs before the interpreter, which callbacks need, and the C++ libraries, which transfers need, shut down.
 atexit.register(_backend.stop)
-_devices = {"devices": ["cpu"]} if _release >= (2, 1) else {}
-torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, **_devices)
+if _release >= (1, 13):
+    _devices = {"devices": ["cpu"]} if _release >= (2, 1) else {}
+    torch.distributed.Backend.register_backend("ccl", _create, extended_api=True, **_devices)
+else:
+    _described = SimpleNamespace()
+    _c10d._new_process_group_helper = _with_group_ranks(_c10d._new_process_group_helper)
+    torch.distributed.Backend.register_backend("ccl", _create_described)

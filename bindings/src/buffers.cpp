@@ -104,7 +104,7 @@ void* Block::data() const {
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
   auto result = gathered.select(0, 0);
   if (gathered.scalar_type() == at::kBFloat16) {
-    if (op.op_ == Op::PRODUCT) {
+    if (kind_of(op) == OpKind::PRODUCT) {
       return gathered.to(at::kFloat).prod(0).to(at::kBFloat16);
     }
     const auto rows = Bytes(gathered.unbind(0)).pointers;
@@ -115,14 +115,14 @@ at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
   }
   for (int64_t rank = 1; rank < gathered.size(0); ++rank) {
     const auto other = gathered.select(0, rank);
-    switch (op.op_) {
-      case Op::BAND:
+    switch (kind_of(op)) {
+      case OpKind::BAND:
         result.bitwise_and_(other);
         break;
-      case Op::BOR:
+      case OpKind::BOR:
         result.bitwise_or_(other);
         break;
-      case Op::BXOR:
+      case OpKind::BXOR:
         result.bitwise_xor_(other);
         break;
       default:
@@ -133,17 +133,11 @@ at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
 }
 
 void premultiply(at::Tensor& tensor, const Op& op) {
-  const auto* const factor = reinterpret_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  CCL_CHECK(factor != nullptr, "ReduceOp.PREMUL_SUM needs a factor, found none");
-  if (factor->tensor_factor.defined()) {
-    tensor.mul_(factor->tensor_factor.to(tensor.scalar_type()).reshape({}));
-  } else {
-    tensor.mul_(factor->double_factor);
-  }
+  CCL_CHECK(multiply_by_factor(tensor, op), "ReduceOp.PREMUL_SUM needs a factor, found none");
 }
 
 at::Tensor premultiplied(const at::Tensor& tensor, const Op& op) {
-  if (op.op_ != Op::PREMUL_SUM) {
+  if (kind_of(op) != kPremulSum) {
     return tensor;
   }
   auto product = tensor.clone();
@@ -152,7 +146,7 @@ at::Tensor premultiplied(const at::Tensor& tensor, const Op& op) {
 }
 
 void finish_reduction(at::Tensor& buffer, const Op& op, int size) {
-  if (op.op_ != Op::AVG) {
+  if (kind_of(op) != OpKind::AVG) {
     return;
   }
   if (at::isIntegralType(buffer.scalar_type(), /*includeBool=*/false)) {

@@ -2,8 +2,6 @@
 #include "process_group.hpp"
 #include "steps.hpp"
 
-#include <torch/csrc/distributed/c10d/Utils.hpp>
-
 namespace ccl_backend {
 namespace {
 

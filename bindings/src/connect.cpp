@@ -6,8 +6,6 @@
 #include "store_barriers.hpp"
 #include "transport.hpp"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include <algorithm>
 #include <mutex>
 #include <numeric>
@@ -65,7 +63,7 @@ class Turn {
       : lock_(mutex(), std::try_to_lock) {
     const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("turn", parent);
     if (!lock_) {
-      store->set("taken", "");
+      put_text(*store, "taken", "");
     }
     join(group, *store, limit, check);
     if (!store->check({"taken"})) {
@@ -87,7 +85,7 @@ class Turn {
         }
         std::this_thread::sleep_for(Milliseconds(10));
       }
-      store->set(std::to_string(rank), "");
+      put_text(*store, std::to_string(rank), "");
     }
   }
 

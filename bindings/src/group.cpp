@@ -6,8 +6,6 @@
 #include "transport.hpp"
 #include "watchdog.hpp"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include <algorithm>
 #include <iostream>
 #include <unistd.h>

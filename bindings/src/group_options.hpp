@@ -2,8 +2,7 @@
 #pragma once
 
 #include "clock.hpp"
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include "releases.hpp"
 
 #include <string>
 #include <vector>

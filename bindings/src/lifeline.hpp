@@ -2,8 +2,7 @@
 #pragma once
 
 #include "departures.hpp"
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include "releases.hpp"
 
 #include <chrono>
 #include <cstdint>

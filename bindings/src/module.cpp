@@ -38,6 +38,15 @@ c10::intrusive_ptr<ProcessGroupCCL> create_over_store(
   return create(store, rank, size, timeout, c10::str("ProcessGroupCCL-", ++created), {});
 }
 
+// For pybind: converts torch's errors, and releases the GIL.
+template <typename Result, typename... Arguments>
+auto without_gil(Result (*function)(Arguments...)) {
+  return torch::wrap_pybind_function([function](Arguments... arguments) {
+    const py::gil_scoped_release released;
+    return function(arguments...);
+  });
+}
+
 py::object in_next_lane(py::function callback) {
   return py::cpp_function([callback = std::move(callback), depth = Completions::depth() + 1](const py::object& future) {
     const Completions::AtDepth guard(depth);
@@ -51,15 +60,15 @@ py::object in_next_lane(py::function callback) {
 PYBIND11_MODULE(_backend, module) {
   module.doc() = "The extension of oneccl_bindings_for_pytorch. Import the package instead.";
   // The type of a group's backend in Python. Inherits the methods of c10d.Backend.
-  py::class_<ccl_backend::ProcessGroupCCL, c10::intrusive_ptr<ccl_backend::ProcessGroupCCL>, c10d::Backend>(
+  py::class_<ccl_backend::ProcessGroupCCL, c10::intrusive_ptr<ccl_backend::ProcessGroupCCL>, ccl_backend::Backend>(
       module, "ProcessGroupCCL")
       .def(
-          py::init(torch::wrap_pybind_function_no_gil(ccl_backend::create_over_store)),
+          py::init(ccl_backend::without_gil(ccl_backend::create_over_store)),
           "A group over a store, without torch's registration. A collective of all its ranks.",
           py::arg("store"),
           py::arg("rank"),
           py::arg("size"),
-          py::arg("timeout") = kBackendDefaultTimeout)
+          py::arg("timeout") = ccl_backend::kDefaultTimeout)
       .def_property_readonly(
           "options",
           [](ccl_backend::ProcessGroupCCL& self) {
@@ -87,7 +96,7 @@ PYBIND11_MODULE(_backend, module) {
       "Stop all background work. For an exit handler.");
   module.def(
       "create",
-      torch::wrap_pybind_function_no_gil(ccl_backend::create),
+      ccl_backend::without_gil(ccl_backend::create),
       "Create the c10d backend of a group. A collective of all ranks of the group.",
       py::arg("store"),
       py::arg("rank"),

@@ -4,8 +4,6 @@
 #include "sums.hpp"
 #include "transport.hpp"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include <algorithm>
 #include <array>
 #include <climits>
@@ -66,20 +64,20 @@ NodeLayout find_layout(
     const GroupOptions& group, const c10::intrusive_ptr<c10d::Store>& parent, const TimeLimit& limit,
     const std::function<void()>& check) {
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("layout", parent);
-  store->set(node_key(group.rank), own_node(group.rank));
+  put_text(*store, node_key(group.rank), own_node(group.rank));
   if (!oneccl_rounds_bfloat16()) {
-    store->set(kTruncates, "");
+    put_text(*store, kTruncates, "");
   }
   join(group, *store, limit, check);
   if (group.rank == 0) { // reads all keys for the others, which would be a square of them
     std::string nodes;
     for (int rank = 0; rank < group.size; ++rank) {
-      nodes += store->get_to_str(node_key(rank)) + " ";
+      nodes += get_text(*store, node_key(rank)) + " ";
     }
-    store->set(kNodes, nodes);
+    put_text(*store, kNodes, nodes);
   }
   wait_for(*store, kNodes, limit, check);
-  std::istringstream text(store->get_to_str(kNodes));
+  std::istringstream text(get_text(*store, kNodes));
   std::vector<std::string> nodes(group.size);
   for (auto& node : nodes) {
     text >> node;
@@ -90,7 +88,7 @@ NodeLayout find_layout(
 }
 
 GroupOptions part_of(const GroupOptions& group, const std::vector<int>& ranks) {
-  GroupOptions part{nullptr, 0, static_cast<int>(ranks.size()), group.timeout, group.name, {}};
+  GroupOptions part{{}, 0, static_cast<int>(ranks.size()), group.timeout, group.name, {}};
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == group.rank) {
       part.rank = static_cast<int>(i);

@@ -59,7 +59,7 @@ std::string seconds(Clock::duration duration) {
 } // namespace
 
 Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence, int lane)
-    : c10d::Work(
+    : Work(
           group->options.rank,
           call.type,
           profiler_title(call.name),

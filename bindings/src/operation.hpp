@@ -45,7 +45,7 @@ struct Call {
 class Operation;
 using OperationPtr = c10::intrusive_ptr<Operation>;
 
-class Operation final : public c10d::Work {
+class Operation final : public Work {
  public:
   // `lane`: see Group.
   Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence, int lane);

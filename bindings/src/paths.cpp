@@ -6,8 +6,6 @@
 #include "store_barriers.hpp"
 #include "transport.hpp"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 namespace ccl_backend {
 namespace {
 
@@ -27,7 +25,7 @@ void open_hierarchy(
   const auto node = part_of(group, layout.node);
   auto exchange = SharedExchange::create(node, store_of("node", layout.node), limit, check);
   if (exchange == nullptr) {
-    store->set("missing", "");
+    put_text(*store, "missing", "");
   }
   join(group, *store, limit, check);
   if (store->check({"missing"})) { // on any node

@@ -27,8 +27,8 @@ c10::intrusive_ptr<c10d::Store> PeerReports::store() {
 
 void PeerReports::write(const std::string& last_call) {
   const auto shared = store();
-  shared->set(last_key(group_.rank), last_call);
-  shared->set(kGaveUp, std::to_string(group_.global_rank(group_.rank)));
+  put_text(*shared, last_key(group_.rank), last_call);
+  put_text(*shared, kGaveUp, std::to_string(group_.global_rank(group_.rank)));
 }
 
 std::string PeerReports::read_all(std::chrono::seconds limit) {
@@ -44,7 +44,7 @@ std::string PeerReports::read_all(std::chrono::seconds limit) {
     }
     text << (rank == 0 ? "" : "; ") << "rank " << group_.global_rank(rank);
     if (exists) {
-      text << " is at " << shared->get_to_str(key);
+      text << " is at " << get_text(*shared, key);
     } else {
       text << " does not answer: it has ended, or waits for nothing in this group";
     }
@@ -79,7 +79,7 @@ std::string PeerReports::find_failure() noexcept {
   try {
     const auto shared = store();
     if (shared->check({kGaveUp})) {
-      return c10::str("rank ", shared->get_to_str(kGaveUp), " has given the group up");
+      return c10::str("rank ", get_text(*shared, kGaveUp), " has given the group up");
     }
   } catch (const std::exception&) { // the operation ends at its deadline
   }

@@ -71,7 +71,7 @@ void ProcessGroupCCL::setTimeout(Milliseconds timeout) {
   require_group("set_timeout")->set_timeout(timeout);
 }
 
-c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCCL::getBackendOptions() {
+c10::intrusive_ptr<Backend::Options> ProcessGroupCCL::getBackendOptions() {
   return c10::make_intrusive<Options>("ccl", require_group("options")->timeout());
 }
 

@@ -7,7 +7,7 @@
 
 namespace ccl_backend {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using WorkPtr = c10::intrusive_ptr<Work>;
 using Tensors = std::vector<at::Tensor>;
 
 // Collectives and messages of one group of ranks, on tensors in host memory.
@@ -21,7 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 // Time: an operation that is not complete within the group's timeout (or the call's own) fails, and so does its group:
 // every later call on the group raises immediately. The tensors of such an operation stay allocated, since oneCCL may
 // still write to them.
-class ProcessGroupCCL final : public c10d::Backend {
+class ProcessGroupCCL final : public Backend {
  public:
   explicit ProcessGroupCCL(GroupOptions options);
 

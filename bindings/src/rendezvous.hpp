@@ -2,9 +2,9 @@
 #pragma once
 
 #include "clock.hpp"
+#include "releases.hpp"
 
 #include <oneapi/ccl.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
 

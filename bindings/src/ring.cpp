@@ -65,7 +65,7 @@ void Ring::connect(c10d::Store& store, Clock::time_point deadline) {
     } catch (const std::exception&) {
       C10_THROW_ERROR(DistBackendError, c10::str("rank ", of, " ended or was stopped while the ranks were connecting"));
     }
-    return store.get_to_str(key);
+    return get_text(store, key);
   };
   const auto warn = [&](const std::string& reason) {
     TORCH_WARN(
@@ -80,7 +80,7 @@ void Ring::connect(c10d::Store& store, Clock::time_point deadline) {
     } catch (const std::exception& error) {
       warn(message_of(error));
     }
-    store.set(address_key(rank_), listener ? listener->address() : "");
+    put_text(store, address_key(rank_), listener ? listener->address() : "");
     const auto address = read(address_key(next.rank), next.rank);
     std::string outcome = kConnected;
     try {
@@ -94,7 +94,7 @@ void Ring::connect(c10d::Store& store, Clock::time_point deadline) {
       warn(c10::str("to rank ", next.rank, ": ", outcome));
     }
     // This rank alone decides: the next rank has sent its reply, and cannot know whether it arrived in time.
-    store.set(connected_key(rank_), outcome);
+    put_text(store, connected_key(rank_), outcome);
     outcome = read(connected_key(previous.rank), previous.rank);
     if (outcome == kConnected && listener) {
       previous.socket = listener->finish();

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "departures.hpp"
+#include "releases.hpp"
 #include "sockets.hpp"
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <array>
 #include <atomic>

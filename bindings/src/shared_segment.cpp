@@ -3,8 +3,6 @@
 #include "store_barriers.hpp"
 #include "transport.hpp"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -96,7 +94,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create(
   const auto agree = [&](void* memory) { // nullptr if the memory of any rank is missing
     auto segment = memory ? std::make_shared<SharedSegment>(memory, group.rank, group.size) : nullptr;
     if (segment == nullptr) {
-      store->set("missing", "");
+      put_text(*store, "missing", "");
     }
     join(group, *store, limit, check);
     return store->check({"missing"}) ? nullptr : segment;
@@ -104,12 +102,12 @@ std::shared_ptr<SharedSegment> SharedSegment::create(
   if (group.rank == 0) {
     const auto name = random_name();
     const File file(is_wanted ? create_file(name, size) : -1);
-    store->set(kPlace, c10::str("/proc/", getpid(), "/fd/", file.descriptor, " ", name));
+    put_text(*store, kPlace, c10::str("/proc/", getpid(), "/fd/", file.descriptor, " ", name));
     // Keeps the file open until all ranks have mapped it. The kernel's zeros are the initial counters.
     return agree(map(file.descriptor, size));
   }
   wait_for(*store, kPlace, limit, check);
-  const File file(is_wanted ? open_published(store->get_to_str(kPlace)) : -1);
+  const File file(is_wanted ? open_published(get_text(*store, kPlace)) : -1);
   return agree(map(file.descriptor, size));
 }
 

@@ -42,7 +42,7 @@ std::function<void()> write_back_later(const at::Tensor& tensor, const at::Tenso
 }
 
 std::function<void()> finish_later(const at::Tensor& tensor, const at::Tensor& buffer, const Op& op, int size) {
-  if (op.op_ != Op::AVG) {
+  if (kind_of(op) != OpKind::AVG) {
     return write_back_later(tensor, buffer);
   }
   return [tensor, buffer = at::Tensor(buffer), op, size]() mutable {
@@ -114,7 +114,7 @@ Step reduce_all_step(const at::Tensor& tensor, const Op& op, Ranks ranks, const 
   check_tensor(tensor, name);
   const auto how = find_reduction(op, tensor.scalar_type());
   auto buffer = readable(tensor);
-  if (op.op_ == Op::PREMUL_SUM) {
+  if (kind_of(op) == kPremulSum) {
     premultiply(buffer, op); // in place: the result replaces the tensor anyway
   }
   if (!how) {

@@ -42,9 +42,9 @@ void wait_for(
 
 void join(
     const GroupOptions& group, c10d::Store& store, const TimeLimit& limit, const std::function<void()>& check) {
-  store.set(joined_key(group.rank), "");
+  put_text(store, joined_key(group.rank), "");
   if (store.add("joined", 1) == group.size) {
-    store.set(kAllJoined, "");
+    put_text(store, kAllJoined, "");
   }
   if (check) {
     poll(store, kAllJoined, limit, check);
@@ -77,13 +77,13 @@ void monitored_barrier(const GroupOptions& group, uint64_t number, Milliseconds 
         "ccl: monitored_barrier: rank ", ranks, " did not arrive within ", limit.seconds, " s, ", group.where());
   };
   if (group.rank != 0) {
-    store.set(prefix + std::to_string(group.rank), "");
+    put_text(store, prefix + std::to_string(group.rank), "");
     // Rank 0 may itself arrive just before the limit, and then waits for as long again.
     if (!has_in_time(store, outcome_key, limit.left() + timeout)) {
       C10_THROW_ERROR(DistBackendError, timed_out(std::to_string(group.global_rank(0))));
     }
   } else if (timeout.count() == 0) { // gloo's message
-    store.set(outcome_key, c10::str("ccl: Rank 0 timed out in monitoredBarrier after 0 ms, ", group.where()));
+    put_text(store, outcome_key, c10::str("ccl: Rank 0 timed out in monitoredBarrier after 0 ms, ", group.where()));
   } else {
     std::string missing;
     for (int rank = 1; rank < group.size && (missing.empty() || wait_for_all); ++rank) {
@@ -91,9 +91,9 @@ void monitored_barrier(const GroupOptions& group, uint64_t number, Milliseconds 
         append(missing, group.global_rank(rank));
       }
     }
-    store.set(outcome_key, missing.empty() ? "" : timed_out(missing));
+    put_text(store, outcome_key, missing.empty() ? "" : timed_out(missing));
   }
-  const auto outcome = store.get_to_str(outcome_key);
+  const auto outcome = get_text(store, outcome_key);
   if (!outcome.empty()) {
     C10_THROW_ERROR(DistBackendError, outcome);
   }

@@ -1,7 +1,5 @@
 #include "types.hpp"
 
-#include "releases.hpp"
-
 #include <ATen/ATen.h>
 
 #include <map>
@@ -27,54 +25,54 @@ const std::map<at::ScalarType, ccl::datatype> kDatatypes = {
 };
 
 // AVG is a sum followed by a division (finish_reduction): oneCCL's CPU path does not support ccl::reduction::avg.
-const std::map<Op::RedOpType, ccl::reduction> kReductions = {
-    {Op::SUM, ccl::reduction::sum},
-    {Op::AVG, ccl::reduction::sum},
-    {Op::PREMUL_SUM, ccl::reduction::sum},
-    {Op::PRODUCT, ccl::reduction::prod},
-    {Op::MIN, ccl::reduction::min},
-    {Op::MAX, ccl::reduction::max},
+const std::map<OpKind, ccl::reduction> kReductions = {
+    {OpKind::SUM, ccl::reduction::sum},
+    {OpKind::AVG, ccl::reduction::sum},
+    {kPremulSum, ccl::reduction::sum},
+    {OpKind::PRODUCT, ccl::reduction::prod},
+    {OpKind::MIN, ccl::reduction::min},
+    {OpKind::MAX, ccl::reduction::max},
 };
 
 // A bool is the byte 0 or 1: "or" is the maximum, "and" the minimum.
-const std::map<Op::RedOpType, ccl::reduction> kBoolReductions = {
-    {Op::SUM, ccl::reduction::max},
-    {Op::MAX, ccl::reduction::max},
-    {Op::BOR, ccl::reduction::max},
-    {Op::PRODUCT, ccl::reduction::min},
-    {Op::MIN, ccl::reduction::min},
-    {Op::BAND, ccl::reduction::min},
+const std::map<OpKind, ccl::reduction> kBoolReductions = {
+    {OpKind::SUM, ccl::reduction::max},
+    {OpKind::MAX, ccl::reduction::max},
+    {OpKind::BOR, ccl::reduction::max},
+    {OpKind::PRODUCT, ccl::reduction::min},
+    {OpKind::MIN, ccl::reduction::min},
+    {OpKind::BAND, ccl::reduction::min},
 };
 
-const std::map<Op::RedOpType, std::string> kNames = {
-    {Op::SUM, "SUM"},
-    {Op::AVG, "AVG"},
-    {Op::PRODUCT, "PRODUCT"},
-    {Op::MIN, "MIN"},
-    {Op::MAX, "MAX"},
-    {Op::BAND, "BAND"},
-    {Op::BOR, "BOR"},
-    {Op::BXOR, "BXOR"},
-    {Op::PREMUL_SUM, "PREMUL_SUM"},
+const std::map<OpKind, std::string> kNames = {
+    {OpKind::SUM, "SUM"},
+    {OpKind::AVG, "AVG"},
+    {OpKind::PRODUCT, "PRODUCT"},
+    {OpKind::MIN, "MIN"},
+    {OpKind::MAX, "MAX"},
+    {OpKind::BAND, "BAND"},
+    {OpKind::BOR, "BOR"},
+    {OpKind::BXOR, "BXOR"},
+    {kPremulSum, "PREMUL_SUM"},
 };
 
 bool is_bitwise(const Op& op) {
-  return op.op_ == Op::BAND || op.op_ == Op::BOR || op.op_ == Op::BXOR;
+  return kind_of(op) == OpKind::BAND || kind_of(op) == OpKind::BOR || kind_of(op) == OpKind::BXOR;
 }
 
 } // namespace
 
 std::string op_name(const Op& op) {
-  const auto found = kNames.find(op.op_);
+  const auto found = kNames.find(kind_of(op));
   return found == kNames.end() ? "UNUSED" : found->second;
 }
 
 std::optional<Reduction> find_reduction(const Op& op, at::ScalarType type) {
   if (type == at::kBool) {
-    if (op.op_ == Op::BXOR) {
+    if (kind_of(op) == OpKind::BXOR) {
       return std::nullopt;
     }
-    const auto found = kBoolReductions.find(op.op_);
+    const auto found = kBoolReductions.find(kind_of(op));
     CCL_CHECK(found != kBoolReductions.end(), "cannot reduce bool with ReduceOp.", op_name(op));
     return Reduction{ccl::datatype::uint8, found->second, 1};
   }
@@ -84,14 +82,14 @@ std::optional<Reduction> find_reduction(const Op& op, at::ScalarType type) {
         "ReduceOp.", op_name(op), " needs an integer type, found ", type);
     return std::nullopt;
   }
-  const auto operation = kReductions.find(op.op_);
+  const auto operation = kReductions.find(kind_of(op));
   CCL_CHECK(operation != kReductions.end(), "ReduceOp.", op_name(op), " is not supported");
   CCL_CHECK(
-      op.op_ != Op::PREMUL_SUM || at::isFloatingType(type),
+      kind_of(op) != kPremulSum || at::isFloatingType(type),
       "ReduceOp.PREMUL_SUM needs a floating point type, found ", type);
   if (at::isComplexType(type)) {
     CCL_CHECK(
-        op.op_ == Op::SUM || op.op_ == Op::AVG,
+        kind_of(op) == OpKind::SUM || kind_of(op) == OpKind::AVG,
         "all_reduce does not support ReduceOp.", op_name(op), " on complex tensors, only SUM and AVG");
     const auto real = kDatatypes.find(at::toRealValueType(type));
     CCL_CHECK(real != kDatatypes.end(), "cannot reduce tensors of type ", type);

@@ -1,8 +1,9 @@
 // Maps types and operations of torch to those of oneCCL. The macro for invalid arguments.
 #pragma once
 
+#include "releases.hpp"
+
 #include <oneapi/ccl.hpp>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <optional>
 #include <string>

@@ -95,7 +95,7 @@ def run(*cases: Callable[[], None]) -> None:
     importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
     torch.set_num_threads(1)
     if not dist.is_initialized():
-        dist.init_process_group("cpu:ccl", timeout=TIMEOUT)
+        dist.init_process_group("ccl", timeout=TIMEOUT)
     by_name[name]()
     if dist.get_rank() == 0:
         print(f"{name}: right", flush=True)

@@ -142,7 +142,7 @@ def differs_between_ranks(weights: torch.Tensor) -> bool:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("cpu:ccl", timeout=timedelta(seconds=60))
+    dist.init_process_group("ccl", timeout=timedelta(seconds=60))
     wrappers: dict[str, Callable[[dist.ProcessGroup, Net], nn.Module]] = {
         "ddp": ddp,
         "ddp_bf16": ddp_bf16,
