@@ -74,9 +74,7 @@ def _with_group_ranks(new_group: Callable[..., Any]) -> Callable[..., Any]:
 def _create_described(
     store: torch.distributed.Store, rank: int, size: int, timeout: timedelta
 ) -> torch.distributed.ProcessGroup:
-    described = SimpleNamespace(
-        store=store, group_rank=rank, group_size=size, timeout=timeout, **vars(_described)
-    )
+    described = SimpleNamespace(store=store, group_rank=rank, group_size=size, timeout=timeout, **vars(_described))
     return _create(described, None)
 
 

@@ -36,6 +36,7 @@ OPTIONAL_PACKAGES = (
     "evaluate",
     "peft",
     "protobuf",
+    "safetensors",
     "sentencepiece",
     IPEX,
     INTEL_BINDINGS,

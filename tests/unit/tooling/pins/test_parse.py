@@ -96,7 +96,7 @@ def test_an_unknown_pin_lists_the_choices() -> None:
             'ccl = "bindings"', 'ccl = "intel"', "ccl = 'intel' needs the key oneccl, without", id="intel"
         ),
         pytest.param(
-            'oneccl = "2021.5.2"', "", "ccl = 'intel' needs the key oneccl, without build_packages", id="no-oneccl"
+            'oneccl = "2021.2.1"', "", "ccl = 'intel' needs the key oneccl, without build_packages", id="no-oneccl"
         ),
         pytest.param(
             'source = "intel-cpu"', 'source = "mine"', "2.7, intel: source = 'mine' is unknown", id="intel-source"
