@@ -18,6 +18,10 @@ import torch.distributed as dist
 from inputs import FLOATS, TYPES, layouts, make, operations
 
 ReduceOp = dist.ReduceOp
+if torch.__version__ < "1.13":  # their names in torch 1.12
+    setattr(dist, "all_gather_into_tensor", dist._all_gather_base)  # noqa: B010
+    setattr(dist, "reduce_scatter_tensor", dist._reduce_scatter_base)  # noqa: B010
+    setattr(dist, "get_global_rank", dist.distributed_c10d._get_global_rank)  # noqa: B010
 
 
 class Check:
