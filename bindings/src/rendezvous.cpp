@@ -23,6 +23,8 @@ ccl::vector_class<char> StoreExchange::get(const ccl::string_class& name) {
   }
   const bool is_optional = key.rfind(kOptionalKey, 0) == 0;
   if (is_optional && !store_->check({key})) {
+    // oneCCL asks again at once. Without a pause, the store answers ranks that wait, on a core of a rank that connects.
+    std::this_thread::sleep_for(Milliseconds(1));
     return {};
   }
   // The engine is locked during this loop, and a wait of the store could not be interrupted.
