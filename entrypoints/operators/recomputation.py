@@ -53,30 +53,39 @@ def computable_again(tensor: Any, compute: Callable[[], Any]) -> Any:
 def not_kept(tensor: Any) -> Iterator[None]:
     """Autograd keeps no memory of this tensor inside the block, if it is `computable_again`."""
     compute, version = getattr(tensor, _ATTRIBUTE, (None, None))
-    if compute is None or not torch.is_grad_enabled() or tensor._version != version or not _is_free():
+    if compute is None or not torch.is_grad_enabled() or tensor._version != version:
         yield
         return
+    decides = not _ACTIVE.tensors and _is_free()
     _ACTIVE.tensors.append((tensor, _Again(compute)))
     try:
-        with contextlib.nullcontext() if len(_ACTIVE.tensors) > 1 else saved_tensors_hooks(_pack, _unpack):
+        with saved_tensors_hooks(_pack, _unpack) if decides else contextlib.nullcontext():
             yield
     finally:
         _ACTIVE.tensors.pop()
 
 
+def is_kept(saved: Any) -> bool:
+    """Whether autograd keeps a tensor that it wants to save at this moment, if nothing else decides that."""
+    return _again(saved) is None
+
+
 def _is_free() -> bool:
     """Whether nothing else decides what is kept."""
-    if _ACTIVE.tensors:
-        return True
     return _TORCH._saved_tensors_hooks_is_enabled() and _TORCH._top_saved_tensors_default_hooks(False) is None
 
 
-def _pack(saved: Any) -> Any:
+def _again(saved: Any) -> _Again | None:
     for tensor, again in _ACTIVE.tensors:
         is_same = saved.data_ptr() == tensor.data_ptr() and saved.numel() == tensor.numel()
         if is_same and saved.dtype is tensor.dtype and saved.is_contiguous():
-            return again, saved.shape
-    return saved
+            return again
+    return None
+
+
+def _pack(saved: Any) -> Any:
+    again = _again(saved)
+    return saved if again is None else (again, saved.shape)
 
 
 def _unpack(packed: Any) -> Any:

@@ -9,7 +9,7 @@ import psutil
 import torch
 
 from entrypoints.adapt import lora, no_padding
-from entrypoints.operators import output_layer
+from entrypoints.operators import output_layer, recomputation
 from entrypoints.records.tokens import count
 from entrypoints.train.model import memory
 from entrypoints.train.model.memory import Footprint
@@ -79,7 +79,7 @@ def _kept(trainer: Any, batch: dict[str, Any]) -> int:
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in own and recomputation.is_kept(tensor):
             storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
