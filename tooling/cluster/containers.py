@@ -1,23 +1,27 @@
-"""Creates, stops and removes a cluster's containers through the engine's API.
+"""Creates, stops and removes a cluster's containers: with docker compose, or on podman through the engine's API.
 
-The containers are those of the Compose document. Their names and labels are those that docker compose gives.
+Podman's users may have no compose. Their containers have the names and labels that docker compose gives.
 `adapt` has everything that differs between engines.
 """
 
 import os
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from docker import DockerClient
 from docker.errors import APIError
 from docker.types import Mount, NetworkingConfig
 
-from tooling.basis.errors import UsageError
+from tooling.basis import yaml
+from tooling.basis.errors import EngineLostError, UsageError
+from tooling.basis.say import last_line
 from tooling.cluster.compose import complete, unescape
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
-from tooling.engine import podman
+from tooling.engine import find, podman
 from tooling.engine.client import connect
 
 STOP_SECONDS = 5
@@ -25,22 +29,47 @@ STOP_SECONDS = 5
 ANSWER_SECONDS = 600
 
 
-def start(document: Mapping[str, Any], endpoint: str) -> list[str]:
-    """Create and start the document's network and containers. Return the containers' IDs. Pulls no image.
+def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
+    """Write the document as this engine can run it; create and start its network and containers.
 
-    Raises UsageError with the engine's message.
+    Returns the containers' IDs. Neither builds nor pulls images. Raises UsageError with the engine's message.
     """
-    project, network = document["name"], document["networks"]["cluster"]
-    name = f"{project}_cluster"
+    project = document["name"]
     with _connected(endpoint) as client:
         info = client.info()
         services = {key: adapt(complete(service), info) for key, service in document["services"].items()}
-        client.networks.create(
-            name, internal=network["internal"], labels={**network["labels"], PROJECT_LABEL: project}
-        )
-        created = [_create(client, project, key, service, name) for key, service in services.items()]
-        _at_once(client.api.start, created)
+        for service in services.values():
+            _set_affinity(client, service)
+        file.write_text(yaml.render([{**document, "services": services}]), encoding="utf-8")
+        if podman.is_podman(info):
+            return _start(client, project, document["networks"]["cluster"], services)
+    _compose(project, "--file", str(file), "up", "--detach", "--no-build", "--pull=never")
+    return _compose(project, "ps", "--all", "--quiet", "--no-trunc").split()
+
+
+def _start(
+    client: DockerClient, project: str, network: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    name = f"{project}_cluster"
+    client.networks.create(
+        name, internal=network["internal"], labels={**network["labels"], PROJECT_LABEL: project}
+    )
+    created = [_create(client, project, key, service, name) for key, service in services.items()]
+    _at_once(client.api.start, created)
     return created
+
+
+def _compose(project: str, *arguments: str) -> str:
+    """The output of `docker compose`.
+
+    If it fails, raises EngineLostError if the engine does not answer, otherwise UsageError with its last line.
+    """
+    command = ["docker", "compose", "--project-name", project, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        error = EngineLostError if find.find().engine is None else UsageError
+        raise error(f"{' '.join(command[:4])} … failed: {last_line(result.stderr)}")
+    return result.stdout
 
 
 def stop(project: str, endpoint: str) -> None:
@@ -99,6 +128,12 @@ def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
+def _set_affinity(client: DockerClient, service: dict[str, Any]) -> None:
+    if cpus := service.pop("affinity", None):
+        own = client.images.get(service["image"]).attrs["Config"].get("Entrypoint") or []
+        service["entrypoint"] = ["taskset", "--cpu-list", cpus, *own]
+
+
 def _create(client: DockerClient, project: str, name: str, service: Mapping[str, Any], network: str) -> str:
     host = client.api.create_host_config(
         cap_drop=service["cap_drop"],
@@ -122,17 +157,13 @@ def _create(client: DockerClient, project: str, name: str, service: Mapping[str,
         host["UsernsMode"] = mode  # docker-py knows Docker's modes only
     joined = NetworkingConfig()
     joined["EndpointsConfig"] = {network: client.api.create_endpoint_config(aliases=[name])}
-    entrypoint = None
-    if cpus := service.get("affinity"):
-        own = client.images.get(service["image"]).attrs["Config"].get("Entrypoint") or []
-        entrypoint = ["taskset", "--cpu-list", cpus, *own]
     created = client.api.create_container(
         service["image"],
         [unescape(word) for word in service["command"]],
         name=f"{project}-{name}-1",
         hostname=service["hostname"],
         user=service["user"],
-        entrypoint=entrypoint,
+        entrypoint=service.get("entrypoint"),
         environment=_environment(service["environment"]),
         labels={**service["labels"], PROJECT_LABEL: project, SERVICE_LABEL: name},
         stop_timeout=int(service["stop_grace_period"].removesuffix("s")),

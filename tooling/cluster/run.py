@@ -72,7 +72,8 @@ def start(spec: ClusterSpec, engine: Engine) -> None:
 
 def _start_containers(spec: ClusterSpec, endpoint: str) -> None:
     """Create and start the containers, and record their IDs. Neither builds nor pulls images."""
-    started = containers.start(_write_files(spec), endpoint)
+    document = _prepare(spec)
+    started = containers.start(document, folder_of(spec.name) / "compose.yaml", endpoint)
     with _containers(spec.name).open("a", encoding="ascii") as stream:
         stream.writelines(f"{container}\n" for container in started)
 
@@ -105,8 +106,8 @@ def remove(name: str, endpoint: str) -> None:
         keys.remove(folder_of(name) / "ssh")
 
 
-def _write_files(spec: ClusterSpec) -> dict[str, Any]:
-    """Write the cluster's Compose document, and for mpirun its ssh keys. Return the document.
+def _prepare(spec: ClusterSpec) -> dict[str, Any]:
+    """Prepare the cluster's folder, for mpirun with ssh keys. Return its Compose document.
 
     A restarted cluster appends to the log of the failed cluster.
     """
@@ -120,9 +121,7 @@ def _write_files(spec: ClusterSpec) -> dict[str, Any]:
             raise UsageError(f"{mount.source} is not a folder: choose a folder to mount at {mount.target}")
     if spec.launcher == "mpirun":
         keys.generate(spec, folder / "ssh")
-    document = compose.document(spec, topology.read().cores, folder / "ssh")
-    (folder / "compose.yaml").write_text(yaml.render([document]), encoding="utf-8")
-    return document
+    return compose.document(spec, topology.read().cores, folder / "ssh")
 
 
 def output_of(name: str) -> Path | None:
