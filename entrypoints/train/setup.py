@@ -25,8 +25,9 @@ from entrypoints.group.banner import Announce
 from entrypoints.group.create import agreement, gather
 from entrypoints.machine import cpus
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.train.data import splits
+from entrypoints.train.data import splits, token_files
 from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags import training_arguments
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
@@ -103,8 +104,12 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         shards = world_size if parsed.fsdp else 1
         loaded = pretrained.load(task, tokenizer, rows, arguments.bf16, shards, start.checkpoint)
+    tokens = TokenFolder(output / token_files.FOLDER)
     with agreement():
-        inputs = registry.make_inputs(task, rows, loaded)
+        inputs = registry.make_inputs(task, rows, loaded, tokens)
+    used = gather(tokens.used)  # all ranks have opened their files
+    if environment.local_rank == 0:
+        tokens.clean(used)
     with agreement():
         inputs.check_model(loaded.model)
     if inputs.reduce_logits is not None and "per_device_eval_batch_size" not in parsed.given:
@@ -125,7 +130,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
             folder.prepare(output, start if rank == 0 else None, job_names)
 
     announce(task.quiet)
-    console.notes([*start.notes, *rows.notes, *inputs.notes], rank)
+    console.notes([*start.notes, *rows.notes, *inputs.notes, *tokens.notes], rank)
     if start.checkpoint is None:
         console.notes(loaded.notes, rank)
     elif (saved_by := checkpoints.world_size_of(start.checkpoint)) not in (0, world_size):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -38,6 +39,7 @@ class LabelledTexts:
         """The text or the pair of texts of each row."""
         return zip(self.texts) if self.pairs is None else zip(self.texts, self.pairs)
 
+    @cached_property
     def digest(self) -> str:
         return digest(zip(self.records(), self.labels))
 
@@ -61,6 +63,7 @@ class Questions:
     def __len__(self) -> int:
         return len(self.items)
 
+    @cached_property
     def digest(self) -> str:
         return digest([item.key, item.question, item.context, item.answers] for item in self.items)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
@@ -34,6 +34,7 @@ class Documents:
     def __len__(self) -> int:
         return len(self.items)
 
+    @cached_property
     def digest(self) -> str:
         return digest(self.items)
 
@@ -54,6 +55,7 @@ class TaggedWords:
     def __len__(self) -> int:
         return len(self.words)
 
+    @cached_property
     def digest(self) -> str:
         return digest(zip(self.words, self.tags))
 

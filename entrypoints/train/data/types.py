@@ -27,7 +27,7 @@ class Rows:
             self.task,
             self.problem_type,
             self.labels,
-            *((len(split), split.digest()) for split in splits if split is not None),
+            *((len(split), split.digest) for split in splits if split is not None),
         )
 
 

@@ -11,6 +11,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import classification_rows
 from entrypoints.train.data.classification_rows import Question, Questions
 from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
@@ -138,7 +139,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("question-answering", train, validation, None, tuple(notes))
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: TokenFolder) -> TrainerInputs:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
     length = sequence_length(arguments, rows.task, loaded.limit)
     layout = Layout(loaded.tokenizer, length, arguments.doc_stride)

@@ -18,6 +18,7 @@ from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import batches, parse_text_columns
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
@@ -39,11 +40,14 @@ class LabelledTokens(torch.utils.data.Dataset):
     A row: lists of integers, and the label: the number of its class, a 0.0 or 1.0 for each class, or a float.
     """
 
-    def __init__(self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int) -> None:
+    def __init__(
+        self, data: LabelledTexts, label_names: Sequence[str], tokenizer: Any, max_length: int, folder: TokenFolder
+    ) -> None:
         self._labels = targets(data, label_names)
         encode = partial(tokenizer, truncation=True, max_length=max_length)
         self._names = list(encode("a", None if data.pairs is None else "a"))
-        self._rows = TokenRows(self._tokens(data, encode), len(self._stored))
+        file = folder.file(tokenizer, data.digest, "text-classification", max_length, self._names)
+        self._rows = TokenRows(self._tokens(data, encode), len(self._stored), shared=file)
 
     @property
     def _stored(self) -> list[str]:
@@ -193,14 +197,14 @@ def choose_labels(
     return names
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Raises UsageError if max_seq_length does not fit the model."""
     length = sequence_length(arguments, rows.task, loaded.limit)
     labels = rows.labels or []
     score, metric = _SCORES[rows.problem_type or SINGLE_LABEL]
 
     def tokens(split: LabelledTexts | None) -> Any:
-        return LabelledTokens(split, labels, loaded.tokenizer, length) if split else None
+        return LabelledTokens(split, labels, loaded.tokenizer, length, folder) if split else None
 
     return TrainerInputs(
         train=tokens(rows.train),

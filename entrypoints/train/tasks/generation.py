@@ -14,6 +14,7 @@ from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import batches, parse_text_columns
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
@@ -47,7 +48,7 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-genera
     return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}",))
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows.
 
     Raises UsageError for data with nothing to learn, and for a missing chat template.
@@ -60,7 +61,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     everything = arguments.completion_only_loss is False
     notes: list[str] = []
     train, validation = (
-        None if split is None else _examples(split, loaded.tokenizer, length, everything, notes)
+        None if split is None else _examples(split, loaded.tokenizer, length, everything, folder, notes)
         for split in (rows.train, rows.validation)
     )
     bins = None
@@ -88,15 +89,18 @@ def _has_conversations(data: Documents) -> bool:
     return data.kind is Kind.MESSAGES
 
 
-def _examples(data: Documents, tokenizer: Any, length: int, everything: bool, notes: list[str]) -> TokenRows:
+def _examples(
+    data: Documents, tokenizer: Any, length: int, everything: bool, folder: TokenFolder, notes: list[str]
+) -> TokenRows:
     """The rows as tokens, cut at `length`. `everything`: learn the prompts too. Adds to `notes`."""
+    counts: Counter[str] = Counter()
+    file = folder.file(tokenizer, data.digest, "text-generation", data.kind.value, length, everything)
     if data.kind is Kind.TEXT:
-        found = TokenRows(_pieces(data, tokenizer, length), 2)
+        found = TokenRows(_pieces(data, tokenizer, length), 2, counts, file)
         if not found:
             raise UsageError(f"{data.source}: every text is shorter than two tokens, expected longer texts")
         return found
-    counts: Counter[str] = Counter()
-    found = TokenRows(_answers(data, tokenizer, length, everything, counts), 2)
+    found = TokenRows(_answers(data, tokenizer, length, everything, counts), 2, counts, file)
     if counts["cut"]:
         notes.append(
             f"{data.source}: {counts['cut']} of {len(data)} rows are truncated to --max_seq_length {length}"

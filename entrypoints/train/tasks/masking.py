@@ -12,6 +12,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.language_rows import Documents, Kind
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import batches
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
@@ -79,7 +80,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return rows
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
     check_release(rows.task)
     tokenizer = loaded.tokenizer
@@ -91,10 +92,14 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     length = sequence_length(arguments, rows.task, loaded.limit)
     special = frozenset(tokenizer.all_special_ids)
     mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
-    train, validation = (
-        None if split is None else Texts(TokenRows(_pieces(split, tokenizer, length), 1), mask_tokens, fixed)
-        for split, fixed in ((rows.train, False), (rows.validation, True))
-    )
+
+    def texts(split: Documents | None, fixed: bool) -> Texts | None:
+        if split is None:
+            return None
+        file = folder.file(tokenizer, split.digest, rows.task, length)
+        return Texts(TokenRows(_pieces(split, tokenizer, length), 1, shared=file), mask_tokens, fixed)
+
+    train, validation = texts(rows.train, fixed=False), texts(rows.validation, fixed=True)
     return TrainerInputs(
         train=train,
         validation=validation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from entrypoints.train.data.splits import Splits, infer_task
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.pretrained import Loaded
@@ -28,7 +29,8 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return rows
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
-    """Tokenize the rows. Raises UsageError if they do not suit the model."""
-    inputs: TrainerInputs = _TASKS[rows.task].make_inputs(arguments, rows, loaded)
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
+    """Tokenize the rows, in files of `folder` if there are many. Raises UsageError if they do not suit the
+    model."""
+    inputs: TrainerInputs = _TASKS[rows.task].make_inputs(arguments, rows, loaded, folder)
     return inputs

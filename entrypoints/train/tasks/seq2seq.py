@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from entrypoints.train.data import pair_rows
 from entrypoints.train.data.language_rows import Documents
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import batches, parse_text_columns
+from entrypoints.train.data.token_files import TokenFile, TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
@@ -28,14 +28,12 @@ from entrypoints.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_e
 class Pairs(torch.utils.data.Dataset):
     """Sources and targets. A row: input_ids int32 [source's tokens], labels int32 [target's tokens]."""
 
-    def __init__(self, rows: Iterable[tuple[list[int], list[int]]]) -> None:
-        self._sources = array("i")  # the number of tokens of each source
-        self._rows = TokenRows(self._joined(rows), 1)
-
-    def _joined(self, rows: Iterable[tuple[list[int], list[int]]]) -> Iterator[tuple[list[int]]]:
-        for source, target in rows:
-            self._sources.append(len(source))
-            yield (source + target,)
+    def __init__(
+        self, rows: Iterable[tuple[list[int], list[int]]], counts: Counter[str], shared: TokenFile | None = None
+    ) -> None:
+        # Below zero, a number is a target's token: -1 is token 0.
+        joined = ([source + [~token for token in target]] for source, target in rows)
+        self._rows = TokenRows(joined, 1, counts, shared)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -44,8 +42,8 @@ class Pairs(torch.utils.data.Dataset):
         return self._rows.lengths
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        source, target = numpy.split(self._rows[index][0], [self._sources[index]])
-        return {"input_ids": source, "labels": target}
+        row = self._rows[index][0]
+        return {"input_ids": row[row >= 0], "labels": ~row[row < 0]}
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("text2text-generation", train, validation, None, ())
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a model that cannot be trained on them."""
     check_release(rows.task)
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -139,7 +137,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
             )
     notes: list[str] = []
     train, validation = (
-        None if split is None else _pairs(split, tokenizer, arguments, length, notes)
+        None if split is None else _pairs(split, tokenizer, arguments, length, folder, notes)
         for split in (rows.train, rows.validation)
     )
     writes = arguments.predict_with_generate and validation is not None
@@ -181,7 +179,14 @@ def _check_model(model: Any, tokenizer: Any) -> None:
         raise UsageError(f"a {type(model).__name__} cannot be trained on pairs: {one_line(error)}") from error
 
 
-def _pairs(data: Documents, tokenizer: Any, arguments: TaskArguments, length: int, notes: list[str]) -> Pairs:
+def _pairs(
+    data: Documents,
+    tokenizer: Any,
+    arguments: TaskArguments,
+    length: int,
+    folder: TokenFolder,
+    notes: list[str],
+) -> Pairs:
     """The rows as tokens, sources cut at `length` and targets at --max_target_length. Adds to `notes`."""
     most, cut = arguments.max_target_length, Counter[str]()
     limits = {"sources": f"--max_seq_length {length}", "targets": f"--max_target_length {most}"}
@@ -196,7 +201,8 @@ def _pairs(data: Documents, tokenizer: Any, arguments: TaskArguments, length: in
                 cut[what] += sum(bool(one.overflowing) for one in found.encodings)
             yield from zip(sources["input_ids"], targets["input_ids"])
 
-    pairs = Pairs(encoded())
+    settings = ("text2text-generation", length, most, arguments.source_prefix)
+    pairs = Pairs(encoded(), cut, folder.file(tokenizer, data.digest, *settings))
     notes += [
         f"{data.source}: {cut[what]} of {len(data)} {what} are truncated to {limit}"
         for what, limit in limits.items()

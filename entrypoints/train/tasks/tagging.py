@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from entrypoints.train.data import language_rows
 from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
@@ -67,16 +69,14 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows("token-classification", train, validation, labels, (f"token-classification: {len(labels)} tags",))
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> TrainerInputs:
+def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
     check_release(rows.task)
     length = sequence_length(arguments, rows.task, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
     train, validation = (
-        None
-        if split is None
-        else Sequences(TokenRows(_examples(split, names, loaded.tokenizer, length, notes), 2))
+        None if split is None else Sequences(_rows(split, names, loaded.tokenizer, length, folder, notes))
         for split in (rows.train, rows.validation)
     )
     scores = EntityScores(len(validation or ()), names)
@@ -93,11 +93,26 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded) -> Trainer
     )
 
 
+def _rows(
+    data: TaggedWords, names: Sequence[str], tokenizer: Any, length: int, folder: TokenFolder, notes: list[str]
+) -> TokenRows:
+    """The rows as tokens, cut at `length`. Adds to `notes`."""
+    counts: Counter[str] = Counter()
+    file = folder.file(tokenizer, data.digest, "token-classification", length, names)
+    found = TokenRows(_examples(data, names, tokenizer, length, counts), 2, counts, file)
+    if counts["cut"]:
+        notes.append(
+            f"{data.source}: {counts['cut']} of {len(data)} rows are truncated to {length} tokens: later words "
+            "are ignored"
+        )
+    return found
+
+
 def _examples(
-    data: TaggedWords, names: Sequence[str], tokenizer: Any, length: int, notes: list[str]
+    data: TaggedWords, names: Sequence[str], tokenizer: Any, length: int, counts: Counter[str]
 ) -> Iterator[Example]:
+    """The rows with a label for each token. Counts rows that are cut."""
     numbers = {name: number for number, name in enumerate(names)}
-    cut = 0
     for words, tags in zip(data.words, data.tags):
         encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
         owners = encoded.word_ids()
@@ -105,9 +120,6 @@ def _examples(
             IGNORED if owner is None or owner == before else numbers[tags[owner]]
             for before, owner in zip([None, *owners], owners)
         ]
-        cut += bool(words) and max((owner for owner in owners if owner is not None), default=-1) < len(words) - 1
+        last = max((owner for owner in owners if owner is not None), default=-1)
+        counts["cut"] += bool(words) and last < len(words) - 1
         yield encoded["input_ids"], labels
-    if cut:
-        notes.append(
-            f"{data.source}: {cut} of {len(data)} rows are truncated to {length} tokens: later words are ignored"
-        )

@@ -186,7 +186,7 @@ def test_different_rows_have_different_digests() -> None:
     def digest(*texts: str) -> str:
         return classification_rows.labelled_texts(
             table(text=list(texts), label=["1"] * len(texts)), "label", None
-        ).digest()
+        ).digest
 
     assert digest("ab", "c") == digest("ab", "c")
     assert len({digest("ab", "c"), digest("a", "bc"), digest("c", "ab"), digest("ab")}) == 4

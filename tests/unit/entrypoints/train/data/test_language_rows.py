@@ -78,4 +78,4 @@ def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
 
 def test_different_rows_have_different_digests() -> None:
     first, second = (language_rows.documents(table(messages=[[USER, other]]), None) for other in (USER, ANSWER))
-    assert first.digest() != second.digest()
+    assert first.digest != second.digest
