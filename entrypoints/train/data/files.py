@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.data.remote import shown
 
 Row = dict[str, Any]
 _PARQUET = ".parquet"
@@ -49,11 +50,11 @@ def check(path: Path) -> File:
     """Read one file to its end, in the format of its suffix. Raises UsageError if it is missing or broken."""
     with readable(path):
         if not path.exists():
-            raise UsageError(f"data file '{path}' does not exist: check the path and the mount")
+            raise UsageError(f"data file '{shown(path)}' does not exist: check the path and the mount")
         suffix = path.suffix.lower()
         if suffix not in SUFFIXES:
             raise UsageError(
-                f"data file '{path}': suffix '{path.suffix}' is unknown, expected {', '.join(SUFFIXES)}"
+                f"data file '{shown(path)}': suffix '{path.suffix}' is unknown, expected {', '.join(SUFFIXES)}"
             )
         if suffix == _PARQUET:
             return _check_parquet(path)
@@ -80,11 +81,11 @@ def readable(path: str | Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"data file '{path}': byte {_undecodable(Path(path))} is not UTF-8: convert the file"
+            f"data file '{shown(path)}': byte {_undecodable(Path(path))} is not UTF-8: convert the file"
         ) from error
     except OSError as error:
         raise UsageError(
-            f"data file '{path}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
+            f"data file '{shown(path)}' cannot be read by user {os.getuid()} ({error.strerror or error}): "
             "change the mode of the file or its folder"
         ) from error
 
@@ -109,18 +110,18 @@ def _read_csv(path: Path, _names: Sequence[str] | None, delimiter: str = ",") ->
         try:
             header = next(reader, [])
             if len(set(header)) != len(header):
-                raise UsageError(f"data file '{path}': the header {header} names a column twice")
+                raise UsageError(f"data file '{shown(path)}': the header {header} names a column twice")
             for row in reader:
                 if not row:
                     continue
                 if len(row) != len(header):
                     raise UsageError(
-                        f"data file '{path}' line {reader.line_num}: found {len(row)} columns, "
+                        f"data file '{shown(path)}' line {reader.line_num}: found {len(row)} columns, "
                         f"expected {len(header)} as in the header"
                     )
                 yield dict(zip(header, row))
         except csv.Error as error:
-            raise UsageError(f"data file '{path}' line {reader.line_num}: invalid csv, {error}") from error
+            raise UsageError(f"data file '{shown(path)}' line {reader.line_num}: invalid csv, {error}") from error
 
 
 def _read_json_lines(path: Path, _names: Sequence[str] | None) -> Iterator[Row]:
@@ -165,7 +166,9 @@ def _read_json(path: Path) -> Iterable[Row]:
     if isinstance(document, dict):
         document = [document]
     if not isinstance(document, list):
-        raise UsageError(f"data file '{path}': found one {type(document).__name__}, expected a list of objects")
+        raise UsageError(
+            f"data file '{shown(path)}': found one {type(document).__name__}, expected a list of objects"
+        )
     if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
         return _flatten_squad(document, path)
     return [_object(row, path, number) for number, row in enumerate(document, 1)]
@@ -190,8 +193,8 @@ def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[Row]:
                     }
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"data file '{path}': found an entry without {error}, expected SQuAD's format (data, paragraphs, "
-                "context, qas, id, question, answers)"
+                f"data file '{shown(path)}': found an entry without {error}, expected SQuAD's format (data, "
+                "paragraphs, context, qas, id, question, answers)"
             ) from error
 
 
@@ -219,7 +222,7 @@ def _read_parquet(path: Path, names: Sequence[str] | None) -> Iterator[Row]:
 
 
 def _invalid_parquet(path: Path, error: Exception) -> UsageError:
-    return UsageError(f"data file '{path}': invalid parquet, {str(error).splitlines()[0]}")
+    return UsageError(f"data file '{shown(path)}': invalid parquet, {str(error).splitlines()[0]}")
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
@@ -230,12 +233,12 @@ def _parse(text: str, path: Path, line: int) -> Any:
 
 
 def _broken(path: Path, error: json.JSONDecodeError, line: int) -> UsageError:
-    return UsageError(f"data file '{path}' line {line} column {error.colno}: invalid JSON, {error.msg}")
+    return UsageError(f"data file '{shown(path)}' line {line} column {error.colno}: invalid JSON, {error.msg}")
 
 
 def _object(row: Any, path: Path, number: int) -> Row:
     if not isinstance(row, dict):
-        raise UsageError(f"data file '{path}' row {number}: found {type(row).__name__}, expected an object")
+        raise UsageError(f"data file '{shown(path)}' row {number}: found {type(row).__name__}, expected an object")
     return row
 
 

@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from entrypoints.cli.errors import UsageError, one_line
 
 # Folders with copies. They are deleted when the process ends: rows are read each time they are needed.
 _COPIES: list[tempfile.TemporaryDirectory[str]] = []
+# The address of each copy, without secrets.
+_ADDRESSES: dict[Path, str] = {}
 
 
 def is_url(path: str) -> bool:
@@ -29,7 +31,12 @@ def without_secrets(address: str) -> str:
     if not is_url(address):
         return address
     parts = urlsplit(address)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def shown(path: str | Path) -> str:
+    """A path as the user knows it: for a copy, its address."""
+    return _ADDRESSES.get(Path(path), str(path))
 
 
 def copy(url: str, is_file: bool, choose: Callable[[Iterable[PurePosixPath]], list[PurePosixPath]]) -> list[Path]:
@@ -53,6 +60,8 @@ def copy(url: str, is_file: bool, choose: Callable[[Iterable[PurePosixPath]], li
         for one in copies:
             one.parent.mkdir()
         system.get(names, [str(one) for one in copies])
+        addresses = [url] if is_file else map(system.unstrip_protocol, names)
+        _ADDRESSES.update(zip(copies, map(without_secrets, addresses)))
     return copies
 
 

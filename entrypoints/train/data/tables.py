@@ -163,8 +163,8 @@ def read(path: str) -> Table:
         missing = set(found[0].names) ^ set(file.names)
         if missing and file.rows and file.path.suffix.lower() in files.WITH_HEADER:
             raise UsageError(
-                f"data file '{file.path}' has the columns {list(file.names)}, expected {list(found[0].names)} "
-                f"as in '{found[0].path}'"
+                f"data file '{remote.shown(file.path)}' has the columns {list(file.names)}, expected "
+                f"{list(found[0].names)} as in '{remote.shown(found[0].path)}'"
             )
 
     def reader(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -53,6 +53,18 @@ def test_messages_leave_out_the_secrets_of_an_address(bucket: str) -> None:
         assert "secret" not in str(caught.value)
 
 
+def test_messages_about_the_content_of_a_file_name_its_address(bucket: str) -> None:
+    folder = fsspec.filesystem("memory")
+    folder.pipe(f"{bucket}/broken/x.jsonl", b'{"x": 1}\n{"x":\n')
+    folder.pipe(f"{bucket}/mixed/1.csv", b"x\n1\n")
+    folder.pipe(f"{bucket}/mixed/2.csv", b"y\n1\n")
+    for path in ("broken/x.jsonl", "broken", "broken/*.jsonl"):
+        with pytest.raises(UsageError, match=r"data file 'memory://+bucket/rows/broken/x\.jsonl' line 2"):
+            tables.read(f"{bucket}/{path}")
+    with pytest.raises(UsageError, match=r"'memory://+bucket/rows/mixed/2\.csv' has .* as in 'memory://+bucket/"):
+        tables.read(f"{bucket}/mixed")
+
+
 def test_a_url_without_data_is_refused(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no file matches 'memory://bucket/rows/\*\.csv': check the pattern$"):
         tables.read(f"{bucket}/*.csv")
