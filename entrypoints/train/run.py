@@ -44,7 +44,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
     if inputs.train is not None and environment.world_size > 1 and not is_sharded:
-        ddp.tune(arguments, model, inputs.collate([footprint.end_of(inputs.train[0])]))
+        ddp.tune(arguments, model, inputs.collate([memory.short_row(inputs, 0)]))
     with agreement():
         trainer = _create_trainer(setup)
 
@@ -99,7 +99,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
 def _check_memory(setup: Setup, trainer: CpuTrainer, environment: DistributedEnvironment) -> int:
     """Print the memory that each rank will need, in bytes, and return it. Raises UsageError if it cannot fit."""
     arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
-    found = footprint.measure(trainer, inputs.train, inputs.collate, trainer.output)
+    found = footprint.measure(trainer, inputs, trainer.output)
     limit = cgroups.read_limits().memory
     available = min(psutil.virtual_memory().total, limit.limit_bytes if limit else sys.maxsize)
     flags = memory.Flags(

@@ -11,20 +11,19 @@ import torch
 from entrypoints.adapt import lora, no_padding
 from entrypoints.operators import output_layer, recomputation
 from entrypoints.records.tokens import count
+from entrypoints.train.data.types import TrainerInputs
 from entrypoints.train.model import memory
 from entrypoints.train.model.memory import Footprint
 
-_TOKENS = 128  # of each measured row, at most
 
-
-def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
+def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
     """The footprint of a Trainer's job before it trains. The model must not be sharded.
 
     `output`: the output layer that computes the loss (operators.output_layer), or None.
     """
-    arguments, model = trainer.args, trainer.model
-    lengths = dataset.lengths()
-    row = end_of(dataset[lengths.index(min(lengths))])
+    arguments, model, collate = trainer.args, trainer.model, inputs.collate
+    lengths = inputs.train.lengths()
+    row = memory.short_row(inputs, lengths.index(min(lengths)))
     narrow = lora.narrowed(trainer)
     before, size = psutil.Process().memory_info().rss, _weights(model)
     with narrow, torch.random.fork_rng(devices=[]):
@@ -55,16 +54,6 @@ def measure(trainer: Any, dataset: Any, collate: Any, output: Any) -> Footprint:
         scores=0 if output is None else output_layer.working_bytes(output, tokens),
         keeps_gradients=arguments.world_size > 1 or arguments.gradient_accumulation_steps > 1,
     )
-
-
-def end_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The last tokens of a row, where a chat has its labels. Before training, a long row would need more memory
-    than in training: nothing is recomputed, and the allocator keeps what it got."""
-    width = len(row["input_ids"])
-    return {
-        name: values[-_TOKENS:] if hasattr(values, "__len__") and len(values) == width else values
-        for name, values in row.items()
-    }
 
 
 def _weights(model: Any) -> int:

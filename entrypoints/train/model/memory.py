@@ -5,10 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from entrypoints.train.data.types import TrainerInputs
 
 # Optimizers by the beginning of their names in --optim, and how many numbers they keep for each trained weight.
 _STATES = (("adafactor", 0), ("sgd", 0), ("adagrad", 1), ("rmsprop", 1), ("lion", 1))
 _ADAM = 2
+_TOKENS = 128  # of each row that is measured before training, at most
+# Labels of a complete row. A task whose loss is a mean over tokens has a label for each token instead.
+_OF_ROWS = ("labels", "start_positions", "end_positions")
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,17 @@ class Flags:
     recomputes: bool
     trains_all: bool
     ranks: int
+
+
+def short_row(inputs: TrainerInputs, number: int) -> dict[str, Any]:
+    """The last tokens of a row of the training data, where a chat has its labels.
+
+    Before training, a long row would need more memory than in training: nothing is recomputed, and the allocator
+    keeps what it got.
+    """
+    complete = _OF_ROWS if inputs.shift is None else ()
+    row = inputs.train[number]
+    return {name: values if name in complete else values[-_TOKENS:] for name, values in row.items()}
 
 
 def states_per_weight(optimizer: str) -> int:

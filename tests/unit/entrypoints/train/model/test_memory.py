@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from entrypoints.train.data.types import TrainerInputs
 from entrypoints.train.model import memory
 from entrypoints.train.model.memory import Flags, Footprint
 
@@ -53,6 +55,23 @@ def test_the_largest_batch_has_the_longest_rows() -> None:
     assert memory.largest_batch([3, 9, 5, 7], 2, is_padded=True) == 18
     assert memory.largest_batch([3], 2, is_padded=True) == 3
     assert memory.largest_batch([], 2, is_padded=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("shift", "row", "kept"),
+    [
+        pytest.param(None, {"input_ids": [1] * 300, "labels": [0.0] * 300}, (128, 300), id="classes of a row"),
+        pytest.param(None, {"input_ids": [1] * 300, "labels": [0.0] * 3}, (128, 3), id="three classes"),
+        pytest.param(True, {"input_ids": [1] * 300, "labels": [1] * 300}, (128, 128), id="labels of tokens"),
+        pytest.param(False, {"input_ids": [1] * 300, "labels": [1] * 140}, (128, 128), id="a target"),
+    ],
+)
+def test_only_labels_of_tokens_are_cut_in_a_measured_row(
+    shift: bool | None, row: dict[str, Any], kept: tuple[int, int]
+) -> None:
+    inputs = TrainerInputs([row], None, None, None, "f1", 512, shift)
+    found = memory.short_row(inputs, 0)
+    assert (len(found["input_ids"]), len(found["labels"])) == kept
 
 
 def test_the_line_names_what_takes_the_memory() -> None:
