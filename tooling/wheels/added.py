@@ -5,9 +5,10 @@ The lock is .cache/locks/PIN.txt. It lists only the wheels that the pin does not
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from tooling.basis.errors import UsageError
@@ -22,6 +23,10 @@ from tooling.wheels.resolve import LockedWheel
 _CAUSES = re.compile(r"The conflict is caused by:\n((?: +.*\n)+)")
 _CONSTRAINT = "The user requested (constraint) "
 _ASKED = "The user requested "
+# In pip's log: why pip does not take a version.
+_REJECTIONS = re.compile(r"^\S+     (.+ depends on .+|The user requested .+)$", re.MULTILINE)
+_REQUIREMENT = re.compile(r"(?:depends on |The user requested )(.+)")
+_PATIENCE_SECONDS = 30.0
 # The run side's package, and one of the index that would hide it: old releases of mlflow and altair need it.
 _OURS = "entrypoints"
 _NOTHING = re.compile(r"No matching distribution found for ([^\s;(]+)")
@@ -77,35 +82,47 @@ def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Pat
         arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report)]
         arguments += ["--target", str(Path(scratch) / "target"), "--find-links", str(folder)]
         arguments += ["--constraint", str(constraints), "--requirement", str(requirements)]
-        result = pip.run(arguments, pin=pin, scratch=Path(scratch))
+        log = Path(scratch, "log")  # has the reason for each version that pip does not take
+        arguments += ["--log", str(log)]
+        result = pip.run(arguments, pin=pin, scratch=Path(scratch), patience=_PATIENCE_SECONDS)
         if result.returncode != 0:
             row_name = pin.without_added.name
-            if reason := conflict(result.stdout, row_name) or _not_found(result.stdout, pin):
+            rejections = _REJECTIONS.findall(log.read_text(errors="replace"))
+            if reason := (
+                conflict(result.stdout, row_name, row)
+                or _not_found(result.stdout, pin)
+                or _conflict_with_row(rejections, row_name, row)
+            ):
                 raise UsageError(reason)
             raise pip.failure(f"{', '.join(added.typed)} for pin {row_name}", result)
         return resolve.from_report(report)
 
 
-def conflict(output: str, row: str) -> str | None:
-    """One line that names both sides of a conflict in pip's output, or None.
-
-    pip lists every version that it tried. The first two contradicting lines are enough.
-    """
+def conflict(output: str, name: str, row: Mapping[str, LockedWheel]) -> str | None:
+    """One line that names both sides of a conflict in pip's output, or None. `name`: of the row."""
     causes = _CAUSES.search(output)
     if causes is None:
         return None
-    lines = [line.strip() for line in causes[1].splitlines()]
-    fixed = [line.removeprefix(_CONSTRAINT) for line in lines if line.startswith(_CONSTRAINT)]
-    asked = [line for line in lines if not line.startswith(_CONSTRAINT)]
-    first = asked[0].replace(_ASKED, "--with asks for ") if asked else "--with"
-    if fixed:
-        package, _, version = fixed[0].partition("==")
-        return (
-            f"pin {row} has {package} {version}, but {first}: choose another version, another pin, or "
-            f"--set {canonicalize_name(package)}=VERSION"
-        )
-    others = "; ".join(line.replace(_ASKED, "--with asks for ") for line in asked[1:3])
-    return f"the packages of --with contradict each other: {first}; {others}"
+    lines = [line for line in map(str.strip, causes[1].splitlines()) if not line.startswith(_CONSTRAINT)]
+    contradiction = "; ".join(line.replace(_ASKED, "--with asks for ") for line in lines[:3])
+    return _conflict_with_row(lines, name, row) or f"the packages of --with contradict each other: {contradiction}"
+
+
+def _conflict_with_row(lines: Iterable[str], name: str, row: Mapping[str, LockedWheel]) -> str | None:
+    """The first of pip's lines that the row does not fulfil, as one line that names both sides."""
+    for line in lines:
+        found = _REQUIREMENT.search(line)
+        try:
+            wanted = Requirement(found[1].replace(" and ", ",")) if found else None
+        except InvalidRequirement:
+            continue
+        wheel = row.get(canonicalize_name(wanted.name)) if wanted else None
+        if wanted and wheel and not wanted.specifier.contains(wheel.version, prereleases=True):
+            return (
+                f"pin {name} has {wheel.name} {wheel.version}, but {line.replace(_ASKED, '--with asks for ')}: "
+                f"choose another version, another pin, or --set {wheel.name}=VERSION"
+            )
+    return None
 
 
 def _not_found(output: str, pin: Pin) -> str | None:

@@ -32,6 +32,8 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
         make_wheel(made, "hides_us", "1.0", requires=["entrypoints"]),
         make_wheel(made, "entrypoints", "0.4"),
     ]
+    others += [make_wheel(made, "moves_on", f"{number}.0", requires=["tiny-a>=2"]) for number in range(1, 151)]
+    others += [make_wheel(made, "moves_on", "0.1")]
     index = tmp_path / "index"
     make_simple_index(index, [*wheels, make_wheel(made, "tiny_a", "2.0"), *others])
     for page in (index / "simple").iterdir():  # every version of a package
@@ -88,6 +90,20 @@ def test_a_conflict_with_the_row_names_both_sides(row: Pin) -> None:
     assert refused(row, "new").startswith(expected)
     expected = "pin tiny has tiny-a 1.0, but --with asks for tiny-a==2.0"
     assert refused(row, "tiny-a==2.0").startswith(expected)
+
+
+def test_a_long_search_for_a_version_ends_with_the_reason_why_the_newest_does_not_fit(
+    row: Pin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(added, "_PATIENCE_SECONDS", 0.01)
+    expected = "pin tiny has tiny-a 1.0, but moves-on 150.0 depends on tiny-a>=2: choose another version, another"
+    assert refused(row, "moves_on").startswith(expected)
+
+
+def test_an_old_version_is_found_after_many_that_do_not_fit(row: Pin) -> None:
+    pin = with_(row, "moves_on")
+    added.lock(pin)
+    assert versions(pin) == {"moves-on": "0.1"}
 
 
 def test_a_package_that_would_hide_the_run_side_is_refused(row: Pin) -> None:
