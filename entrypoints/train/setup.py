@@ -12,6 +12,7 @@ import copy
 import functools
 import os
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     tokens = TokenFolder(output / token_files.FOLDER)
     with agreement():
         inputs = registry.make_inputs(task, rows, loaded, tokens)
-    used = gather(tokens.used)  # all ranks have opened their files
+    used, token_notes = zip(*gather((tokens.used, tokens.notes)))  # all ranks have opened their files
     if environment.local_rank == 0:
         tokens.clean(used)
     with agreement():
@@ -130,7 +131,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
             folder.prepare(output, start if rank == 0 else None, job_names)
 
     announce(task.quiet)
-    console.notes([*start.notes, *rows.notes, *inputs.notes, *tokens.notes], rank)
+    console.notes([*start.notes, *rows.notes, *inputs.notes, *dict.fromkeys(chain(*token_notes))], rank)
     if start.checkpoint is None:
         console.notes(loaded.notes, rank)
     elif (saved_by := checkpoints.world_size_of(start.checkpoint)) not in (0, world_size):

@@ -1,0 +1,134 @@
+"""Tokens of large data: two ranks tokenize once, later runs use the tokens again, and nothing depends on them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests import containers
+from tests.image.train_runs import ONE_THREAD
+
+HERE = Path(__file__).parent
+# Enough for more tokens than a rank keeps in memory: eight bytes each.
+TEXTS = 6000
+FLAGS = {
+    "model_name_or_path": "/work/llama",
+    "task": "text-generation",
+    "train_file": "/work/texts.jsonl",
+    "max_seq_length": 128,
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "lr_scheduler_type": "constant",
+    "optim": "sgd",
+}
+SAVING = {"save_strategy": "steps", "save_steps": 2}
+# Runs one after the other, by name: the output folder and the flags.
+RUNS: dict[str, tuple[str, dict[str, object]]] = {
+    "first": ("/output/run", SAVING),
+    "resumed": ("/output/run", {**SAVING, "max_steps": 4, "resume_from_checkpoint": "true"}),
+    "other tokenizer": ("/output/run", {"tokenizer_name": "/work/other", "overwrite_output_dir": "true"}),
+    "other length": ("/output/run", {"max_seq_length": 64, "overwrite_output_dir": "true"}),
+    "at once": ("/output/at-once", {"max_steps": 4}),
+    "small": ("/output/small", {"max_train_samples": 40}),
+    "full": ("/full/run", {}),
+    "closed": ("/output/closed", {}),
+}
+
+# A tokenizer with one more rule. Only its file tells that the tokens may differ.
+OTHER = """
+import tokenizers, transformers
+tokenizer = transformers.AutoTokenizer.from_pretrained("/work/llama")
+tokenizer.backend_tokenizer.normalizer = tokenizers.normalizers.Lowercase()
+tokenizer.save_pretrained("/work/other")
+"""
+
+
+class Found(NamedTuple):
+    """What a run printed, how many texts each rank tokenized, and its result."""
+
+    stderr: str
+    texts: list[int]
+    result: dict[str, Any]
+    files: list[str]
+
+
+@pytest.fixture(scope="module")
+def runs(image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+    work, output = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("output")
+    for folder in (work, output):
+        folder.chmod(0o777)
+    chance = random.Random(1)
+    words = ["".join(chance.choices("abcdefgh", k=4)) for _ in range(300)]
+    texts = (" ".join(chance.choices(words, k=60)) for _ in range(TEXTS))
+    (work / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (output / "closed").mkdir(mode=0o777)
+    (output / "closed").chmod(0o777)
+    (output / "closed" / "_tokens").write_text("not a folder")
+    script = ["set -e", f"python /tests/tiny_model.py /work/bert {shlex.quote(' '.join(words[:9]))} /work/llama"]
+    script += [f"python -c {shlex.quote(OTHER)}"]
+    for name, (place, changes) in RUNS.items():
+        flags = {**FLAGS, "output_dir": place, **changes}
+        argv = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
+        train = shlex.join(["entrypoint", "launch", "--nproc-per-node", "2", "--", "train", *argv])
+        kept = shlex.quote(f"/output/{name}")
+        script += [f"{train} > {kept}.log 2>&1 || (cat {kept}.log; exit 1)"]
+        script += [f"cp {place}/result.json {kept}.json", f"(ls {place}/_tokens || true) > {kept}.files 2>&1"]
+    mounts = [f"{work}:/work", f"{HERE}:/tests:ro", f"{output}:/output"]
+    options = [word for volume in mounts for word in ("--volume", volume)] + ["--tmpfs", "/full:size=14m,mode=777"]
+    counted = {"PYTHONPATH": "/tests/scripts/counted", **ONE_THREAD}
+    done = containers.run(image, "sh", "-c", "\n".join(script), env=counted, docker_args=options, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {}
+    for name in RUNS:
+        log = (output / f"{name}.log").read_text()
+        texts_of = [int(number) for number in re.findall(r"rank \d tokenized (\d+) texts", log)]
+        files = (output / f"{name}.files").read_text().splitlines()
+        found[name] = Found(log, sorted(texts_of), json.loads((output / f"{name}.json").read_text()), files)
+    return found
+
+
+def test_one_of_two_ranks_tokenizes_all_texts_and_leaves_one_file(runs: dict[str, Found]) -> None:
+    first, second = runs["first"].texts
+    assert second == TEXTS
+    assert 0 < first < TEXTS
+    assert len(runs["first"].files) == 1
+
+
+def test_a_resumed_run_uses_the_tokens_and_continues_where_the_first_run_ended(runs: dict[str, Found]) -> None:
+    assert max(runs["resumed"].texts) < TEXTS
+    assert runs["resumed"].files == runs["first"].files
+    assert runs["resumed"].result["weights_sha256"] == runs["at once"].result["weights_sha256"]
+
+
+@pytest.mark.parametrize(("name", "before"), [("other tokenizer", "resumed"), ("other length", "other tokenizer")])
+def test_other_tokens_replace_the_file(runs: dict[str, Found], name: str, before: str) -> None:
+    assert max(runs[name].texts) == TEXTS
+    assert len(runs[name].files) == 1
+    assert runs[name].files != runs[before].files
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("full", "more than half of the free space"), ("closed", "File exists")]
+)
+def test_without_a_place_for_the_file_the_results_are_the_same(
+    runs: dict[str, Found], name: str, reason: str
+) -> None:
+    assert re.search(
+        rf"note: the tokens are not kept in '/\w+/\w+/_tokens' \(.*{reason}.*, but in TMPDIR", runs[name].stderr
+    )
+    assert runs[name].texts == [TEXTS, TEXTS]
+    assert runs[name].result["losses"] == runs["first"].result["losses"]
+    assert runs[name].result["weights_sha256"] == runs["first"].result["weights_sha256"]
+
+
+def test_few_tokens_leave_no_file(runs: dict[str, Found]) -> None:
+    assert runs["small"].texts == [40, 40]
+    assert "No such file" in runs["small"].files[0]
