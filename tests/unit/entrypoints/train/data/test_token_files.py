@@ -83,6 +83,17 @@ def file_in(path: Path, vocabulary: str = "a", digest: str = "1", length: int = 
     return TokenFolder(path).file(Tokenizer(vocabulary), digest, length)
 
 
+def test_a_run_with_another_output_folder_uses_the_tokens_too(tmp_path: Path) -> None:
+    first, second = (file_in(tmp_path / run / token_files.FOLDER) for run in ("first", "second"))
+    Source().tokens(first)
+    source = Source()
+    assert source.tokens(second) == ROWS
+    assert source.read < 500
+    first.path.unlink()
+    assert Source().tokens(file_in(second.folder.path)) == ROWS
+    assert files_in(second.folder.path) == [second.path]
+
+
 def test_a_second_run_reads_only_the_first_rows(tmp_path: Path) -> None:
     first, second = Source(), Source()
     assert first.tokens(file_in(tmp_path)) == ROWS
