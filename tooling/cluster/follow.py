@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -52,16 +51,24 @@ def copy(endpoint: str, project: str, shown: BinaryIO, *, follow: bool = False) 
         containers = sorted(_containers(client, project), key=lambda container: str(container.name))
         if not follow:
             for container in containers:
-                for line in lines(container.logs(stream=True, follow=False)):
-                    shown.write(_prefix(container) + line)
+                with suppress(APIError):  # the container was removed, or its engine keeps no output
+                    for line in lines(container.logs(stream=True, follow=False)):
+                        shown.write(_prefix(container) + line)
             return
-        lock, over = threading.Lock(), threading.Event()
-        with ThreadPoolExecutor(max(len(containers), 1)) as readers:
-            try:
-                for _ in readers.map(lambda container: _copy(container, (shown,), lock, over), containers):
-                    pass
-            finally:
-                over.set()
+        lock, over, closed = threading.Lock(), threading.Event(), threading.Event()
+        over.set()  # do not wait for an engine that is lost
+        readers = [
+            # Daemons: Ctrl-C ends the command, although they still read.
+            threading.Thread(target=_copy, args=(container, (shown,), lock, over, closed), daemon=True)
+            for container in containers
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            while reader.is_alive() and not closed.is_set():
+                reader.join(timeout=0.2)
+        if closed.is_set():
+            raise BrokenPipeError
 
 
 def _containers(client: DockerClient, project: str) -> list[Container]:
@@ -87,7 +94,9 @@ def _copy(
     targets: tuple[BinaryIO, ...],
     lock: threading.Lock,
     over: threading.Event,
+    closed: threading.Event | None = None,
 ) -> None:
+    """`over`: whether to stop when the stream ends. `closed` is set if nobody reads a target any more."""
     copied, prefix = 0, _prefix(container)
     while True:
         try:
@@ -103,6 +112,10 @@ def _copy(
                 return
         except APIError:
             return  # the container was removed; wait.until_end reports its end
+        except BrokenPipeError:
+            if closed:
+                closed.set()
+            return
         except (OSError, HTTPError):
             pass  # the engine is lost: try again
         if over.wait(AGAIN_SECONDS):

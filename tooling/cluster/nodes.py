@@ -93,7 +93,7 @@ def detect_lost_engine(endpoint: str) -> Iterator[None]:
     except APIError:
         raise
     except (DockerException, requests.RequestException) as error:
-        raise EngineLostError(f"the Docker Engine at {endpoint} does not answer: {_cause(error)}") from error
+        raise EngineLostError(f"the engine at {endpoint} does not answer: {_cause(error)}") from error
 
 
 def _cause(error: BaseException) -> str:

@@ -47,7 +47,7 @@ def run(spec: ClusterSpec, engine: Engine, shown: BinaryIO | None = None) -> Out
     """
     log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
-        _remove_leftovers(spec, engine)
+        _remove_leftovers(spec)
         with _torn_down(spec.name, engine.endpoint):
             try:
                 _start_containers(spec, engine.endpoint)
@@ -62,7 +62,7 @@ def run(spec: ClusterSpec, engine: Engine, shown: BinaryIO | None = None) -> Out
 def start(spec: ClusterSpec, engine: Engine) -> None:
     """Start the cluster and leave it running."""
     with _reserved(spec.name):
-        _remove_leftovers(spec, engine)
+        _remove_leftovers(spec)
         try:
             _start_containers(spec, engine.endpoint)
         except BaseException:
@@ -99,8 +99,10 @@ def remove(name: str, endpoint: str) -> None:
     log = folder_of(name) / "log.txt"
     try:
         if log.parent.is_dir() and not log.exists() and nodes.read(endpoint, project):
-            with log.open("wb") as stream:
+            complete = log.with_suffix(".part")
+            with complete.open("wb") as stream:
                 follow.copy(endpoint, project, stream)
+            complete.replace(log)
         containers.remove(project, endpoint)
     finally:
         keys.remove(folder_of(name) / "ssh")
@@ -203,11 +205,12 @@ def _is_running(name: str) -> UsageError:
     )
 
 
-def _remove_leftovers(spec: ClusterSpec, engine: Engine) -> None:
-    """Remove what a killed command left behind. Raises UsageError if the cluster is running."""
-    left = nodes.read(engine.endpoint, spec.project)
-    if any(node.running for node in left):
+def _remove_leftovers(spec: ClusterSpec) -> None:
+    """Remove what a killed command left behind. Raises UsageError if the cluster is running, in any engine."""
+    left = {engine.endpoint: nodes.read(engine.endpoint, spec.project) for engine in api.running()}
+    if any(node.running for found in left.values() for node in found):
         raise _is_running(spec.name)
-    if left:
-        say(f"removing the leftovers of an earlier cluster {spec.name}")
-        remove(spec.name, engine.endpoint)
+    for endpoint, found in left.items():
+        if found:
+            say(f"removing the leftovers of an earlier cluster {spec.name}")
+            remove(spec.name, endpoint)

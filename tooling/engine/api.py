@@ -106,8 +106,13 @@ def running() -> list[Engine]:
     """
     findings = find()
     engines = [_engine(findings)] if findings.engine else []
-    if podman.used() and (endpoint := podman.ensure()) not in [engine.endpoint for engine in engines]:
-        engines.append(_podman(endpoint))
+    try:
+        if podman.used() and (endpoint := podman.ensure()) not in [engine.endpoint for engine in engines]:
+            engines.append(_podman(endpoint))
+    except UsageError as error:
+        if not engines:
+            raise
+        say(f"without podman's clusters: {error}")
     if not engines:
         raise UsageError(
             f"Docker does not answer: {findings.problem or 'not found'}; run ./inv doctor for details"
@@ -120,7 +125,7 @@ def start_again(endpoint: str) -> None:
 
     Never restarts another engine. Raises UsageError with the cause if the engine does not start.
     """
-    if podman.used() and endpoint == podman.endpoint():
+    if _is_podmans(endpoint):
         podman.ensure()
         return
     if find().chosen_by or not was_killed():
@@ -128,6 +133,13 @@ def start_again(endpoint: str) -> None:
     with _setting_up():
         if was_killed():  # another ./inv may have restarted it in the meantime
             start(read_host())
+
+
+def _is_podmans(endpoint: str) -> bool:
+    try:
+        return podman.used() and endpoint == podman.endpoint()
+    except UsageError:
+        return False
 
 
 def ensure_mmdebstrap() -> None:

@@ -29,7 +29,10 @@ LOG = CACHE / "podman.log"
 # Each user of a container needs an id of the host: this user's own one is not enough.
 NEEDED_IDS = 65536
 _DEBIANS_OWN = "sudo apt-get install podman uidmap slirp4netns netavark aardvark-dns"
-_OVERLAY = r"printf '[storage]\ndriver = \"overlay\"\n' > ~/.config/containers/storage.conf"
+_OVERLAY = (
+    "mkdir -p ~/.config/containers && printf '[storage]\\ndriver = \"overlay\"\\n' > "
+    "~/.config/containers/storage.conf"
+)
 
 
 def installed() -> bool:
@@ -140,9 +143,13 @@ def _start(endpoint: str) -> None:
             start_new_session=True,
         )
     deadline = time.monotonic() + START_SECONDS
-    while not answering(endpoint):
-        if process.poll() is not None or time.monotonic() > deadline:
-            cause = last_line(LOG.read_text(encoding="utf-8", errors="replace")) or "no output"
-            ended = f"ended with {process.returncode}" if process.poll() is not None else "does not answer"
-            raise UsageError(f"podman's service {ended}: {cause} (see {shown(LOG)})")
-        time.sleep(0.1)
+    try:
+        while not answering(endpoint):
+            if process.poll() is not None or time.monotonic() > deadline:
+                cause = last_line(LOG.read_text(encoding="utf-8", errors="replace")) or "no output"
+                ended = f"ended with {process.returncode}" if process.poll() is not None else "does not answer"
+                raise UsageError(f"podman's service {ended}: {cause} (see {shown(LOG)})")
+            time.sleep(0.1)
+    except BaseException:
+        process.terminate()
+        raise

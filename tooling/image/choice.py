@@ -94,10 +94,9 @@ class Choice:
 
         `engine_name`: as in api.for_cluster. ./inv does not build with podman.
         """
-        source, _ = (
-            self.source,
-            self.reference,
-        )  # first: a mistake in the options is reported before Docker is set up
+        # First, because a mistake in the options is reported before Docker is set up.
+        source = self.source
+        _ = self.reference
         self.verify()
         engine = api.for_cluster(engine_name)
         if self.image:

@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,27 +37,31 @@ def name(image: str) -> str:
 def fetch(image: str, engine: Engine) -> Image:
     """The image in the engine: loaded or pulled if it is missing there. Raises UsageError."""
     wanted = name(image)
-    found = docker.find_image_at(engine.endpoint, wanted)
-    if found is None:
-        with closing(connect(engine.endpoint, _SILENCE_SECONDS)) as client:
-            try:
-                if _is_file(image):
-                    say(f"loading {image} into {engine.name}")
-                    with Path(image).open("rb") as stream:
-                        client.images.load(stream)
-                else:
-                    say(f"pulling {image}")
-                    _pull(client, image)
-            except (DockerException, requests.RequestException) as error:
-                reason = " ".join(str(getattr(error, "explanation", None) or error).split())
-                raise UsageError(
-                    f"--image {image}: {engine.name} does not have it, and failed to get it: {reason}: check the "
-                    "name, or use a file of ./inv export --format docker"
-                ) from None
+    try:
         found = docker.find_image_at(engine.endpoint, wanted)
+        if found is None:
+            _get(image, engine)
+            found = docker.find_image_at(engine.endpoint, wanted)
+    except (DockerException, requests.RequestException) as error:
+        reason = " ".join(str(getattr(error, "explanation", None) or error).split())
+        raise UsageError(
+            f"--image {image}: {engine.name} does not have it, and failed to get it: {reason}: check the name, or "
+            "use a file of ./inv export --format docker"
+        ) from None
     if found is None:
         raise UsageError(f"--image {image}: {engine.name} loaded it, but has no image {wanted}: export it again")
     return _image(found, wanted)
+
+
+def _get(image: str, engine: Engine) -> None:
+    with closing(connect(engine.endpoint, _SILENCE_SECONDS)) as client:
+        if _is_file(image):
+            say(f"loading {image} into {engine.name}")
+            with Path(image).open("rb") as stream:
+                client.images.load(stream)
+        else:
+            say(f"pulling {image}")
+            _pull(client, image)
 
 
 def of_pin(pin: Pin, engine: Engine) -> Image:
@@ -91,7 +96,7 @@ def _id(path: Path) -> str:
         return "sha256:" + Path(entry["Config"]).name.removesuffix(".json")
     except PermissionError:
         raise UsageError(f"--image {path}: you may not read this file: change its mode or its owner") from None
-    except (OSError, KeyError, ValueError, tarfile.TarError):
+    except (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error):
         raise UsageError(
             f"--image {path} is not an archive with one image, expected a file of ./inv export --format docker"
         ) from None
@@ -99,16 +104,9 @@ def _id(path: Path) -> str:
 
 def _pull(client: DockerClient, image: str) -> None:
     """Raises DockerException with the registry's message, which podman sends after the status 200."""
-    name, tag = _repository_and_tag(image)
-    for line in client.api.pull(name, tag=tag, stream=True, decode=True):
+    for line in client.api.pull(image, stream=True, decode=True):
         if "error" in line:
             raise DockerException(line["error"])
-
-
-def _repository_and_tag(image: str) -> tuple[str, str | None]:
-    """A reference without a tag means latest: docker-py would pull all tags."""
-    last = image.rpartition("/")[2]
-    return (image, None) if ":" in last or "@" in last else (image, "latest")
 
 
 def _image(found: LocalImage, tag: str) -> Image:

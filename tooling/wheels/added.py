@@ -4,6 +4,7 @@ The lock is .cache/locks/PIN.txt. It lists only the wheels that the pin does not
 """
 
 import re
+import signal
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -87,13 +88,18 @@ def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Pat
         result = pip.run(arguments, pin=pin, scratch=Path(scratch), patience=_PATIENCE_SECONDS)
         if result.returncode != 0:
             row_name = pin.without_added.name
-            rejections = _REJECTIONS.findall(log.read_text(errors="replace"))
+            rejections = _REJECTIONS.findall(log.read_text(errors="replace") if log.exists() else "")
             if reason := (
                 conflict(result.stdout, row_name, row)
                 or _not_found(result.stdout, pin)
                 or _conflict_with_row(rejections, row_name, row)
             ):
                 raise UsageError(reason)
+            if result.returncode == -signal.SIGTERM:
+                raise UsageError(
+                    f"{', '.join(added.typed)} for pin {row_name}: pip tried one version after another for "
+                    f"{_PATIENCE_SECONDS:.0f} s and was stopped: add versions, --with NAME==VERSION"
+                )
             raise pip.failure(f"{', '.join(added.typed)} for pin {row_name}", result)
         return resolve.from_report(report)
 

@@ -46,4 +46,4 @@ def test_an_engine_that_does_not_answer_is_one_line_with_the_cause(tmp_path: Pat
     endpoint = f"unix://{tmp_path}/docker.sock"
     with pytest.raises(EngineLostError) as caught:
         nodes.read(endpoint)
-    assert str(caught.value) == f"the Docker Engine at {endpoint} does not answer: No such file or directory"
+    assert str(caught.value) == f"the engine at {endpoint} does not answer: No such file or directory"

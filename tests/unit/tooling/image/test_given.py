@@ -52,15 +52,3 @@ def test_an_image_cannot_be_combined_with_what_builds_one() -> None:
         Choice(pin="2.13", image="stack.tar")
     with pytest.raises(UsageError, match=r"--image-lock names the image: .*--image "):
         Choice(image_lock="image.lock.json", image="stack.tar")
-
-
-@pytest.mark.parametrize(
-    ("image", "parts"),
-    [
-        ("host:5000/stack", ("host:5000/stack", "latest")),
-        ("host:5000/stack:1", ("host:5000/stack:1", None)),
-        (f"host/stack@sha256:{ID}", (f"host/stack@sha256:{ID}", None)),
-    ],
-)
-def test_one_tag_is_pulled(image: str, parts: tuple[str, str | None]) -> None:
-    assert given._repository_and_tag(image) == parts
