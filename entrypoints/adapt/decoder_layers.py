@@ -49,13 +49,15 @@ def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[.
         if not numbers.computable(hidden_states, *weights):
             return original(self, hidden_states, *args, **options)
         dtype = autocast_dtype() or _promoted(hidden_states, *weights)
-        stream, normed = decoder.norm(hidden_states, None, weights[0], norms[0].variance_epsilon, dtype)
+        stream, normed = decoder.norm(
+            hidden_states, None, weights[0], norms[0].variance_epsilon, dtype, again=True
+        )
         with not_kept(normed):
             added = self.self_attn(hidden_states=normed, **options)[0]
         if not _can_add(stream, added):
             stream = stream + added
             return stream + self.mlp(self.post_attention_layernorm(stream))
-        stream, normed = decoder.norm(stream, added, weights[1], norms[1].variance_epsilon, dtype)
+        stream, normed = decoder.norm(stream, added, weights[1], norms[1].variance_epsilon, dtype, again=True)
         with not_kept(normed):
             added = self.mlp(normed)
         return decoder.add(stream, added) if _can_add(stream, added) else stream + added

@@ -47,22 +47,23 @@ class _Rotation(ctypes.Structure):
     ]
 
 
-def norm(stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any) -> tuple[Any, Any]:
+def norm(stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any, again: bool = False) -> tuple[Any, Any]:
     """The sum of a stream and what is added to it (None: nothing), and RMSNorm of this sum in `dtype`.
 
-    `stream`, `added`: [..., features]; the sum has the dtype of `stream`.
+    `stream`, `added`: [..., features]; the sum has the dtype of `stream`. `again`: whether the second result is
+    computable again (operators.recomputation).
     """
     weight = weight.contiguous()
     total, out = _SumAndNorm.apply(stream, added, weight, epsilon, dtype)
-    kept = total.detach(), weight.detach()
-    return total, computable_again(out, lambda: _norm(*kept, epsilon, dtype)[0])
+    if again:
+        computable_again(out, lambda total, weight: _norm(total, weight, epsilon, dtype)[0], total, weight)
+    return total, out
 
 
 def gated(gate: Any, up: Any) -> Any:
     """silu(gate) * up, for tensors of the same shape and dtype."""
     gate, up = gate.contiguous(), up.contiguous()
-    kept = gate.detach(), up.detach()
-    return computable_again(_Gated.apply(gate, up), lambda: _gate(*kept))
+    return computable_again(_Gated.apply(gate, up), _gate, gate, up)
 
 
 def add(stream: Any, added: Any) -> Any:

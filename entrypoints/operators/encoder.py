@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -63,12 +63,12 @@ class _Total(ctypes.Structure):
 class _Next:
     """For what reads a stream next. `version`: the stream's at that time. `branch`: see `branches`.
 
-    `again` computes `narrow` again.
+    `again`: a function and the tensors from which it computes `narrow` again.
     """
 
     version: int
     narrow: Any = None
-    again: Callable[[], Any] | None = None
+    again: tuple[Any, ...] = ()
     branch: Any = None
 
 
@@ -99,8 +99,8 @@ def normed_sum(added: Any, stream: Any, rule: Rule | None, norm: Any, dtype: Any
     has_copy = dtype is _NARROW and not torch.is_inference_mode_enabled()
     out, narrow, centred = _NormedSum.apply(added, stream, norm.weight, norm.bias, rule, norm.eps, has_copy)
     if narrow is not None:
-        kept = centred, norm.weight.detach(), norm.bias.detach()
-        _KEPT.put(out, _Next(out._version, narrow=narrow, again=lambda: _narrow(*kept)))
+        again = _narrow, centred, norm.weight, norm.bias
+        _KEPT.put(out, _Next(out._version, narrow=narrow, again=again))
     return out
 
 
@@ -111,8 +111,8 @@ def branches(stream: Any, count: int) -> tuple[Any, ...]:
     """
     kept = None if stream.is_inference() else _KEPT.pop(stream)
     branch, *copies = _Branches.apply(stream, None if kept is None else kept.narrow, count)
-    if kept is not None and kept.again is not None:
-        copies = [computable_again(copy, kept.again) for copy in copies]
+    if kept is not None and kept.again:
+        copies = [computable_again(copy, *kept.again) for copy in copies]
     if not stream.is_inference():
         _KEPT.put(stream, _Next(stream._version, branch=branch))
     return tuple(copies)
@@ -130,8 +130,7 @@ def branch_of(stream: Any) -> Any:
 def gelu(states: Any) -> Any:
     """GELU of a bfloat16 tensor."""
     states = states.contiguous()
-    kept = states.detach()
-    return computable_again(_Gelu.apply(states), lambda: _gelu(kept))
+    return computable_again(_Gelu.apply(states), _gelu, states)
 
 
 class _NormedSum(torch.autograd.Function):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 import torch
@@ -18,46 +18,64 @@ _TORCH = torch._C._autograd
 _ATTRIBUTE = "_computed_again_by"
 
 
+class _Version:
+    """A tensor as it is now. Like autograd, it raises RuntimeError if the tensor has changed when it is used."""
+
+    def __init__(self, tensor: Any) -> None:
+        # Not the tensor itself: a result that its own node saves would never be freed.
+        self._tensor = tensor.detach()
+        self._version = tensor._version
+
+    def unchanged(self) -> Any:
+        if self._tensor._version != self._version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"a tensor of shape {list(self._tensor.shape)} is at version {self._tensor._version}, expected "
+                f"version {self._version}"
+            )
+        return self._tensor
+
+
 class _Again:
     """A tensor that is computed when the backward pass first needs it. The products that read it share it."""
 
-    def __init__(self, compute: Callable[[], Any]) -> None:
-        self._compute = compute
+    def __init__(self, compute: Callable[..., Any], inputs: Sequence[_Version]) -> None:
+        self._compute, self._inputs = compute, inputs
         self._value: Any = None
 
     def value(self) -> Any:
         if self._value is None:
             with torch.no_grad():
-                self._value = self._compute()
+                self._value = self._compute(*(tensor.unchanged() for tensor in self._inputs))
         return self._value
 
 
 class _Active(threading.local):
-    """The tensors that are not kept at present."""
+    """The tensors that are not kept at present, with their versions."""
 
     def __init__(self) -> None:
-        self.tensors: list[tuple[Any, _Again]] = []
+        self.tensors: list[tuple[Any, int, _Again]] = []
 
 
 _ACTIVE = _Active()
 
 
-def computable_again(tensor: Any, compute: Callable[[], Any]) -> Any:
-    """The tensor. `compute` returns it again, with the same bits, from tensors without a gradient."""
+def computable_again(tensor: Any, compute: Callable[..., Any], *inputs: Any) -> Any:
+    """The tensor. `compute` returns it again, with the same bits, from these tensors without their gradients."""
     if tensor.requires_grad and torch.is_grad_enabled():
-        setattr(tensor, _ATTRIBUTE, (compute, tensor._version))
+        setattr(tensor, _ATTRIBUTE, (tensor._version, compute, [_Version(each) for each in inputs]))
     return tensor
 
 
 @contextlib.contextmanager
 def not_kept(tensor: Any) -> Iterator[None]:
     """Autograd keeps no memory of this tensor inside the block, if it is `computable_again`."""
-    compute, version = getattr(tensor, _ATTRIBUTE, (None, None))
-    if compute is None or not torch.is_grad_enabled() or tensor._version != version:
+    version, *recipe = getattr(tensor, _ATTRIBUTE, (None,))
+    if version is None or not torch.is_grad_enabled() or tensor._version != version:
         yield
         return
     decides = not _ACTIVE.tensors and _is_free()
-    _ACTIVE.tensors.append((tensor, _Again(compute)))
+    _ACTIVE.tensors.append((tensor, version, _Again(*recipe)))
     try:
         with saved_tensors_hooks(_pack, _unpack) if decides else contextlib.nullcontext():
             yield
@@ -71,25 +89,26 @@ def is_kept(saved: Any) -> bool:
 
 
 def _is_free() -> bool:
-    """Whether nothing else decides what is kept."""
-    return _TORCH._saved_tensors_hooks_is_enabled() and _TORCH._top_saved_tensors_default_hooks(False) is None
+    """Whether nothing else decides what is kept. False before torch 2.8, which does not tell."""
+    top = getattr(_TORCH, "_top_saved_tensors_default_hooks", None)
+    return top is not None and _TORCH._saved_tensors_hooks_is_enabled() and top(False) is None
 
 
 def _again(saved: Any) -> _Again | None:
-    for tensor, again in _ACTIVE.tensors:
+    for tensor, version, again in _ACTIVE.tensors:
         is_same = saved.data_ptr() == tensor.data_ptr() and saved.numel() == tensor.numel()
-        if is_same and saved.dtype is tensor.dtype and saved.is_contiguous():
+        if is_same and saved.dtype is tensor.dtype and saved.is_contiguous() and tensor._version == version:
             return again
     return None
 
 
 def _pack(saved: Any) -> Any:
     again = _again(saved)
-    return saved if again is None else (again, saved.shape)
+    return _Version(saved) if again is None else (again, saved.shape)
 
 
 def _unpack(packed: Any) -> Any:
-    if isinstance(packed, torch.Tensor):
-        return packed
+    if isinstance(packed, _Version):
+        return packed.unchanged()
     again, shape = packed
     return again.value().view(shape)

@@ -70,7 +70,7 @@ def _kept(trainer: Any, batch: dict[str, Any]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and recomputation.is_kept(tensor):
             storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a result that its own node saves would never be freed
 
     mode = model.training
     model.train()

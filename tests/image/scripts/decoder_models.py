@@ -87,9 +87,9 @@ def counted() -> dict[str, int]:
     calls = dict.fromkeys(_KERNELS, 0)
 
     def counting(name: str) -> Any:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             calls[name] += 1
-            return _ORIGINALS[name](*args)
+            return _ORIGINALS[name](*args, **options)
 
         return call
 
