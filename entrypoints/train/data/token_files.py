@@ -55,7 +55,8 @@ class TokenFolder:
         kept = set[Path]().union(*used)
         with contextlib.suppress(OSError):
             for path in {*self.path.iterdir()} - kept:
-                path.unlink()
+                with contextlib.suppress(OSError):  # another node deletes it
+                    path.unlink(missing_ok=True)
             if not kept:
                 self.path.rmdir()
 
@@ -245,6 +246,7 @@ def _tokenizer(tokenizer: Any) -> list[Any]:
         type(tokenizer).__name__,
         content,
         tokenizer.chat_template,
-        tokenizer.eos_token_id,
+        getattr(tokenizer.backend_tokenizer, "encode_special_tokens", None),
+        {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         tokenizer.truncation_side,
     ]

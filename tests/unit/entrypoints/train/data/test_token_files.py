@@ -34,7 +34,7 @@ class Tokenizer:
     """The attributes of a fast tokenizer that its tokens depend on."""
 
     chat_template = None
-    eos_token_id = 3
+    special_tokens_map = {"eos_token": "</s>"}  # noqa: RUF012
     truncation_side = "right"
 
     def __init__(self, vocabulary: str, truncation: int = 0) -> None:
