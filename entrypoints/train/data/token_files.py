@@ -1,7 +1,7 @@
 """Tokens in files of the output folder, which the ranks of a node share, and later runs use again.
 
 One rank writes a file under a name of its own, and renames it when it is complete. The other ranks wait for a lock
-that this rank holds. The lock only saves work: where it does not work, each rank writes a file of its own.
+that this rank holds. On a file system without locks, nothing is shared: each rank tokenizes for itself.
 
 A file holds the tokens, the number of tokens of each row, a JSON object, the object's size, and a checksum of all
 of this. The name of a file stands for everything that its tokens depend on.
