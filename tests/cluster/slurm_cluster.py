@@ -1,22 +1,21 @@
-"""A Slurm cluster of containers: a controller and three nodes, which run an exported image with charliecloud."""
+"""A Slurm cluster of containers: a controller and two nodes, which run an exported image with charliecloud."""
 
 from __future__ import annotations
 
 import os
-import re
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import containers
 from tooling.image import base
-from tooling.pins.pin import Pin
+from tooling.pins import parse
 
-CONTROLLER = "controller"
-NODES = ("node-0", "node-1", "node-2")
+NODES = ("node-0", "node-1")
 # The nodes are the site's machines: Debian, Slurm, and what starts images there. Nothing of this project.
 DOCKERFILE = """
 FROM {base}
@@ -29,20 +28,15 @@ set -eu
 install -d -o munge /run/munge
 install -m 0400 -o munge /shared/munge.key /etc/munge/munge.key
 su -s /bin/sh munge -c /usr/sbin/munged
-until [ -f /shared/slurm.conf ]; do sleep 0.1; done
 cp /shared/slurm.conf /etc/slurm/slurm.conf
 exec "/usr/sbin/$1" -D
 """
-# Shorter than by default: a requeued job starts when the credential of its first start has expired (120 s), and a
-# node is down when it has not answered for SlurmdTimeout (300 s).
+# A requeued job starts when the credential of its first start has expired: after two minutes by default.
 CONFIGURATION = """
 ClusterName=test
-SlurmctldHost=controller({controller})
+SlurmctldHost=controller
 SlurmUser=root
 AuthInfo=cred_expire=5
-SchedulerParameters=sched_interval=1,bf_interval=1
-SlurmdTimeout=6
-MessageTimeout=3
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -51,55 +45,36 @@ StateSaveLocation=/tmp/slurmctld
 SlurmdSpoolDir=/tmp/slurmd
 KillWait=5
 ReturnToService=2
-{nodes}
+NodeName=node-[0-1] CPUs={cpus} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 
-# Of a job that has not ended.
-ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
-
-
 @dataclass(frozen=True)
 class SlurmCluster:
-    """`shared` is /shared on all nodes, as a site's parallel file system. `names`: the containers, by host."""
+    """`shared` is /shared on all nodes, as a site's parallel file system."""
 
-    names: Mapping[str, str]
+    controller: str
     shared: Path
 
-    def call(self, *command: str, user: str = "1000") -> str:
-        """The output of a command on the controller, by default as a user who is not root."""
-        place = (f"--user={user}", "--workdir=/shared/output", self.names[CONTROLLER])
-        return docker("exec", *place, *command)
+    def call(self, *command: str, timeout: float = 60) -> str:
+        """The output of a command on the controller, as a user who is not root. Raises CalledProcessError."""
+        words = ["docker", "exec", "--user=1000", "--workdir=/shared/output", self.controller, *command]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
-    def show(self, job: str, field: str) -> str:
-        """A field of `scontrol show job`."""
-        shown = self.call("scontrol", "show", "job", job)
-        found = re.search(rf"(?<=\s){field}=(\S*)", shown)
-        assert found, shown
-        return found[1]
-
-    def wait(self, job: str, reached: Callable[[], bool]) -> None:
-        """Waits until the condition is met. Fails if the job ends before."""
+    def wait(self, job: str, states: Sequence[str]) -> str:
+        """The job's state, once it is one of `states`."""
         deadline = time.monotonic() + containers.TIMEOUT_SECONDS
-        while True:
-            state = self.show(job, "JobState")
-            if reached():
-                return
-            assert state in ACTIVE, f"{state}\n{self.log(job)}"
-            assert time.monotonic() < deadline, f"{state}\n{self.log(job)}"
+        while time.monotonic() < deadline:
+            shown = self.call("scontrol", "show", "job", job)
+            state = shown.partition("JobState=")[2].split()[0]
+            if state in states:
+                return state
+            assert state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), shown + self.log(job)
             time.sleep(0.5)
-
-    def wait_until_idle(self) -> None:
-        """Waits until all nodes answer, and none of them runs or ends a job."""
-        words = ["docker", "exec", self.names[CONTROLLER], "sinfo", "--noheader", "--format=%D %t"]
-        deadline = time.monotonic() + 60
-        while True:
-            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-            if done.stdout.split() == [str(len(NODES)), "idle"]:
-                return
-            assert time.monotonic() < deadline, done.stdout + done.stderr
-            time.sleep(0.5)
+        raise AssertionError(f"{shown}\n{self.log(job)}")
 
     def log(self, job: str) -> str:
         file = self.shared / "output" / f"slurm-{job}.out"
@@ -107,18 +82,15 @@ class SlurmCluster:
 
 
 @contextmanager
-def slurm_cluster(debian: Pin, shared: Path, stack: Path) -> Iterator[SlurmCluster]:
-    """The cluster, removed with all that was created.
-
-    `debian`: a row whose Debian the nodes run. `shared`: a folder with the folder `output`. `stack`: the exported
-    image, on all nodes at /shared/stack.
-    """
+def slurm_cluster(shared: Path) -> Iterator[SlurmCluster]:
+    """The cluster, removed with all that was created. `shared`: a folder with the folder `output`."""
     tag, network = f"{containers.unique_name()}:slurm", containers.unique_name()
-    names = {host: containers.unique_name() for host in (CONTROLLER, *NODES)}
+    names = {host: containers.unique_name() for host in ("controller", *NODES)}
     context = shared / "context"
     context.mkdir()
-    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(debian).reference))
+    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(parse.load().pin()).reference))
     (shared / "start.sh").write_text(START)
+    (shared / "slurm.conf").write_text(CONFIGURATION.format(cpus=os.cpu_count()))
     (shared / "munge.key").write_bytes(os.urandom(1024))
     try:
         docker("build", "--quiet", "--tag", tag, str(context))
@@ -127,29 +99,27 @@ def slurm_cluster(debian: Pin, shared: Path, stack: Path) -> Iterator[SlurmClust
             # Docker's default profile forbids the user namespaces with which charliecloud starts images.
             rights = ("--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--init")
             place = (f"--hostname={host}", f"--network={network}", f"--network-alias={host}", "--shm-size=1g")
-            daemon = "slurmctld" if host == CONTROLLER else "slurmd"
-            volumes = (f"--volume={shared}:/shared", f"--volume={stack}:/shared/stack")
-            start = ("--detach", f"--name={name}", *rights, *place, *volumes)
+            daemon = "slurmctld" if host == "controller" else "slurmd"
+            start = ("--detach", f"--name={name}", *rights, *place, f"--volume={shared}:/shared")
             docker("run", *start, tag, "sh", "/shared/start.sh", daemon)
-        (shared / "slurm.conf.new").write_text(_configuration(names))
-        (shared / "slurm.conf.new").rename(shared / "slurm.conf")
-        cluster = SlurmCluster(names, shared)
-        cluster.wait_until_idle()
+        cluster = SlurmCluster(names["controller"], shared)
+        deadline = time.monotonic() + 60
+        while "2 idle" not in (shown := _nodes(cluster)):
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.5)
         yield cluster
     finally:
         for command in (("rm", "--force", "--volumes", *names.values()), ("network", "rm", network), ("rmi", tag)):
             subprocess.run(["docker", *command], capture_output=True, check=False, timeout=120)
+        shutil.rmtree(shared / "stack", ignore_errors=True)  # the exported image: gigabytes
 
 
-def docker(*arguments: str) -> str:
+def docker(*arguments: str) -> None:
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == 0, done.stderr
 
 
-def _configuration(names: Mapping[str, str]) -> str:
-    """slurm.conf with the hosts' addresses: slurmctld must not look up the name of a node that has died."""
-    form = "--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-    at = {host: docker("inspect", form, name).strip() for host, name in names.items()}
-    nodes = [f"NodeName={node} NodeAddr={at[node]} CPUs={os.cpu_count()} State=UNKNOWN" for node in NODES]
-    return CONFIGURATION.format(controller=at[CONTROLLER], nodes="\n".join(nodes))
+def _nodes(cluster: SlurmCluster) -> str:
+    words = ["docker", "exec", cluster.controller, "sinfo", "--noheader", "--format=%D %t"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout + done.stderr
