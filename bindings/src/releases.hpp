@@ -73,17 +73,13 @@ constexpr auto kDefaultTimeout = kProcessGroupDefaultTimeout;
 
 #if TORCH_SINCE(1, 13)
 using Work = c10d::Work;
-#else
-using Work = c10d::ProcessGroup::Work;
-#endif
-
-#if TORCH_SINCE(1, 13)
 using OpKind = c10d::ReduceOp::RedOpType;
 constexpr auto kPremulSum = c10d::ReduceOp::PREMUL_SUM;
 inline OpKind kind_of(const c10d::ReduceOp& op) {
   return op.op_;
 }
 #else
+using Work = c10d::ProcessGroup::Work;
 using OpKind = c10d::ReduceOp;
 constexpr auto kPremulSum = static_cast<OpKind>(255); // does not exist
 inline OpKind kind_of(const c10d::ReduceOp& op) {

@@ -19,9 +19,12 @@ from inputs import FLOATS, TYPES, layouts, make, operations
 
 ReduceOp = dist.ReduceOp
 if torch.__version__ < "1.13":  # their names in torch 1.12
-    setattr(dist, "all_gather_into_tensor", dist._all_gather_base)  # noqa: B010
-    setattr(dist, "reduce_scatter_tensor", dist._reduce_scatter_base)  # noqa: B010
-    setattr(dist, "get_global_rank", dist.distributed_c10d._get_global_rank)  # noqa: B010
+    for name, old in (
+        ("all_gather_into_tensor", "_all_gather_base"),
+        ("reduce_scatter_tensor", "_reduce_scatter_base"),
+        ("get_global_rank", "_get_global_rank"),
+    ):
+        setattr(dist, name, getattr(dist.distributed_c10d, old))
 
 
 class Check:

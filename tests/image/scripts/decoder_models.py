@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -142,6 +142,11 @@ def hooked_models() -> None:
     torch.testing.assert_close(loss, expected)
 
 
+def _noting(dtypes: set[Any], module: Any) -> Callable[..., None]:
+    """A hook that notes the dtype of a module's weight."""
+    return lambda *_: dtypes.add(module.weight.dtype)
+
+
 def narrowed_weights() -> None:
     """A Trainer stores frozen weights that are exact in bf16 in bf16 while it trains."""
     for exact in (True, False):
@@ -152,7 +157,8 @@ def narrowed_weights() -> None:
         model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"))
         base = model.get_base_model().model.layers[0].mlp.up_proj.base_layer
         before = {name: one.detach().clone() for name, one in model.named_parameters()}
-        embedding, dtypes = model.get_input_embeddings(), set()
+        embedding = model.get_input_embeddings()
+        dtypes: set[Any] = set()
         rows = [{"input_ids": list(range(9)), "labels": list(range(9))}] * 8
         arguments = transformers.TrainingArguments(
             "/tmp/narrowed", max_steps=3, bf16=True, report_to=[], disable_tqdm=True, save_strategy="no",
@@ -160,8 +166,8 @@ def narrowed_weights() -> None:
         )  # fmt: skip
         trainer = transformers.Trainer(model, arguments, train_dataset=rows)
         layer = model.get_base_model().model.layers[0]
-        layer.register_forward_pre_hook(lambda *_: dtypes.add(base.weight.dtype))  # noqa: B023
-        model.lm_head.register_forward_pre_hook(lambda *_: dtypes.add(embedding.weight.dtype))  # noqa: B023
+        layer.register_forward_pre_hook(_noting(dtypes, base))
+        model.lm_head.register_forward_pre_hook(_noting(dtypes, embedding))
         trainer.train()
         assert dtypes == {BF16 if exact else FP32}, dtypes
         assert base.weight.dtype == embedding.weight.dtype == FP32

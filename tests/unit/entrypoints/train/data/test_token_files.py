@@ -34,11 +34,11 @@ class Tokenizer:
     """The attributes of a fast tokenizer that its tokens depend on."""
 
     chat_template = None
-    special_tokens_map = {"eos_token": "</s>"}  # noqa: RUF012
     truncation_side = "right"
 
     def __init__(self, vocabulary: str, truncation: int = 0) -> None:
         self._content = {"model": vocabulary, "truncation": truncation}
+        self.special_tokens_map = {"eos_token": "</s>"}
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
