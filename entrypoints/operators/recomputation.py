@@ -84,12 +84,12 @@ def not_kept(tensor: Any) -> Iterator[None]:
 
 
 def is_kept(saved: Any) -> bool:
-    """Whether autograd keeps a tensor that it wants to save at this moment, if nothing else decides that."""
+    """Whether autograd keeps a tensor that it is about to save, unless other hooks decide that."""
     return _again(saved) is None
 
 
 def _is_free() -> bool:
-    """Whether nothing else decides what is kept. False before torch 2.8, which does not tell."""
+    """Whether nothing else decides what is kept. False if this torch has no function to find that out."""
     top = getattr(_TORCH, "_top_saved_tensors_default_hooks", None)
     return top is not None and _TORCH._saved_tensors_hooks_is_enabled() and top(False) is None
 
