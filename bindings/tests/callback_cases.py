@@ -127,8 +127,8 @@ def callback_holds_the_gil() -> None:
         held.wait()
         work.wait()
     else:
-        dist.all_reduce(torch.ones(1))
         wait_for_key("started")
+        dist.all_reduce(torch.ones(1))  # not before: the callback has to run in another thread
         begin = time.monotonic()
         dist.all_reduce(torch.ones(5_000_000), group=progress)
         took = time.monotonic() - begin
@@ -152,14 +152,21 @@ def future_after_wait() -> None:
 
 def limited_wait() -> None:
     """wait(timeout) raises if the future is not complete in time, since an earlier callback still runs."""
-    first = dist.all_reduce(torch.ones(1), async_op=True)
-    slow = first.get_future().then(lambda _: sum(range(100_000_000)))  # busy: it is not overtaken
-    work = dist.all_reduce(torch.ones(1), async_op=True)
-    future = work.get_future()
-    error = error_of(lambda: work.wait(timedelta(milliseconds=200)))
-    check("0.2 s timeout of wait()" in error and not future.done(), f"wrong error: {error!r}")
-    slow.wait()
-    work.wait()
+    if dist.get_rank() == 0:
+        first = dist.all_reduce(torch.ones(1), async_op=True)
+        slow = first.get_future().then(lambda _: sum(range(100_000_000)))  # busy: it is not overtaken
+        set_key("attached")
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        future = work.get_future()
+        error = error_of(lambda: work.wait(timedelta(milliseconds=200)))
+        check("0.2 s timeout of wait()" in error and not future.done(), f"wrong error: {error!r}")
+        slow.wait()
+        work.wait()
+    else:
+        wait_for_key("attached")  # a complete future would run the callback in its main thread
+        for _ in range(2):
+            dist.all_reduce(torch.ones(1))
+    dist.barrier()
 
 
 def threads() -> int:

@@ -186,7 +186,8 @@ def test_a_killed_writer_blocks_neither_a_waiting_rank_nor_a_later_run(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     argv = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as writer:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # in an image, pytest is only on sys.path
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "half\n"
         waiting, found = Source(), list[Any]()
