@@ -3,7 +3,8 @@
 // zeros to whole tiles.
 //
 // The instruction (TDPBF16PS) sums a word's even and odd numbers in two chains of fused multiply-adds, adds both to the
-// sum, rounds to nearest even, and takes denormals as zero.
+// sum, rounds to nearest even, and takes denormals as zero. With AMX_MODEL, a model of the instructions takes their
+// place: tests then run the code for AMX on CPUs without it.
 #pragma once
 
 #include <sys/syscall.h>
@@ -13,6 +14,15 @@
 
 #include "tiles.hpp"
 
+namespace amx {
+
+constexpr size_t ROWS = 16, WORDS = 16, NUMBERS = 2 * WORDS;
+
+} // namespace amx
+
+#ifdef AMX_MODEL
+#include "amx_model.hpp"
+#else
 #ifdef NO_AMX // an assembler that does not know the instructions, see build-kernels
 #define AMX_INSTRUCTION(...) __builtin_trap()
 #else
@@ -20,8 +30,6 @@
 #endif
 
 namespace amx {
-
-constexpr size_t ROWS = 16, WORDS = 16, NUMBERS = 2 * WORDS;
 
 // Whether the CPU has the instructions and Linux (5.16 or later) lets this process use their registers.
 inline bool permitted() {
@@ -82,6 +90,11 @@ template <int SUMS, int LEFT, int RIGHT>
 inline void multiply() {
   AMX_INSTRUCTION("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(LEFT), "i"(RIGHT));
 }
+
+} // namespace amx
+#endif
+
+namespace amx {
 
 // M x N tiles of sums, in registers 0 .. 3; the operands are in 4 and 5, 6 and 7.
 template <int M, int N, bool ADDS>

@@ -11,11 +11,12 @@ import pytest
 
 from tests import containers
 from tests.emulated.conftest import LIMIT_SECONDS, Emulate
+from tests.image.kernel_checks import SCRIPTS as IMAGE_SCRIPTS
+from tests.image.kernel_checks import checks_of, printed
 from tests.image.train_runs import reviews
 from tooling.basis.paths import ROOT
 
 SCRIPTS = Path(__file__).with_name("scripts")
-IMAGE_SCRIPTS = Path(__file__).parents[1] / "image" / "scripts"
 pytestmark = pytest.mark.timeout(LIMIT_SECONDS)
 ISA = "ONEDNN_MAX_CPU_ISA"
 # The values of ISA for each path of the kernels.
@@ -38,11 +39,20 @@ def test_amx_is_found_and_the_exit_code_is_the_commands(emulate: Emulate) -> Non
     assert "AMX" not in found
 
 
-def test_every_check_of_the_kernel_passes(emulate: Emulate) -> None:
-    done = emulate("run", "/data/attention_bf16.py", data=IMAGE_SCRIPTS)
+@pytest.mark.parametrize("name", ["attention_bf16", "attention_joined"])
+def test_every_check_of_the_kernel_passes(emulate: Emulate, name: str) -> None:
+    done = emulate("run", f"/data/{name}.py", data=IMAGE_SCRIPTS)
     assert done.returncode == 0, done.stderr
-    checks = re.findall(r"^def (\w+)\(\) -> None:$", (IMAGE_SCRIPTS / "attention_bf16.py").read_text(), re.M)
-    assert sorted(done.stdout.split()) == sorted(checks)
+    assert printed(done.stdout) == checks_of(name)
+
+
+def test_tiles_give_the_bits_of_the_model(emulate: Emulate, amx_model: Path, tmp_path: Path) -> None:
+    """For every shape of these checks, and for rows that are end to end."""
+    data = shutil.copytree(IMAGE_SCRIPTS, tmp_path / "data")
+    shutil.copy(amx_model, data)
+    done = emulate("run", "/data/attention_tiles.py", f"/data/{amx_model.name}", data=data)
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == checks_of("attention_tiles")
 
 
 def test_attention_with_tiles_needs_fewest_instructions(emulate: Emulate) -> None:

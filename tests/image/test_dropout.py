@@ -12,8 +12,8 @@ from entrypoints import contract
 from entrypoints.machine import cpus
 from entrypoints.machine.cpus import EMULATED
 from tests.containers import RunInImage
+from tests.image.kernel_checks import SCRIPTS, checks_of, printed
 
-SCRIPTS = Path(__file__).with_name("scripts")
 MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
 ISA = "ONEDNN_MAX_CPU_ISA"
 # Hide instructions, so that each path runs on every machine that can take it: without bf16 instructions, attention
@@ -43,9 +43,36 @@ with_amx = pytest.mark.skipif(cpus.read_model().bf16 != "amx_bf16", reason="this
 def test_the_kernel_does_what_it_stands_for(run_in_image: RunInImage, name: str, limit: dict[str, str]) -> None:
     done = run_in_image("run", f"/s/{name}.py", env=limit, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
-    checks = re.findall(r"^def (\w+)\(\) -> None:$", (SCRIPTS / f"{name}.py").read_text(), re.MULTILINE)
-    assert checks
-    assert sorted(done.stdout.split()) == sorted(checks)
+    assert printed(done.stdout) == checks_of(name)
+
+
+@with_instructions
+@pytest.mark.parametrize("name", ["attention_bf16", "attention_joined"])
+def test_the_code_for_amx_is_right_with_a_model_of_the_instructions(
+    run_in_image: RunInImage, amx_model: Path, tmp_path: Path, name: str
+) -> None:
+    """On a CPU that seems to have AMX, so that the kernel uses tiles."""
+    done = run_in_image("run", f"/s/{name}.py", docker_args=(*MOUNT, *as_with_amx(amx_model, tmp_path)))
+    assert done.returncode == 0, done.stderr
+    assert "amx_bf16" in done.stderr
+    assert printed(done.stdout) == checks_of(name)
+
+
+def as_with_amx(library: Path, folder: Path) -> tuple[str, ...]:
+    """The arguments of Docker that mount the library, and list AMX in /proc/cpuinfo."""
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    seen = folder / "cpuinfo"
+    seen.write_text(re.sub(r"^flags\t.*$", r"\g<0> amx_tile amx_bf16", cpuinfo, flags=re.MULTILINE))
+    kernels = "/opt/cpu-train-stack/kernels/libkernels.so"
+    return "--volume", f"{library}:{kernels}:ro", "--volume", f"{seen}:/proc/cpuinfo:ro"
+
+
+@with_amx
+def test_amx_gives_the_bits_of_the_model(run_in_image: RunInImage, amx_model: Path) -> None:
+    mount = ("--volume", f"{amx_model}:/model/libkernels.so:ro")
+    done = run_in_image("run", "/s/attention_tiles.py", "/model/libkernels.so", docker_args=(*MOUNT, *mount))
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == checks_of("attention_tiles")
 
 
 @pytest.mark.parametrize(

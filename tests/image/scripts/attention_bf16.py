@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attention_shapes import CAUSAL, ONE_KEY, SIZES, biases
 from formula import (
     OURS,
     P,
@@ -49,36 +50,10 @@ def derived(found: Any, given: Any, outer: Any) -> Any:
     return (found, *torch.autograd.grad(found, given, outer.to(found.dtype)))
 
 
-def biases(queries: int, keys: int) -> dict[str, Any]:
-    """Masks of every kind, and what is added for each."""
-    hidden = torch.rand(2, 1, 1, keys) < 0.3
-    hidden[..., 0] = False
-    negative = torch.zeros(2, 1, 1, keys).masked_fill_(hidden, -math.inf)
-    whole, heads = torch.randn(2, 3, queries, keys), torch.randn(1, 3, 1, keys)
-    return {
-        "none": (None, None),
-        "boolean": (~hidden, negative),
-        "expanded": ((~hidden).expand(2, 3, queries, keys), negative),
-        "whole": (whole, whole),
-        "narrow": (whole.to(BF), whole.to(BF).float()),
-        "columns": (whole.to(BF).mT.contiguous().mT, whole.to(BF).float()),
-        "heads": (heads, heads),
-    }
-
-
 def values_and_gradients_are_those_of_the_formula() -> None:
-    """Lengths around the widths of vectors, tiles and blocks; features that fill none; masks of every kind."""
-    sizes = [
-        *itertools.product((1, 2, 47, 49), (15, 16, 17, 65), (8, 80)),
-        (97, 384, 64),
-        (130, 600, 40),
-        (50, 1100, 32),
-        (7, 2100, 128),
-    ]
-    for queries, keys, features in sizes:
-        kinds = biases(queries, keys)
-        for seed, name in enumerate(("none", "boolean", "narrow") if keys > 1024 else kinds):
-            mask, bias = kinds[name]
+    """With masks of every kind."""
+    for queries, keys, features in SIZES:
+        for seed, (name, (mask, bias)) in enumerate(biases(queries, keys).items()):
             given = tensors(queries, keys, BF, features)
             keeps = kept(queries, keys, seed)
             outer = torch.randn(2, 3, queries, features).to(BF)
@@ -111,7 +86,7 @@ def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
 
 def products_are_those_of_the_instruction() -> None:
     """Bit for bit. With one key, the logarithm of the sum of exponentials is the score."""
-    for queries, features in itertools.product((1, 15, 16, 33, 64, 130), (8, 16, 32, 40, 64, 80, 128)):
+    for queries, features in ONE_KEY:
         query = torch.randn(2, 3, queries, features).to(BF).requires_grad_()
         key = torch.randn(2, 3, 1, features).to(BF)
         found = attention_bf16.attention(query, key, key, None, False, 1.0, attention.NO_DROPOUT, amx=AMX)
@@ -140,7 +115,7 @@ def sum_by_avx512(products: Any) -> Any:
 
 
 def a_causal_mask_hides_what_comes() -> None:
-    for queries, keys in ((40, 40), (130, 130), (1100, 1100), (1100, 40), (40, 1100)):
+    for queries, keys in CAUSAL:
         given, keeps = tensors(queries, keys, BF), kept(queries, keys, 3)
         outer = torch.randn(2, 3, queries, 8).to(BF)
         torch.manual_seed(3)

@@ -7,25 +7,15 @@ import math
 from typing import Any
 
 import torch
+from attention_shapes import joined_lengths
 from formula import KEPT, P, expected
 
 from entrypoints.operators import attention
 
 
 def check_rows(dtype: Any, limit: float) -> None:
-    """Each row attends to itself only. Rows without tokens, of one token, and longer than a tile of keys.
-
-    `limit`: of the distance, compared with the size.
-    """
-    random = torch.Generator().manual_seed(1)
-    lengths = [
-        *([length] for length in (1, 15, 48, 65, 130, 600, 1100)),
-        [1] * 1000,
-        [0, 3, 0, 0, 64, 1, 0],
-        [1025, 1024, 2, 513],  # the shorter row has the larger blocks
-        *(torch.randint(1, 90, (9,), generator=random).tolist() for _ in range(4)),
-    ]
-    for causal, (number, one) in itertools.product((False, True), enumerate(lengths)):
+    """Each row attends to itself only. `limit`: of the distance, compared with the size."""
+    for causal, (number, one) in itertools.product((False, True), enumerate(joined_lengths())):
         features, fewer, p = (8, 80, 64)[number % 3], (1, 2, 4)[number % 3], (0.0, P)[number % 2]
         check_joined(torch.tensor([0, *one]).cumsum(0), causal, features, fewer, p, dtype, limit)
 
