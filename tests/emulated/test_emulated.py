@@ -30,13 +30,18 @@ ROUNDED = 2**-8
 
 
 def test_amx_is_found_and_the_exit_code_is_the_commands(emulate: Emulate) -> None:
-    done = emulate("bash", "-c", "entrypoint plan --json; entrypoint doctor --quick --json; exit 7")
+    """And where arch_prctl refuses AMX, `doctor` says so."""
+    doctor = "entrypoint doctor --quick --json"
+    script = f"entrypoint plan --json; {doctor}; python /data/without_amx.py {doctor}; exit 7"
+    done = emulate("bash", "-c", script, data=SCRIPTS)
     assert done.returncode == 7, done.stderr
-    plan, checks = re.split(r"\n(?=\{\n)", done.stdout.strip(), maxsplit=1)
-    assert json.loads(plan)["bf16"] == "amx_bf16"
-    found = {check["name"]: check for check in json.loads(checks)["checks"]}
+    plan, *reports = (json.loads(text) for text in re.split(r"\n(?=\{\n)", done.stdout.strip()))
+    assert plan["bf16"] == "amx_bf16"
+    found, refused = ({check["name"]: check for check in report["checks"]} for report in reports)
     assert "amx_bf16" in found["CPU"]["detail"]
     assert "AMX" not in found
+    assert refused["AMX"]["status"] == "warning"
+    assert "arch_prctl refuses AMX to this process (EPERM)" in refused["AMX"]["detail"]
 
 
 @pytest.mark.parametrize("name", ["attention_bf16", "attention_joined"])
