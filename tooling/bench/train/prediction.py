@@ -19,11 +19,13 @@ PRODUCTS_SHARE = 0.5
 # Of attention with tiles, forward and backward with dropout, for each pair of a query and a key of a head with 64
 # features: 17 with 128 tokens, 9 with 1,024 (docs/speed.md).
 PAIR_CYCLES = 12.0
-# Of the dropout kernel, forward and backward, for each element (docs/speed.md).
-DROPOUT_CYCLES = 3.6
+# Of the dropout kernel, for each element of the embeddings, forward and backward (docs/speed.md). The dropout of
+# layers is part of their sums (operators.encoder), which draw random numbers once.
+DROPOUT_CYCLES, DRAW_CYCLES = 3.6, 1.1
 # Read and written by all operators between the products of a layer, forward and backward, for each token and each
-# number of its width: residuals 44, LayerNorm 40, GELU 40, casts 54, sums of gradients 48.
-CHAIN_BYTES = 226
+# number of its width: sums of the stream with LayerNorm 60, gradients of the stream 24, GELU 40, what the backward
+# pass computes again 28, biases and their gradients 36.
+CHAIN_BYTES = 188
 # For each weight of a product: cast to bf16, and its gradient to fp32.
 CAST_BYTES = 12
 # For each parameter: AdamW reads four numbers and writes three; clipping reads the gradients, and scales them.
@@ -36,8 +38,8 @@ _ENCODERS = {"bert": "bert-base-uncased", "distilbert": "distilbert-base-uncased
 # The classes of benchmarks.split, and their parts.
 CLASSES: Mapping[str, tuple[str, ...]] = {
     "products": ("products", "attention"),
-    "memory": ("LayerNorm, GELU, residuals", "casts of weights"),
-    "random": ("dropout",),
+    "memory": ("LayerNorm, GELU, residuals", "dropout of layers", "casts of weights"),
+    "random": ("dropout of embeddings",),
     "optimizer": ("AdamW, clipping",),
 }
 
@@ -95,8 +97,9 @@ def seconds(encoder: Encoder, step: Step, cores: int, ghz: float) -> dict[str, f
     return {
         "products": 6 * model.products * step.tokens / (cycles * CYCLE_FLOPS["amx"] * PRODUCTS_SHARE),
         "attention": heads * step.pairs * PAIR_CYCLES / cycles,
-        "dropout": (2 * encoder.layers + 1) * wide * DROPOUT_CYCLES / cycles,
         "LayerNorm, GELU, residuals": encoder.layers * wide * CHAIN_BYTES / bandwidth,
+        "dropout of layers": 2 * encoder.layers * wide * DRAW_CYCLES / cycles,
+        "dropout of embeddings": wide * DROPOUT_CYCLES / cycles,
         "casts of weights": model.products * CAST_BYTES / bandwidth,
         "AdamW, clipping": model.parameters * OPTIMIZER_BYTES / bandwidth,
     }

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks import jobs
 from benchmarks.split import CLASSES
+from tooling.basis.paths import ROOT
 from tooling.bench.train import prediction
 from tooling.bench.train.prediction import Step
 
@@ -41,6 +42,24 @@ def test_products_take_their_operations_at_the_rate_of_the_tiles() -> None:
         6 * 84_934_656 * 4096 / (10 * 2e9 * 1024 * prediction.PRODUCTS_SHARE)
     )
     assert set(found) == {part for parts in prediction.CLASSES.values() for part in parts}
+
+
+def test_the_documentation_has_the_prediction_for_a_socket() -> None:
+    """56 cores at 2.6 GHz, 32 rows of 128 tokens."""
+    encoder = prediction.encoder_of(BERT)
+    assert encoder is not None
+    found = prediction.seconds(encoder, Step(32 * 128, 32 * 128**2), 56, 2.6)
+    found["dropout"] = found.pop("dropout of layers") + found.pop("dropout of embeddings")
+    lines = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").splitlines()
+    names, values = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for at, start in enumerate(lines)
+        if start.startswith("| products | attention |") and start.endswith("| samples/s |")
+        for line in (start, lines[at + 2])
+    )
+    step = sum(found.values())
+    expected = {name: f"{seconds * 1000:.0f} ms" for name, seconds in {**found, "a step": step}.items()}
+    assert dict(zip(names, values, strict=True)) == {**expected, "samples/s": f"{32 / step:.0f}"}
 
 
 def test_memory_bandwidth_ends_at_the_sockets() -> None:
