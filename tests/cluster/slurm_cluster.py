@@ -1,21 +1,22 @@
-"""A Slurm cluster of containers: a controller and two nodes, which run an exported image with charliecloud."""
+"""A Slurm cluster of containers: a controller and three nodes, which run an exported image with charliecloud."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import containers
 from tooling.image import base
-from tooling.pins import parse
+from tooling.pins.pin import Pin
 
-NODES = ("node-0", "node-1")
+CONTROLLER = "controller"
+NODES = ("node-0", "node-1", "node-2")
 # The nodes are the site's machines: Debian, Slurm, and what starts images there. Nothing of this project.
 DOCKERFILE = """
 FROM {base}
@@ -28,15 +29,19 @@ set -eu
 install -d -o munge /run/munge
 install -m 0400 -o munge /shared/munge.key /etc/munge/munge.key
 su -s /bin/sh munge -c /usr/sbin/munged
+until [ -f /shared/slurm.conf ]; do sleep 0.1; done
 cp /shared/slurm.conf /etc/slurm/slurm.conf
 exec "/usr/sbin/$1" -D
 """
-# A requeued job starts when the credential of its first start has expired: after two minutes by default.
+# Shorter than by default: a requeued job starts when the credential of its first start has expired (120 s), and a
+# node is down when it has not answered for SlurmdTimeout (300 s). It is long enough for nodes that are only busy.
 CONFIGURATION = """
 ClusterName=test
-SlurmctldHost=controller
+SlurmctldHost=controller({controller})
 SlurmUser=root
 AuthInfo=cred_expire=5
+SchedulerParameters=sched_interval=1,bf_interval=1
+SlurmdTimeout=20
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -45,36 +50,55 @@ StateSaveLocation=/tmp/slurmctld
 SlurmdSpoolDir=/tmp/slurmd
 KillWait=5
 ReturnToService=2
-NodeName=node-[0-1] CPUs={cpus} State=UNKNOWN
+{nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 
+# Of a job that has not ended.
+ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+
+
 @dataclass(frozen=True)
 class SlurmCluster:
-    """`shared` is /shared on all nodes, as a site's parallel file system."""
+    """`shared` is /shared on all nodes, as a site's parallel file system. `names`: the containers, by host."""
 
-    controller: str
+    names: Mapping[str, str]
     shared: Path
 
-    def call(self, *command: str, timeout: float = 60) -> str:
-        """The output of a command on the controller, as a user who is not root. Raises CalledProcessError."""
-        words = ["docker", "exec", "--user=1000", "--workdir=/shared/output", self.controller, *command]
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def call(self, *command: str, user: str = "1000") -> str:
+        """The output of a command on the controller, by default as a user who is not root."""
+        place = (f"--user={user}", "--workdir=/shared/output", self.names[CONTROLLER])
+        return docker("exec", *place, *command)
 
-    def wait(self, job: str, states: Sequence[str]) -> str:
-        """The job's state, once it is one of `states`."""
+    def show(self, job: str, field: str) -> str:
+        """A field of `scontrol show job`."""
+        shown = self.call("scontrol", "show", "job", job)
+        found = re.search(rf"(?<=\s){field}=(\S*)", shown)
+        assert found, shown
+        return found[1]
+
+    def wait(self, job: str, reached: Callable[[], bool]) -> None:
+        """Waits until the condition is met. Fails if the job ends before."""
         deadline = time.monotonic() + containers.TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            shown = self.call("scontrol", "show", "job", job)
-            state = shown.partition("JobState=")[2].split()[0]
-            if state in states:
-                return state
-            assert state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), shown + self.log(job)
+        while True:
+            state = self.show(job, "JobState")
+            if reached():
+                return
+            assert state in ACTIVE, f"{state}\n{self.log(job)}"
+            assert time.monotonic() < deadline, f"{state}\n{self.log(job)}"
             time.sleep(0.5)
-        raise AssertionError(f"{shown}\n{self.log(job)}")
+
+    def wait_until_idle(self) -> None:
+        """Waits until all nodes answer, and none of them runs or ends a job."""
+        words = ["docker", "exec", self.names[CONTROLLER], "sinfo", "--noheader", "--format=%D %t"]
+        deadline = time.monotonic() + 60
+        while True:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+            if done.stdout.split() == [str(len(NODES)), "idle"]:
+                return
+            assert time.monotonic() < deadline, done.stdout + done.stderr
+            time.sleep(0.5)
 
     def log(self, job: str) -> str:
         file = self.shared / "output" / f"slurm-{job}.out"
@@ -82,15 +106,17 @@ class SlurmCluster:
 
 
 @contextmanager
-def slurm_cluster(shared: Path) -> Iterator[SlurmCluster]:
-    """The cluster, removed with all that was created. `shared`: a folder with the folder `output`."""
+def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
+    """The cluster, removed with all that was created.
+
+    `debian`: a row whose Debian the nodes run. `shared`: a folder with the folder `output`.
+    """
     tag, network = f"{containers.unique_name()}:slurm", containers.unique_name()
-    names = {host: containers.unique_name() for host in ("controller", *NODES)}
+    names = {host: containers.unique_name() for host in (CONTROLLER, *NODES)}
     context = shared / "context"
     context.mkdir()
-    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(parse.load().pin()).reference))
+    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(debian).reference))
     (shared / "start.sh").write_text(START)
-    (shared / "slurm.conf").write_text(CONFIGURATION.format(cpus=os.cpu_count()))
     (shared / "munge.key").write_bytes(os.urandom(1024))
     try:
         docker("build", "--quiet", "--tag", tag, str(context))
@@ -99,27 +125,28 @@ def slurm_cluster(shared: Path) -> Iterator[SlurmCluster]:
             # Docker's default profile forbids the user namespaces with which charliecloud starts images.
             rights = ("--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--init")
             place = (f"--hostname={host}", f"--network={network}", f"--network-alias={host}", "--shm-size=1g")
-            daemon = "slurmctld" if host == "controller" else "slurmd"
+            daemon = "slurmctld" if host == CONTROLLER else "slurmd"
             start = ("--detach", f"--name={name}", *rights, *place, f"--volume={shared}:/shared")
             docker("run", *start, tag, "sh", "/shared/start.sh", daemon)
-        cluster = SlurmCluster(names["controller"], shared)
-        deadline = time.monotonic() + 60
-        while "2 idle" not in (shown := _nodes(cluster)):
-            assert time.monotonic() < deadline, shown
-            time.sleep(0.5)
+        (shared / "slurm.conf.new").write_text(_configuration(names))
+        (shared / "slurm.conf.new").rename(shared / "slurm.conf")
+        cluster = SlurmCluster(names, shared)
+        cluster.wait_until_idle()
         yield cluster
     finally:
         for command in (("rm", "--force", "--volumes", *names.values()), ("network", "rm", network), ("rmi", tag)):
             subprocess.run(["docker", *command], capture_output=True, check=False, timeout=120)
-        shutil.rmtree(shared / "stack", ignore_errors=True)  # the exported image: gigabytes
 
 
-def docker(*arguments: str) -> None:
+def docker(*arguments: str) -> str:
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def _nodes(cluster: SlurmCluster) -> str:
-    words = ["docker", "exec", cluster.controller, "sinfo", "--noheader", "--format=%D %t"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout + done.stderr
+def _configuration(names: Mapping[str, str]) -> str:
+    """slurm.conf with the hosts' addresses: slurmctld must not look up the name of a node that has died."""
+    form = "--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+    at = {host: docker("inspect", form, name).strip() for host, name in names.items()}
+    nodes = [f"NodeName={node} NodeAddr={at[node]} CPUs={os.cpu_count()} State=UNKNOWN" for node in NODES]
+    return CONFIGURATION.format(controller=at[CONTROLLER], nodes="\n".join(nodes))

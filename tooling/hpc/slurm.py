@@ -129,7 +129,7 @@ class SlurmJob:
             f"--cpus-per-task={self.cpus // self.ranks_per_node}" if self.cpus else "--exclusive",
             f"--mem={self.memory or 0}",
             *(f"--{name}={value}" for name, value in optional.items() if value),
-            *([f"--signal=B:TERM@{WARNING_SECONDS}"] if self.time else []),
+            *([f"--signal=B:USR1@{WARNING_SECONDS}"] if self.time else []),
             "--requeue",
             "--open-mode=append",
         ]
@@ -159,8 +159,9 @@ class SlurmJob:
         return ["ch-run", "--set-env", *binds, f"--bind={self.output}:{contract.OUTPUT}", self.image, "--"]
 
 
-# Slurm sends SIGTERM to the script before the time limit. The requeued job resumes from its last checkpoint.
-_REQUEUE = ("trap 'scontrol requeue \"$SLURM_JOB_ID\"' TERM",)
+# Slurm sends SIGUSR1 to the script before the time limit. The requeued job resumes from its last checkpoint.
+# Not SIGTERM: scancel sends it too, and a cancelled job must not be requeued.
+_REQUEUE = ("trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1",)
 
 
 def _folded(parts: Sequence[Sequence[str]]) -> str:

@@ -47,14 +47,14 @@ def test_the_directives_follow_from_the_options() -> None:
     changes = {"cpus": 60, "ranks_per_node": 2, "memory": "128G", "time": "2:00:00", "partition": "spr"}
     assert directives(script(**changes, account="team", nodes=4)) == [
         *("--job-name=train", "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=30", "--mem=128G"),
-        *("--partition=spr", "--account=team", "--time=2:00:00", "--signal=B:TERM@120"),
+        *("--partition=spr", "--account=team", "--time=2:00:00", "--signal=B:USR1@120"),
         *("--requeue", "--open-mode=append"),
     ]
 
 
 def test_only_a_job_with_a_time_limit_requeues_itself() -> None:
     assert "scontrol requeue" not in script()
-    assert "trap 'scontrol requeue \"$SLURM_JOB_ID\"' TERM" in script(time="60")
+    assert "trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1" in script(time="60")
 
 
 @pytest.mark.parametrize(
