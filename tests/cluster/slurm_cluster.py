@@ -92,13 +92,27 @@ class SlurmCluster:
     def wait_until_idle(self) -> None:
         """Waits until all nodes answer, and none of them runs or ends a job."""
         words = ["docker", "exec", self.names[CONTROLLER], "sinfo", "--noheader", "--format=%D %t"]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + containers.TIMEOUT_SECONDS
         while True:
             done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
             if done.stdout.split() == [str(len(NODES)), "idle"]:
                 return
-            assert time.monotonic() < deadline, done.stdout + done.stderr
+            assert time.monotonic() < deadline, done.stdout + done.stderr + self.daemons()
             time.sleep(0.5)
+
+    def daemons(self) -> str:
+        """What the daemons have printed last."""
+        return "\n".join(
+            subprocess.run(
+                ["docker", "logs", "--timestamps", "--tail=8", name],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=60,
+            ).stdout
+            for name in self.names.values()
+        )
 
     def log(self, job: str) -> str:
         file = self.shared / "output" / f"slurm-{job}.out"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import inv
-from tests.cluster.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.cluster.slurm_cluster import NODES, SlurmCluster, docker, slurm_cluster
 from tests.image.train_runs import reviews
 from tooling.pins import parse
 
@@ -37,7 +39,7 @@ def cluster(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_job_is_requeued_before_its_time_limit_and_can_be_cancelled(cluster: SlurmCluster) -> None:
-    job = submitted(cluster, "limit", ENDLESS, "--time=2:00:00")
+    job = submitted(cluster, "limit", *train("limit", ENDLESS), options=["--time=2:00:00"])
     wait_for_checkpoint(cluster, job, "limit")
     # slurmctld compares jobs with their limits every 30 s, and signals this one at the next time.
     cluster.call("scontrol", "update", f"JobId={job}", "EndTime=now+140")
@@ -52,17 +54,59 @@ def test_a_job_is_requeued_before_its_time_limit_and_can_be_cancelled(cluster: S
     assert (cluster.show(job, "JobState"), cluster.show(job, "Restarts")) == ("CANCELLED", "1")
 
 
-def submitted(cluster: SlurmCluster, name: str, steps: int, *options: str) -> str:
-    """The number of a job on two nodes that writes to /shared/output/`name`."""
-    job = (f"--name={name}", "--image=/shared/stack", "--data=/shared/data", "--output=/shared/output")
-    train = (
+def test_a_job_whose_node_dies_resumes_on_the_other_nodes(cluster: SlurmCluster) -> None:
+    job = submitted(cluster, "death", *train("death", 200))
+    wait_for_checkpoint(cluster, job, "death")
+    (_, dead) = nodes(cluster, job)  # the batch script runs on the first one
+    with killed(cluster, dead):
+        cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
+        assert cluster.show(job, "Restarts") == "1"
+        assert dead not in nodes(cluster, job)
+    result = json.loads((cluster.shared / "output" / "death" / "result.json").read_text())
+    assert (result["launcher"], result["world_size"], result["nodes"]) == ("Slurm", 2, 2)
+    assert (result["backend"], result["steps"], len(set(result["weights_sha256"]))) == ("ccl", 200, 1)
+    assert str(result["resumed_from"]).startswith("/output/death/checkpoint-")
+
+
+def test_a_job_that_starts_on_a_dead_node_is_requeued(cluster: SlurmCluster) -> None:
+    # srun fails at once, before slurmctld knows about the node.
+    with killed(cluster, NODES[1]):
+        job = submitted(cluster, "early", "true")
+        cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
+        assert cluster.show(job, "Restarts") == "1"
+        assert nodes(cluster, job) == [NODES[0], NODES[2]]
+    assert f"job {job}: a node does not answer: requeued" in cluster.log(job)
+
+
+@contextmanager
+def killed(cluster: SlurmCluster, node: str) -> Iterator[None]:
+    """Inside the block, the node is dead, and slurmctld does not know."""
+    docker("kill", cluster.names[node])
+    try:
+        yield
+    finally:
+        docker("start", cluster.names[node])
+        cluster.wait_until_idle()
+
+
+def train(name: str, steps: int) -> tuple[str, ...]:
+    return (
         *("train", "--model_name_or_path=/data/tiny", "--train_file=/data/train.csv"),
         *(f"--output_dir=/output/{name}", f"--max_steps={steps}", "--save_steps=10", "--max_seq_length=32"),
     )
-    script = inv("manifest", "slurm", *job, *options, "--", *train)
+
+
+def submitted(cluster: SlurmCluster, name: str, *command: str, options: Sequence[str] = ()) -> str:
+    """The number of a job on two nodes."""
+    job = (f"--name={name}", "--image=/shared/stack", "--data=/shared/data", "--output=/shared/output")
+    script = inv("manifest", "slurm", *job, *options, "--", *command)
     assert script.returncode == 0, script.stderr
-    (cluster.shared / f"{name}.sh").write_text(script.stdout)
-    return cluster.call("sbatch", "--parsable", f"/shared/{name}.sh").strip()
+    (cluster.shared / f"job-{name}.sh").write_text(script.stdout)
+    return cluster.call("sbatch", "--parsable", f"/shared/job-{name}.sh").strip()
+
+
+def nodes(cluster: SlurmCluster, job: str) -> list[str]:
+    return cluster.call("scontrol", "show", "hostnames", cluster.show(job, "NodeList")).split()
 
 
 def wait_for_checkpoint(cluster: SlurmCluster, job: str, name: str) -> None:

@@ -40,6 +40,9 @@ class SlurmJob:
     time: Annotated[
         str, "time limit, as sbatch takes it; a job that reaches it is requeued, and resumes; default: none"
     ] = ""
+    max_restarts: Annotated[
+        int, "times that the job is requeued at its time limit or after a failure of a node, and resumes"
+    ] = 20
     partition: Annotated[str, "the partition; default: Slurm's"] = ""
     account: Annotated[str, "the account that is charged; default: Slurm's"] = ""
     data: Annotated[str, "a folder of the nodes, mounted read-only at /data; default: none"] = ""
@@ -57,6 +60,7 @@ class SlurmJob:
                 ("--nodes", self.nodes, 1),
                 ("--ranks-per-node", self.ranks_per_node, 1),
                 ("--cpus", self.cpus, 0),
+                ("--max-restarts", self.max_restarts, 0),
             )
             if value < least
         ]
@@ -97,27 +101,11 @@ class SlurmJob:
 
     def script(self) -> str:
         """The batch script."""
-        directives = [f"#SBATCH {line}" for line in self._directives()]
-        return "\n".join(
-            [
-                "#!/bin/bash",
-                "# Written by ./inv manifest slurm. Submit it with sbatch.",
-                *directives,
-                "set -u",
-                'export USER="${USER:-$(id -un)}"',
-                *(_REQUEUE if self.time else ()),
-                "# srun no longer inherits this number from sbatch.",
-                'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-}"',
-                '[ "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK',
-                "# Each rank chooses its own cores: entrypoint plan shows them.",
-                f"{_folded(self._srun())} &",
-                "srun=$!",
-                'wait "$srun"; code=$?',
-                "# A signal interrupts the wait.",
-                'while kill -0 "$srun" 2>/dev/null; do wait "$srun"; code=$?; done',
-                'exit "$code"',
-                "",
-            ]
+        return _SCRIPT.format(
+            directives="\n".join(f"#SBATCH {line}" for line in self._directives()),
+            max_restarts=self.max_restarts,
+            trap=_TRAP if self.time else "",
+            srun=_folded(self._srun()),
         )
 
     def _directives(self) -> list[str]:
@@ -130,7 +118,7 @@ class SlurmJob:
             f"--mem={self.memory or 0}",
             *(f"--{name}={value}" for name, value in optional.items() if value),
             *([f"--signal=B:USR1@{WARNING_SECONDS}"] if self.time else []),
-            "--requeue",
+            "--requeue" if self.max_restarts else "--no-requeue",
             "--open-mode=append",
         ]
 
@@ -159,9 +147,54 @@ class SlurmJob:
         return ["ch-run", "--set-env", *binds, f"--bind={self.output}:{contract.OUTPUT}", self.image, "--"]
 
 
-# Slurm sends SIGUSR1 to the script before the time limit. The requeued job resumes from its last checkpoint.
-# Not SIGTERM: scancel sends it too, and a cancelled job must not be requeued.
-_REQUEUE = ("trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1",)
+# Slurm sends SIGUSR1 to the script before the time limit. Not SIGTERM: scancel sends it too, and a cancelled job
+# must not be requeued.
+_TRAP = """\
+at_limit() { interrupted=yes; requeue "the time limit is near"; }
+trap at_limit USR1
+"""
+# srun may end before slurmctld knows that a node is dead, for example if the node died before the job started. The
+# job would end as FAILED, although it has --requeue. Therefore the script asks the nodes.
+_SCRIPT = """\
+#!/bin/bash
+# Written by ./inv manifest slurm. Submit it with sbatch.
+{directives}
+set -u
+export USER="${{USER:-$(id -un)}}"
+job="job $SLURM_JOB_ID"; restarts="${{SLURM_RESTART_COUNT:-0}}"
+if [ "$restarts" -gt {max_restarts} ]; then
+    echo "$job: restarted $restarts times, expected {max_restarts} at most: see --max-restarts" >&2
+    exit 1
+fi
+# A requeued job resumes from its last checkpoint. $1: the reason.
+requeue() {{
+    if [ "$restarts" -ge {max_restarts} ]; then
+        echo "$job: $1: not requeued after $restarts restarts: see --max-restarts" >&2
+        return
+    fi
+    echo "$job: $1: requeued" >&2
+    scontrol requeue "$SLURM_JOB_ID"
+}}
+# Not after scancel, and not if Slurm has requeued the job.
+is_running() {{ [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; }}
+# Whether every node of the job starts a process.
+nodes_answer() {{
+    timeout --kill-after=5 120 srun --quiet --overlap --nodes="$SLURM_JOB_NUM_NODES" \\
+        --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 --cpu-bind=none true
+}}
+{trap}# srun no longer inherits this number from sbatch.
+export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-}}"
+[ "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
+# Each rank chooses its own cores: entrypoint plan shows them.
+{srun} &
+srun=$!
+interrupted=yes # by a signal, as wait is
+while [ "$interrupted" ]; do interrupted=; wait "$srun"; code=$?; done
+if [ "$code" != 0 ] && is_running && ! nodes_answer && is_running; then
+    requeue "a node does not answer"
+fi
+exit "$code"
+"""
 
 
 def _folded(parts: Sequence[Sequence[str]]) -> str:

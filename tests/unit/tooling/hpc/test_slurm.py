@@ -52,9 +52,13 @@ def test_the_directives_follow_from_the_options() -> None:
     ]
 
 
-def test_only_a_job_with_a_time_limit_requeues_itself() -> None:
-    assert "scontrol requeue" not in script()
-    assert "trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1" in script(time="60")
+def test_only_a_job_with_a_time_limit_waits_for_its_signal() -> None:
+    assert "USR1" not in script()
+    assert "trap at_limit USR1" in script(time="60")
+
+
+def test_a_job_without_restarts_is_not_requeued_by_slurm_either() -> None:
+    assert {"--requeue", "--no-requeue"} & set(directives(script(max_restarts=0))) == {"--no-requeue"}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,7 @@ def test_all_bad_options_are_in_one_line() -> None:
         "nodes": 0,
         "ranks_per_node": 0,
         "cpus": -1,
+        "max_restarts": -1,
         "memory": "128GB",
         "time": "soon",
         "partition": "a b",

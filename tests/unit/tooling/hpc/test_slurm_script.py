@@ -1,0 +1,128 @@
+"""The batch script of ./inv manifest slurm, with stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tooling.hpc.slurm import SlurmJob
+
+# The ranks' srun begins with --kill-on-bad-exit, that which asks the nodes with --quiet.
+SRUN = """\
+case "$1" in --quiet) exit "$NODES_CODE"; esac
+touch "$STARTED"
+until [ -e "$RANKS_END" ]; do sleep 0.05; done
+exit "$RANKS_CODE"
+"""
+STAND_INS = {"srun": SRUN, "squeue": 'echo "$STATE"', "scontrol": 'echo "scontrol $*"'}
+REQUEUED = "scontrol requeue 7"
+
+
+@dataclass
+class Script:
+    """A running batch script. `ranks_end`: once this file exists, the ranks end."""
+
+    process: subprocess.Popen[str]
+    started: Path
+    ranks_end: Path
+
+    def wait_for_ranks(self) -> None:
+        deadline = time.monotonic() + 30
+        while not self.started.exists():
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def end(self, code: int) -> str:
+        """The output of the script, which must exit with `code`."""
+        self.ranks_end.touch()
+        output, _ = self.process.communicate(timeout=30)
+        assert self.process.returncode == code, output
+        return output
+
+
+Start = Callable[..., Script]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts the script of a job with --time: start(STATE="RUNNING", max_restarts=2)."""
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    started, ranks_end = tmp_path / "started", tmp_path / "end"
+
+    def begin(max_restarts: int = 20, **variables: str) -> Script:
+        job = SlurmJob(
+            command=("train",), image="/stack", output=str(tmp_path), time="60", max_restarts=max_restarts
+        )
+        environ: Mapping[str, str] = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NUM_NODES": "2",
+            "STATE": "RUNNING",
+            "RANKS_CODE": "0",
+            "NODES_CODE": "0",
+            "STARTED": str(started),
+            "RANKS_END": str(ranks_end),
+            **variables,
+        }
+        process = subprocess.Popen(
+            ["bash", "-c", job.script()],
+            env=environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return Script(process, started, ranks_end)
+
+    return begin
+
+
+@pytest.mark.parametrize("code", [0, 3], ids=["success", "failure"])
+def test_the_script_exits_with_the_code_of_the_ranks(start: Start, code: int) -> None:
+    assert start(RANKS_CODE=str(code)).end(code) == ""
+
+
+def test_a_job_whose_ranks_fail_is_requeued_if_a_node_does_not_answer(start: Start) -> None:
+    output = start(RANKS_CODE="3", NODES_CODE="1").end(3)
+    assert output == f"job 7: a node does not answer: requeued\n{REQUEUED}\n"
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "PENDING", ""], ids=lambda state: state or "unknown")
+def test_a_job_that_no_longer_runs_is_not_requeued(start: Start, state: str) -> None:
+    assert start(RANKS_CODE="3", NODES_CODE="1", STATE=state).end(3) == ""
+
+
+def test_a_job_is_requeued_before_its_time_limit(start: Start) -> None:
+    script = start(RANKS_CODE="143")
+    script.wait_for_ranks()
+    script.process.send_signal(signal.SIGUSR1)
+    assert script.end(143) == f"job 7: the time limit is near: requeued\n{REQUEUED}\n"
+
+
+def test_a_cancelled_job_is_not_requeued(start: Start) -> None:
+    script = start(RANKS_CODE="143")
+    script.wait_for_ranks()
+    script.process.terminate()
+    assert script.end(-signal.SIGTERM) == ""
+
+
+@pytest.mark.parametrize(("restarts", "is_requeued"), [("1", True), ("2", False)], ids=["one", "two"])
+def test_a_job_is_requeued_only_as_often_as_allowed(start: Start, restarts: str, is_requeued: bool) -> None:
+    output = start(RANKS_CODE="3", NODES_CODE="1", SLURM_RESTART_COUNT=restarts, max_restarts=2).end(3)
+    assert (REQUEUED in output) == is_requeued
+    assert ("not requeued after 2 restarts" in output) != is_requeued
+
+
+def test_a_job_that_slurm_restarted_too_often_starts_no_ranks(start: Start) -> None:
+    script = start(SLURM_RESTART_COUNT="3", max_restarts=2)
+    assert script.end(1) == "job 7: restarted 3 times, expected 2 at most: see --max-restarts\n"
+    assert not script.started.exists()
