@@ -19,6 +19,7 @@ WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job
 # Variables that a user may set.
 RANKS_PER_NODE = "CPU_TRAIN_STACK_RANKS_PER_NODE"  # for a torchrun that a platform starts: replaces its number
 TORCHRUN = "CPU_TRAIN_STACK_TORCHRUN"  # "plain" leaves scripts that torchrun starts itself as they are
+STOP = "CPU_TRAIN_STACK_STOP"  # a file: once it exists, `train` saves a checkpoint, deletes the file and ends
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
 UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be unreachable
 NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` skips; some also apply to `train`
@@ -33,6 +34,7 @@ MASTER_PORT = 29500  # torch's own default for MASTER_PORT
 SSH_PORT = 2222  # sshd in a container: an unprivileged user cannot open 22
 
 USAGE_EXIT_CODE = 2  # bad usage, configuration or input: the same command fails again
+STOPPED_EXIT_CODE = 75  # a checkpoint was saved on request: the same command continues. EX_TEMPFAIL of sysexits.h
 INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 TERMINATED_EXIT_CODE = 143  # 128 + SIGTERM

@@ -46,8 +46,9 @@ def main() -> NoReturn:
         tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
         code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
         why = f"{type(error).__name__}: {one_line(error)}"
-    is_stopped = code == contract.INTERRUPTED_EXIT_CODE
-    _finish_records("stop" if is_stopped else "failure" if code else "end", "SIGINT" if is_stopped else why)
+    stops = {contract.INTERRUPTED_EXIT_CODE: "SIGINT", contract.STOPPED_EXIT_CODE: "on request, with a checkpoint"}
+    event = "stop" if code in stops else "failure" if code else "end"
+    _finish_records(event, stops.get(code, why))
     if code:
         exit_failed(code)
     exit_finished()

@@ -6,6 +6,7 @@ result.json on rank 0 (`result`).
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import psutil
 import torch.distributed as dist
 from transformers import TrainingArguments
 
+from entrypoints import contract
 from entrypoints.adapt import catalogue, step_records
 from entrypoints.adapt import output_layer as adapted_output_layer
 from entrypoints.cli.errors import UsageError, one_line
@@ -28,6 +30,7 @@ from entrypoints.records.tokens import Count
 from entrypoints.train import result
 from entrypoints.train.flags.arguments import Parsed
 from entrypoints.train.loop import console, ddp
+from entrypoints.train.loop.stopping import StopOnRequest
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, footprint, memory, sharding
 from entrypoints.train.output import folder, hub, replicas
@@ -38,7 +41,8 @@ from entrypoints.train.tasks.tokens import TokenLoss
 def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
     """Train and evaluate. The process group must exist.
 
-    Returns 0, or 1 with a line on stderr if the ranks ended with different weights or a push failed.
+    Returns 0, or 1 with a line on stderr if the ranks ended with different weights or a push failed, or
+    STOPPED_EXIT_CODE if the training ended early, with a checkpoint.
     """
     setup = set_up(parsed, environment, announce)
     arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
@@ -54,7 +58,13 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     code = 0
     began = time.time()
     if inputs.train is not None:
+        stop = _stop_on_request(trainer)
         trainer.train_from(setup.checkpoint)
+        if stop is not None and stop.is_stopped:
+            console.note(f"stopped at step {trainer.state.global_step}, with a checkpoint", environment.rank)
+            if environment.rank == 0:
+                stop.file.unlink(missing_ok=True)
+            return contract.STOPPED_EXIT_CODE
         trainer.save_model(_internal_call=True)  # without a push
         if arguments.push_to_hub:
             code = hub.push(trainer)
@@ -140,6 +150,16 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
         )
     except (ImportError, ValueError) as error:
         raise UsageError(one_line(error)) from error
+
+
+def _stop_on_request(trainer: CpuTrainer) -> StopOnRequest | None:
+    """What ends the training early. None without the variable, and without checkpoints."""
+    file = os.environ.get(contract.STOP)
+    if not file or trainer.args.save_strategy == "no":
+        return None
+    stop = StopOnRequest(Path(file))
+    trainer.add_callback(stop)
+    return stop
 
 
 def _output_layer(setup: Setup) -> OutputLayer | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,31 +39,38 @@ def cluster(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFacto
         shutil.rmtree(shared / "stack")  # gigabytes
 
 
-def test_a_job_is_requeued_before_its_time_limit_and_can_be_cancelled(cluster: SlurmCluster) -> None:
-    job = submitted(cluster, "limit", *train("limit", ENDLESS), options=["--time=2:00:00"])
-    wait_for_checkpoint(cluster, job, "limit")
+def test_a_job_with_two_ranks_per_node_stops_before_its_time_limit_and_can_be_cancelled(
+    cluster: SlurmCluster,
+) -> None:
+    options = ("--ranks-per-node=2", "--time=2:00:00")
+    job = submitted(cluster, "limit", *train("limit", ENDLESS, save_steps=ENDLESS), options=options)
+    cluster.wait(job, lambda: f"training: {ENDLESS} steps, ranks: 4" in cluster.log(job))
     # slurmctld compares jobs with their limits every 30 s, and signals this one at the next time.
-    cluster.call("scontrol", "update", f"JobId={job}", "EndTime=now+140")
+    cluster.call("scontrol", "update", f"JobId={job}", "EndTime=now+200")
     cluster.wait(job, lambda: cluster.show(job, "Restarts") == "1")
-    cluster.wait(job, lambda: f"training: {ENDLESS} steps from step " in cluster.log(job))
+    cluster.call("scontrol", "update", f"JobId={job}", "TimeLimit=2:00:00", user="root")
     log = cluster.log(job)
-    assert "DUE TO JOB REQUEUE" in log, log
-    assert log.count("ranks     2 on 2 nodes, started by Slurm") == 2, log
-    assert log.count("group     ccl, ") == 2, log
+    assert f"job {job}: stopped before the time limit: requeued" in log, log
+    stopped = re.search(r"stopped at step (\d+), with a checkpoint", log)
+    assert stopped, log
+    cluster.wait(job, lambda: f"training: {ENDLESS} steps from step {stopped[1]}, ranks: 4" in cluster.log(job))
+    assert cluster.log(job).count("ranks     4 on 2 nodes, started by Slurm") == 2
+    assert cluster.log(job).count("group     ccl, ") == 2
     cluster.call("scancel", job)
     cluster.wait_until_idle()
     assert (cluster.show(job, "JobState"), cluster.show(job, "Restarts")) == ("CANCELLED", "1")
 
 
 def test_a_job_whose_node_dies_resumes_on_the_other_nodes(cluster: SlurmCluster) -> None:
-    job = submitted(cluster, "death", *train("death", 200))
-    wait_for_checkpoint(cluster, job, "death")
+    job = submitted(cluster, "death", *train("death", 200, save_steps=10))
+    output = cluster.shared / "output" / "death"
+    cluster.wait(job, lambda: bool(list(output.glob("checkpoint-*"))))
     (_, dead) = nodes(cluster, job)  # the batch script runs on the first one
     with killed(cluster, dead):
         cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
         assert cluster.show(job, "Restarts") == "1"
         assert dead not in nodes(cluster, job)
-    result = json.loads((cluster.shared / "output" / "death" / "result.json").read_text())
+    result = json.loads((output / "result.json").read_text())
     assert (result["launcher"], result["world_size"], result["nodes"]) == ("Slurm", 2, 2)
     assert (result["backend"], result["steps"], len(set(result["weights_sha256"]))) == ("ccl", 200, 1)
     assert str(result["resumed_from"]).startswith("/output/death/checkpoint-")
@@ -89,10 +97,10 @@ def killed(cluster: SlurmCluster, node: str) -> Iterator[None]:
         cluster.wait_until_idle()
 
 
-def train(name: str, steps: int) -> tuple[str, ...]:
+def train(name: str, steps: int, save_steps: int) -> tuple[str, ...]:
     return (
-        *("train", "--model_name_or_path=/data/tiny", "--train_file=/data/train.csv"),
-        *(f"--output_dir=/output/{name}", f"--max_steps={steps}", "--save_steps=10", "--max_seq_length=32"),
+        *("train", "--model_name_or_path=/data/tiny", "--train_file=/data/train.csv", "--max_seq_length=32"),
+        *(f"--output_dir=/output/{name}", f"--max_steps={steps}", f"--save_steps={save_steps}"),
     )
 
 
@@ -107,8 +115,3 @@ def submitted(cluster: SlurmCluster, name: str, *command: str, options: Sequence
 
 def nodes(cluster: SlurmCluster, job: str) -> list[str]:
     return cluster.call("scontrol", "show", "hostnames", cluster.show(job, "NodeList")).split()
-
-
-def wait_for_checkpoint(cluster: SlurmCluster, job: str, name: str) -> None:
-    output = cluster.shared / "output" / name
-    cluster.wait(job, lambda: bool(list(output.glob("checkpoint-*"))))

@@ -11,8 +11,9 @@ from typing import Annotated
 from entrypoints import contract
 from tooling.basis.errors import UsageError
 
-# Before the time limit: enough for the ranks to end, and for Slurm to requeue the job.
-WARNING_SECONDS = 120
+# Before the time limit: for the last checkpoint, and for Slurm to requeue the job.
+WARNING_SECONDS = 180
+CHECKPOINT_SECONDS = 150
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 SIF = ".sif"
 # What a login shell of the host may set, and what would change Python and the linker in the image.
@@ -104,8 +105,20 @@ class SlurmJob:
         return _SCRIPT.format(
             directives="\n".join(f"#SBATCH {line}" for line in self._directives()),
             max_restarts=self.max_restarts,
-            trap=_TRAP if self.time else "",
+            trap=self._trap() if self.time else "",
             srun=_folded(self._srun()),
+        )
+
+    @property
+    def _stop(self) -> str:
+        """The file in the output folder that asks `train` for a checkpoint and its end."""
+        return f".stop-{self.job.replace('/', '-')}"
+
+    def _trap(self) -> str:
+        return _TRAP.format(
+            file=shlex.quote(f"{self.output}/{self._stop}"),
+            max_restarts=self.max_restarts,
+            seconds=CHECKPOINT_SECONDS,
         )
 
     def _directives(self) -> list[str]:
@@ -127,6 +140,7 @@ class SlurmJob:
         variables = {
             contract.IMAGE: self.image,
             contract.JOB: self.job,
+            **({contract.STOP: f"{contract.OUTPUT}/{self._stop}"} if self.time else {}),
             "HOME": "/tmp",  # noqa: S108 - in the container
             "HF_HOME": f"{contract.OUTPUT}/huggingface",
             **dict(text.split("=", 1) for text in self.env),
@@ -150,7 +164,17 @@ class SlurmJob:
 # Slurm sends SIGUSR1 to the script before the time limit. Not SIGTERM: scancel sends it too, and a cancelled job
 # must not be requeued.
 _TRAP = """\
-at_limit() { interrupted=yes; requeue "the time limit is near"; }
+stop={file}
+rm -f "$stop"
+# train saves a checkpoint, deletes the file, and ends. Slurm ends other commands.
+at_limit() {{
+    interrupted=yes
+    if [ "$restarts" -lt {max_restarts} ]; then
+        touch "$stop"; asked=yes
+        for _ in {{1..{seconds}}}; do kill -0 "$srun" 2>/dev/null || return; sleep 1; done
+    fi
+    requeue "the time limit is near"
+}}
 trap at_limit USR1
 """
 # srun may end before slurmctld knows that a node is dead, for example if the node died before the job started. The
@@ -161,7 +185,7 @@ _SCRIPT = """\
 {directives}
 set -u
 export USER="${{USER:-$(id -un)}}"
-job="job $SLURM_JOB_ID"; restarts="${{SLURM_RESTART_COUNT:-0}}"
+job="job $SLURM_JOB_ID"; restarts="${{SLURM_RESTART_COUNT:-0}}"; asked=
 if [ "$restarts" -gt {max_restarts} ]; then
     echo "$job: restarted $restarts times, expected {max_restarts} at most: see --max-restarts" >&2
     exit 1
@@ -190,7 +214,9 @@ export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-}}"
 srun=$!
 interrupted=yes # by a signal, as wait is
 while [ "$interrupted" ]; do interrupted=; wait "$srun"; code=$?; done
-if [ "$code" != 0 ] && is_running && ! nodes_answer && is_running; then
+if [ "$asked" ] && [ ! -e "$stop" ]; then
+    requeue "stopped before the time limit"
+elif [ "$code" != 0 ] && is_running && ! nodes_answer && is_running; then
     requeue "a node does not answer"
 fi
 exit "$code"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -17,6 +17,11 @@ def progress_line(step: int, steps: int, logs: dict[str, Any], samples_per_secon
     if samples_per_second is not None:
         parts.append(f"{samples_per_second:.1f} samples/s")
     return "  ".join(parts)
+
+
+def steps_within(seconds: float, durations: Sequence[float]) -> int:
+    """How many steps take about `seconds`, from 1 to 100. `durations`: of a step, on each rank."""
+    return max(1, min(100, int(seconds / max(*durations, 1e-6))))
 
 
 class Speed:

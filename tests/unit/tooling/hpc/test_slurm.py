@@ -47,7 +47,7 @@ def test_the_directives_follow_from_the_options() -> None:
     changes = {"cpus": 60, "ranks_per_node": 2, "memory": "128G", "time": "2:00:00", "partition": "spr"}
     assert directives(script(**changes, account="team", nodes=4)) == [
         *("--job-name=train", "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=30", "--mem=128G"),
-        *("--partition=spr", "--account=team", "--time=2:00:00", "--signal=B:USR1@120"),
+        *("--partition=spr", "--account=team", "--time=2:00:00", "--signal=B:USR1@180"),
         *("--requeue", "--open-mode=append"),
     ]
 

@@ -12,16 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from tooling.hpc import slurm
 from tooling.hpc.slurm import SlurmJob
 
 # The ranks' srun begins with --kill-on-bad-exit, that which asks the nodes with --quiet.
 SRUN = """\
 case "$1" in --quiet) exit "$NODES_CODE"; esac
+for word; do case "$word" in CPU_TRAIN_STACK_STOP=/output/*) stop="$FOLDER/${word#*=/output/}"; esac; done
 touch "$STARTED"
+if [ "$STOPS" ]; then
+    until [ -e "$stop" ]; do sleep 0.05; done
+    rm "$stop"
+    exit "$RANKS_CODE"
+fi
 until [ -e "$RANKS_END" ]; do sleep 0.05; done
 exit "$RANKS_CODE"
 """
-STAND_INS = {"srun": SRUN, "squeue": 'echo "$STATE"', "scontrol": 'echo "scontrol $*"'}
+# Slurm ends the ranks of a job that is requeued.
+SCONTROL = 'echo "scontrol $*"; touch "$RANKS_END"'
+STAND_INS = {"srun": SRUN, "squeue": 'echo "$STATE"', "scontrol": SCONTROL}
 REQUEUED = "scontrol requeue 7"
 
 
@@ -40,9 +49,10 @@ class Script:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    def end(self, code: int) -> str:
-        """The output of the script, which must exit with `code`."""
-        self.ranks_end.touch()
+    def end(self, code: int, tell: bool = True) -> str:
+        """The output of the script, which must exit with `code`. `tell`: whether the ranks end now."""
+        if tell:
+            self.ranks_end.touch()
         output, _ = self.process.communicate(timeout=30)
         assert self.process.returncode == code, output
         return output
@@ -68,6 +78,8 @@ def start(tmp_path: Path) -> Start:
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_NUM_NODES": "2",
             "STATE": "RUNNING",
+            "FOLDER": str(tmp_path),
+            "STOPS": "",
             "RANKS_CODE": "0",
             "NODES_CODE": "0",
             "STARTED": str(started),
@@ -101,11 +113,36 @@ def test_a_job_that_no_longer_runs_is_not_requeued(start: Start, state: str) -> 
     assert start(RANKS_CODE="3", NODES_CODE="1", STATE=state).end(3) == ""
 
 
-def test_a_job_is_requeued_before_its_time_limit(start: Start) -> None:
-    script = start(RANKS_CODE="143")
+def test_a_job_is_requeued_once_its_ranks_have_stopped_before_the_time_limit(start: Start) -> None:
+    script = start(STOPS="yes", RANKS_CODE="143")
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert script.end(143) == f"job 7: the time limit is near: requeued\n{REQUEUED}\n"
+    assert script.end(143) == f"job 7: stopped before the time limit: requeued\n{REQUEUED}\n"
+
+
+def test_a_job_that_does_not_stop_is_requeued_before_the_time_limit(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "CHECKPOINT_SECONDS", 1)
+    script = start()
+    script.wait_for_ranks()
+    script.process.send_signal(signal.SIGUSR1)
+    assert script.end(0, tell=False) == f"job 7: the time limit is near: requeued\n{REQUEUED}\n"
+
+
+def test_a_job_that_succeeds_just_before_its_time_limit_is_not_requeued(start: Start) -> None:
+    script = start()
+    script.wait_for_ranks()
+    script.process.send_signal(signal.SIGUSR1)
+    assert script.end(0) == ""
+
+
+def test_a_job_that_may_not_be_requeued_is_not_stopped(start: Start) -> None:
+    script = start(max_restarts=1, SLURM_RESTART_COUNT="1")
+    script.wait_for_ranks()
+    script.process.send_signal(signal.SIGUSR1)
+    assert "the time limit is near: not requeued after 1 restarts" in script.end(0)
+    assert not list(script.ranks_end.parent.glob(".stop-*"))
 
 
 def test_a_cancelled_job_is_not_requeued(start: Start) -> None:

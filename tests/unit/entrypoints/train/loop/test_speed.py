@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from entrypoints.train.loop.speed import Speed, progress_line
+import pytest
+
+from entrypoints.train.loop.speed import Speed, progress_line, steps_within
 
 
 def clocked(durations: list[float], rows: int, world_size: int) -> Speed:
@@ -35,3 +37,14 @@ def test_a_progress_line_has_step_loss_rate_and_speed() -> None:
     line = progress_line(50, 345, {"loss": 0.61, "learning_rate": 4.1e-5}, 44.24)
     assert line == "step 50/345  loss 0.6100  lr 4.1e-05  44.2 samples/s"
     assert progress_line(1, 2, {}, None) == "step 1/2"
+
+
+@pytest.mark.parametrize(
+    ("durations", "steps"),
+    [((0.5, 0.4), 10), ((7.0, 0.1), 1), ((0.001,), 100), ((0.0, 0.0), 100)],
+    ids=["the slowest rank", "long steps", "short steps", "steps without a duration"],
+)
+def test_the_steps_within_some_seconds_follow_from_the_slowest_rank(
+    durations: tuple[float, ...], steps: int
+) -> None:
+    assert steps_within(5.0, durations) == steps
