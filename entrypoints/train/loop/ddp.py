@@ -38,16 +38,6 @@ def _has_unused_parameters(model: PreTrainedModel, batch: dict[str, torch.Tensor
     return unused
 
 
-def keep_gradients_in_buckets(accelerator: Any) -> None:
-    """Store gradients in DDP's buckets, which saves a copy in each step. Call before accelerate creates DDP.
-
-    Does nothing without an `accelerator` that has options for DDP: an older transformers creates DDP itself.
-    """
-    options = getattr(accelerator, "ddp_handler", None)
-    if options is not None:
-        options.gradient_as_bucket_view = True
-
-
 def exchange(model: Any, wanted: str | None) -> None:
     """Set up the exchange of gradients (--ddp_comm_hook). Call before the first backward pass.
 

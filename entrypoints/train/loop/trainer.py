@@ -126,13 +126,6 @@ class CpuTrainer(Trainer):
             self.optimizer = optimizer
         return optimizer
 
-    def _wrap_model(self, *arguments: Any, **options: Any) -> Any:
-        """The last method of Trainer before accelerate creates DDP."""
-        wrapped = super()._wrap_model(*arguments, **options)
-        if not getattr(self.args, "use_ipex", False):  # not tested: IPEX's optimizer with gradients that are views
-            ddp.keep_gradients_in_buckets(getattr(self, "accelerator", None))
-        return wrapped
-
     def _get_train_sampler(self, *arguments: Any) -> Any:
         """Group rows if asked for, and balance the ranks.
 

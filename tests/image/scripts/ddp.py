@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
+from entrypoints.adapt import gradient_buckets
 from entrypoints.group.create import gather
-from entrypoints.train.loop import ddp, word_rows
+from entrypoints.train.loop import word_rows
 from entrypoints.train.loop.trainer import CpuTrainer
 
 RANK = dist.get_rank()
@@ -128,7 +129,7 @@ def views(micro_batches: int) -> None:
         return f"{Trainer.pieces} {float(total)!r}"
 
     told = run()
-    with patch.object(ddp, "keep_gradients_in_buckets"):
+    with patch.object(gradient_buckets, "share"):
         plain = run()
     if RANK == 0:
         sys.stdout.write(f"{told} {plain}\n")
