@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments, get_scheduler, set_seed
 
-from entrypoints.adapt import catalogue, decoder_layers, encoder_layers, gradient_buckets, lora, no_padding
+from entrypoints.adapt import catalogue, decoder_layers, encoder_layers, gradients, lora, no_padding
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.banner import Announce
@@ -97,8 +97,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         off = catalogue.switched_off((), adapt=(no_padding.ANSWERS,))
         situation = Situation((), catalogue.versions(), "")
         no_padding.install_in_train(situation, off, functools.partial(console.note, rank=rank))
-        rooms = (decoder_layers, encoder_layers, lora, gradient_buckets)
-        catalogue.install(situation, off, [one for room in rooms for one in room.ADAPTATIONS])
+        layers = (*decoder_layers.ADAPTATIONS, *encoder_layers.ADAPTATIONS, *lora.ADAPTATIONS)
+        catalogue.install(situation, off, (*layers, gradients.BUCKETS))  # CpuTrainer exchanges rows itself
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task, task)

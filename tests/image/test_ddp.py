@@ -49,7 +49,7 @@ def test_the_rows_of_a_word_embedding_are_exchanged_alone_where_only_words_use_i
             continue
         name, weights, sent, difference = line.split()
         found[name] = (int(sent) / int(weights), float(difference))
-    for name in ("plain", "accumulated", "bf16"):
+    for name in ("plain", "accumulated", "bf16", "script"):
         assert 0.01 < found[name][0] < 0.1
     # found out at the exchange: all is sent
     for name in ("read_by_more_than_words", "read_later_by_more_than_words", "too_many_rows"):

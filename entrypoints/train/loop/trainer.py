@@ -17,13 +17,12 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from entrypoints.adapt import balanced_ranks, no_padding
+from entrypoints.adapt import balanced_ranks, gradients, no_padding
 from entrypoints.adapt.step_clock import StepClock, StepRecords
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
 from entrypoints.records.tokens import count
-from entrypoints.train.loop import ddp
 from entrypoints.train.loop.grouping import GroupedByLength, Shuffled
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
@@ -75,7 +74,7 @@ class CpuTrainer(Trainer):
         records: bool = True,
         **options: Any,
     ) -> None:
-        """`exchange`: how gradients are exchanged, see ddp.exchange. `records`: whether to record the steps.
+        """`exchange`: how gradients are exchanged, see gradients.exchange. `records`: whether to record the steps.
 
         `write`: generates texts during evaluation. `options`: of Trainer.
         """
@@ -279,7 +278,7 @@ class CpuTrainer(Trainer):
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """One micro-batch. `inputs`: integer tensors [rows, tokens]. Returns the loss, a float scalar."""
         if not self._is_exchange_set_up:
-            ddp.exchange(model, self._exchange)
+            gradients.exchange(model, self._exchange)
             self._is_exchange_set_up = True
         self.speed.add(count(inputs).rows)
         loss = super().training_step(model, inputs, num_items_in_batch)

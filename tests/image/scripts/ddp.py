@@ -18,11 +18,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+import transformers
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from entrypoints.adapt import gradient_buckets
+from entrypoints.adapt import gradients, word_rows
 from entrypoints.group.create import gather
-from entrypoints.train.loop import word_rows
 from entrypoints.train.loop.trainer import CpuTrainer
 
 RANK = dist.get_rank()
@@ -34,26 +34,34 @@ class Rows(list[dict[str, torch.Tensor]]):
         return [len(row["input_ids"]) for row in self]
 
 
-class Trainer(CpuTrainer):
+class Step:
     """`sent` and `pieces` are of the last step."""
 
     sent = 0
     pieces = 0
 
     def training_step(self, model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
-        Trainer.sent = 0
-        loss: torch.Tensor = super().training_step(model, *arguments, **options)
+        Step.sent = 0
+        loss: torch.Tensor = super().training_step(model, *arguments, **options)  # type: ignore[misc]
         gradients = [each.grad for each in model.parameters() if each.grad is not None]
         assert gradients
-        Trainer.pieces = len({each.untyped_storage().data_ptr() for each in gradients})
+        Step.pieces = len({each.untyped_storage().data_ptr() for each in gradients})
         return loss
+
+
+class Trainer(Step, CpuTrainer):
+    """The trainer of `train`."""
+
+
+class ScriptTrainer(Step, transformers.Trainer):
+    """The trainer of a script, which `run` adapts."""
 
 
 def counted(original: Callable[..., Any]) -> Callable[..., Any]:
     """A collective whose tensor comes last."""
 
     def collective(*tensors: Any, **options: Any) -> Any:
-        Trainer.sent += tensors[-1].numel()
+        Step.sent += tensors[-1].numel()
         return original(*tensors, **options)
 
     return collective
@@ -118,7 +126,12 @@ def train(kind: Any, words: int, length: int, micro_batches: int, exchange: str 
         ddp_find_unused_parameters=False,
     )
     model: torch.nn.Module = kind(config)
-    Trainer(exchange=exchange, model=model, args=arguments, train_dataset=rows).train_from(None)
+    if exchange == "script":
+        trainer = ScriptTrainer(model=model, args=arguments, train_dataset=rows)
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+    else:
+        Trainer(exchange=exchange, model=model, args=arguments, train_dataset=rows).train_from(None)
     return model
 
 
@@ -126,10 +139,10 @@ def views(micro_batches: int) -> None:
     def run() -> str:
         model = train(BertForSequenceClassification, 300, 6, micro_batches, None)
         total = sum(parameter.detach().double().abs().sum() for parameter in model.parameters())
-        return f"{Trainer.pieces} {float(total)!r}"
+        return f"{Step.pieces} {float(total)!r}"
 
     told = run()
-    with patch.object(gradient_buckets, "share"):
+    with patch.object(gradients, "share"):
         plain = run()
     if RANK == 0:
         sys.stdout.write(f"{told} {plain}\n")
@@ -144,8 +157,9 @@ def rows(
     exchange: str | None = None,
 ) -> None:
     found = train(kind, words, length, micro_batches, exchange)
-    sent = Trainer.sent
-    plain = train(kind, words, length, micro_batches, "torch")
+    sent = Step.sent
+    with patch.object(word_rows, "table", return_value=None):
+        plain = train(kind, words, length, micro_batches, "script" if exchange == "script" else "torch")
     pairs = zip(found.parameters(), plain.parameters(), strict=True)
     difference = max(float((one - other).detach().abs().max()) for one, other in pairs)
     difference = max(gather(difference))
@@ -163,6 +177,7 @@ if "rows" in sys.argv:
     rows("plain")
     rows("accumulated", micro_batches=2)
     rows("bf16", exchange="bf16")
+    rows("script", exchange="script")
     rows("shared_with_the_output", kind=BertForMaskedLM)
     rows("read_by_more_than_words", kind=reads)
     rows("read_later_by_more_than_words", kind=reads_later)
