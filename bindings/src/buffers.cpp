@@ -146,7 +146,7 @@ at::Tensor premultiplied(const at::Tensor& tensor, const Op& op) {
 }
 
 void finish_reduction(at::Tensor& buffer, const Op& op, int size) {
-  if (kind_of(op) != OpKind::AVG) {
+  if (kind_of(op) != kAverage) {
     return;
   }
   if (at::isIntegralType(buffer.scalar_type(), /*includeBool=*/false)) {

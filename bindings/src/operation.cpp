@@ -135,7 +135,7 @@ void Operation::end(const std::exception_ptr& error) {
 }
 
 void Operation::complete_future_in_order() {
-  auto task = [self = OperationPtr::reclaim_copy(this)] { self->complete_future(); };
+  auto task = [self = OperationPtr::unsafe_reclaim_from_nonowning(this)] { self->complete_future(); };
   if (is_message()) {
     Completions::instance().post([task = std::move(task)] { Completions::run_at_depth(1, task); });
   } else {

@@ -16,7 +16,9 @@ constexpr std::chrono::seconds kShutdown{5};
 
 ProcessGroupCCL::ProcessGroupCCL(GroupOptions options)
     : Backend(options.rank, options.size), group_(std::make_shared<Group>(std::move(options))) {
+#if TORCH_SINCE(1, 12)
   init();
+#endif
 }
 
 std::shared_ptr<Group> ProcessGroupCCL::group() const {

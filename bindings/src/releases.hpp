@@ -87,6 +87,18 @@ inline OpKind kind_of(const c10d::ReduceOp& op) {
 }
 #endif
 
+#if TORCH_SINCE(1, 11)
+constexpr auto kAverage = OpKind::AVG;
+inline at::ScalarType real_type_of(at::ScalarType type) {
+  return at::toRealValueType(type);
+}
+#else
+constexpr auto kAverage = static_cast<OpKind>(254); // does not exist
+inline at::ScalarType real_type_of(at::ScalarType type) {
+  return at::toValueType(type);
+}
+#endif
+
 // Multiplies in place by the factor of PREMUL_SUM, in the tensor's type. Returns false if the operation has no factor.
 inline bool multiply_by_factor(at::Tensor& tensor, const c10d::ReduceOp& op) {
 #if TORCH_SINCE(1, 13)

@@ -42,7 +42,7 @@ std::function<void()> write_back_later(const at::Tensor& tensor, const at::Tenso
 }
 
 std::function<void()> finish_later(const at::Tensor& tensor, const at::Tensor& buffer, const Op& op, int size) {
-  if (kind_of(op) != OpKind::AVG) {
+  if (kind_of(op) != kAverage) {
     return write_back_later(tensor, buffer);
   }
   return [tensor, buffer = at::Tensor(buffer), op, size]() mutable {

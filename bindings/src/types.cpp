@@ -27,7 +27,7 @@ const std::map<at::ScalarType, ccl::datatype> kDatatypes = {
 // AVG is a sum followed by a division (finish_reduction): oneCCL's CPU path does not support ccl::reduction::avg.
 const std::map<OpKind, ccl::reduction> kReductions = {
     {OpKind::SUM, ccl::reduction::sum},
-    {OpKind::AVG, ccl::reduction::sum},
+    {kAverage, ccl::reduction::sum},
     {kPremulSum, ccl::reduction::sum},
     {OpKind::PRODUCT, ccl::reduction::prod},
     {OpKind::MIN, ccl::reduction::min},
@@ -46,7 +46,7 @@ const std::map<OpKind, ccl::reduction> kBoolReductions = {
 
 const std::map<OpKind, std::string> kNames = {
     {OpKind::SUM, "SUM"},
-    {OpKind::AVG, "AVG"},
+    {kAverage, "AVG"},
     {OpKind::PRODUCT, "PRODUCT"},
     {OpKind::MIN, "MIN"},
     {OpKind::MAX, "MAX"},
@@ -89,9 +89,9 @@ std::optional<Reduction> find_reduction(const Op& op, at::ScalarType type) {
       "ReduceOp.PREMUL_SUM needs a floating point type, found ", type);
   if (at::isComplexType(type)) {
     CCL_CHECK(
-        kind_of(op) == OpKind::SUM || kind_of(op) == OpKind::AVG,
+        kind_of(op) == OpKind::SUM || kind_of(op) == kAverage,
         "all_reduce does not support ReduceOp.", op_name(op), " on complex tensors, only SUM and AVG");
-    const auto real = kDatatypes.find(at::toRealValueType(type));
+    const auto real = kDatatypes.find(real_type_of(type));
     CCL_CHECK(real != kDatatypes.end(), "cannot reduce tensors of type ", type);
     return Reduction{real->second, operation->second, 2};
   }
