@@ -27,15 +27,13 @@ def demo(
     choice: Choice,
     nodes: NodesOption = 2,
     ranks_per_node: RanksPerNodeOption = 1,
-    backend: Annotated[
-        str | None, "the process group: ccl or gloo; default: ccl, or gloo for an image without ccl"
-    ] = None,
+    backend: Annotated[str, "the process group: ccl or gloo"] = "ccl",
     launcher: LauncherOption = "torchrun",
     task: cluster_demo.TaskOption = cluster_demo.CLASSIFICATION,
     engine: EngineOption = None,
 ) -> None:
     """Build the image, fine-tune a real model in bf16 on two containers, show the results."""
-    cluster_demo.demo(choice, nodes, ranks_per_node, backend or choice.backend, launcher, task, engine)
+    cluster_demo.demo(choice, nodes, ranks_per_node, backend, launcher, task, engine)
 
 
 @Task

@@ -8,14 +8,14 @@ from typing import Annotated
 from tooling.basis.errors import UsageError
 from tooling.engine import api
 from tooling.engine.api import Engine
-from tooling.image import build, given, recipe, sign
+from tooling.image import build, given, sign
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
 from tooling.image.given import ImageOption
 from tooling.image.lock import ImageLock
 from tooling.image.sign import KeyOption
 from tooling.pins import choose
-from tooling.pins.pin import Ccl, Pin, TorchSource
+from tooling.pins.pin import Pin, TorchSource
 
 TORCH_SOURCE_HELP = (
     "which build of torch: row (the CPU build that the row names), or default (the build on pip's default index: "
@@ -76,14 +76,6 @@ class Choice:
     def reference(self) -> str:
         """The name of the image in the engine."""
         return given.name(self.image) if self.image else self.source.image
-
-    @property
-    def backend(self) -> str:
-        """The default process group of the image: ccl, or gloo for an image that is known to be without ccl."""
-        if self.image:
-            return "ccl"
-        ccl = self.source.ccl if isinstance(self.source, Pin) else self.source.labels.get(recipe.CCL_LABEL)
-        return "gloo" if ccl == Ccl.NONE else "ccl"
 
     def verify(self) -> None:
         """Check the image's signature if there is a key. Raises UsageError."""

@@ -34,8 +34,8 @@ VERSIONS_FILE = IMAGES / "versions.toml"
 
 _Parsed = TypeVar("_Parsed")
 
-_PIN_KEYS = ("debian", "python", "tcmalloc_package", "ccl", "sources", "packages")
-_OPTIONAL_PIN_KEYS = ("base", "oneccl", "build_packages", "intel")
+_PIN_KEYS = ("debian", "python", "tcmalloc_package", "sources", "packages", "build_packages")
+_OPTIONAL_PIN_KEYS = ("base", "intel")
 _URL = re.compile(r"(https?|file)://\S+")
 _PIN_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _BASE = re.compile(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}")
@@ -145,7 +145,7 @@ def _pin(
             "change python or debian"
         )
     packages = _packages(f"{where}, packages", row["packages"], REQUIRED_PACKAGES, OPTIONAL_PACKAGES)
-    ccl, build_packages, oneccl = _ccl(where, row)
+    build_packages = _packages(f"{where}, build_packages", row["build_packages"], (ONECCL,))
     sources = _table(f"{where}, sources", row["sources"], ("torch",), tuple(packages))
     for package, source in sources.items():
         _check_choice(f"{where}, sources", package, source, tuple(known_sources))
@@ -157,8 +157,8 @@ def _pin(
         debian=release,
         python=row["python"],
         tcmalloc_package=row["tcmalloc_package"],
-        ccl=ccl,
-        oneccl=oneccl,
+        ccl=Ccl.BINDINGS,
+        oneccl=build_packages[ONECCL],
         packages=packages,
         build_packages=build_packages,
         sources=MappingProxyType({package: known_sources[source] for package, source in sources.items()}),
@@ -166,24 +166,6 @@ def _pin(
         intel=_intel(f"{where}, intel", row["intel"], known_sources) if "intel" in row else None,
         known_advisories=advisories,
     )
-
-
-def _ccl(where: str, row: dict[str, Any]) -> tuple[Ccl, Mapping[str, str], str]:
-    """The backend, the packages that it is compiled from, and its version of oneCCL.
-
-    Intel's wheel contains oneCCL: the key is `oneccl`. This project's backend is compiled from oneCCL: the key is
-    `build_packages`.
-    """
-    _check_choice(where, "ccl", row["ccl"], (Ccl.INTEL, Ccl.BINDINGS))
-    ccl = Ccl(row["ccl"])
-    wanted, other = ("oneccl", "build_packages") if ccl is Ccl.INTEL else ("build_packages", "oneccl")
-    if wanted not in row or other in row:
-        raise UsageError(f"{where}: ccl = {row['ccl']!r} needs the key {wanted}, without {other}")
-    if ccl is Ccl.INTEL:
-        _check_text(where, "oneccl", row["oneccl"], VERSION, EXACT_VERSION)
-        return ccl, MappingProxyType({}), row["oneccl"]
-    build_packages = _packages(f"{where}, build_packages", row["build_packages"], (ONECCL,))
-    return ccl, build_packages, build_packages[ONECCL]
 
 
 def _intel(where: str, value: Any, known_sources: Mapping[str, Source]) -> IntelWheel:

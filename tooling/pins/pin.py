@@ -28,7 +28,6 @@ REQUIRED_PACKAGES = (
     "impi-rt",
     "scikit-learn",
     "torchmetrics",
-    "tensorboard",
     "psutil",
 )
 OPTIONAL_PACKAGES = (
@@ -38,6 +37,7 @@ OPTIONAL_PACKAGES = (
     "protobuf",
     "safetensors",
     "sentencepiece",
+    "tensorboard",
     IPEX,
     INTEL_BINDINGS,
     # Old rows hold these back, because the packages that depend on them set no upper bound.
@@ -80,14 +80,10 @@ DEBIAN_RELEASES = {
 
 
 class Ccl(StrEnum):
-    """Where the `ccl` backend comes from: Intel's wheel, or this project's bindings, compiled into the image.
-
-    NONE: the image has no `ccl` backend, and the process group is gloo.
-    """
+    """Where the `ccl` backend comes from: Intel's wheel, or this project's bindings, compiled into the image."""
 
     INTEL = "intel"
     BINDINGS = "bindings"
-    NONE = "none"
 
 
 class TorchSource(StrEnum):
@@ -208,20 +204,13 @@ class Pin:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def with_default_torch(self) -> Pin:
-        """The same row with the default index's build of torch.
-
-        Intel's bindings are linked against the CPU build of torch and are left out: a row with them has only gloo.
-        """
-        packages = {name: version for name, version in self.packages.items() if name != INTEL_BINDINGS}
-        packages["torch"] = packages["torch"].removesuffix(PYTORCH_CPU)
-        sources = {name: own for name, own in self.sources.items() if name not in ("torch", INTEL_BINDINGS)}
-        has_intel = self.ccl is Ccl.INTEL
+        """The same row with the default index's build of torch."""
+        torch = self.packages["torch"].removesuffix(PYTORCH_CPU)
+        sources = {name: source for name, source in self.sources.items() if name != "torch"}
         return replace(
             self,
             name=self.name + DEFAULT_TORCH_SUFFIX,
-            ccl=Ccl.NONE if has_intel else self.ccl,
-            oneccl="" if has_intel else self.oneccl,
-            packages=MappingProxyType(packages),
+            packages=MappingProxyType({**self.packages, "torch": torch}),
             sources=MappingProxyType(sources),
             torch_source=TorchSource.DEFAULT,
         )

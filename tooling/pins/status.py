@@ -6,7 +6,7 @@ contents of the images with which a demo passed on this machine.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +16,7 @@ from typing import Any
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE, IMAGES
-from tooling.pins.pin import Ccl, Pin, TorchSource
+from tooling.pins.pin import Pin, TorchSource
 
 STATUS_FILE = IMAGES / "status.json"
 TESTED = CACHE / "tested"
@@ -45,23 +45,12 @@ NOTHING = Proof(Status.LISTED, "", "", "", TorchSource.ROW)
 
 
 def of(row: Pin, path: Path = STATUS_FILE) -> Proof:
-    """The strongest proof of a row, with its own torch or with the default index's build of the same version.
-
-    A proof without Intel's bindings is no proof of a row that has them (see `without_intel`).
-    """
-    default = row.with_default_torch()
-    return _strongest([row, *([default] if default.ccl is row.ccl else [])], path)
-
-
-def without_intel(row: Pin, path: Path = STATUS_FILE) -> Proof:
-    """The proof of a row with the default index's torch, which cannot load the row's Intel bindings."""
-    return _strongest([row.with_default_torch()] if row.ccl is Ccl.INTEL else [], path)
-
-
-def _strongest(variants: Sequence[Pin], path: Path) -> Proof:
+    """The strongest proof of a row, with its own torch or with the default index's build of the same version."""
     known = recorded(path)
     valid = [
-        proof for pin in variants if (proof := known.get(pin.name)) and proof.facts_sha256 == pin.facts_sha256
+        proof
+        for pin in (row, row.with_default_torch())
+        if (proof := known.get(pin.name)) and proof.facts_sha256 == pin.facts_sha256
     ]
     return max([*valid, NOTHING], key=lambda proof: list(Status).index(proof.status))
 

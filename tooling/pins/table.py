@@ -18,7 +18,6 @@ from tooling.pins.pin import INTEL_BINDINGS, IPEX, Ccl, Pin
 
 COLUMNS = ("pin", "torch", "ipex", "ccl", "transformers", "python", "debian", "status", "proved_by", "eol")
 WIDTH = 150
-GLOO = "gloo, without Intel's ccl"
 
 
 def row(pin: Pin) -> dict[str, Any]:
@@ -43,16 +42,7 @@ def row(pin: Pin) -> dict[str, Any]:
         "eol": pin.debian.eol,
         "notes": [str(advisory) for advisory in pin.advisories],
         "advisories": [advisory.id for advisory in pin.advisories],
-        "without_intel": _without_intel(pin),
     }
-
-
-def _without_intel(pin: Pin) -> dict[str, str] | None:
-    """The proof without Intel's bindings, with gloo as the process group."""
-    proof = status.without_intel(pin)
-    if not proof.command:
-        return None
-    return {"status": str(proof.status), "proved_by": proof.command, "proved_on": proof.date}
 
 
 def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
@@ -70,7 +60,7 @@ def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
         table.add_row(*(cells[column] or "-" for column in COLUMNS))
     out = console(WIDTH)
     out.print(table)
-    for line in (*_proofs(rows), *_notes(rows)):
+    for line in _notes(rows):
         out.print(line, highlight=False, soft_wrap=True)
 
 
@@ -87,18 +77,9 @@ def page(matrix: Matrix, rows: Sequence[dict[str, Any]]) -> Page:
         tiles=[Tile(name, str(number), "rows") for name, number in sorted(counted.items())],
         sections=[
             Section("rows", "Rows", [PageTable(f"{len(rows)} rows", columns, cells)]),
-            Section("notes", "Notes", [Texts("Notes", [*_proofs(rows), *_notes(rows)])]),
+            Section("notes", "Notes", [Texts("Notes", _notes(rows))]),
         ],
     )
-
-
-def _proofs(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """A line for each pin that is proved without Intel's bindings."""
-    return [
-        f"{cells['pin']}: {proved['status']} with the default index's torch and {GLOO} ({proved['proved_by']})"
-        for cells in rows
-        if (proved := cells["without_intel"])
-    ]
 
 
 def _notes(rows: Iterable[dict[str, Any]]) -> list[str]:

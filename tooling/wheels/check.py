@@ -9,7 +9,6 @@ from tooling.basis.say import say
 from tooling.pins import rules, status
 from tooling.pins.pin import Pin, TorchSource
 from tooling.pins.status import Status
-from tooling.pins.table import GLOO
 from tooling.wheels import resolve
 from tooling.wheels.resolve import UnavailableError
 
@@ -45,6 +44,5 @@ def _resolve(pin: Pin) -> str:
         status.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
         wheels = len(packages) + len(build_packages)
         default = variant.torch_source is TorchSource.DEFAULT
-        place = f" and {GLOO}" if variant.ccl is not pin.ccl else ""
-        return f"{wheels} wheels" + (f", with the default index's torch{place}" if default else "")
+        return f"{wheels} wheels" + (", with the default index's torch" if default else "")
     return f"not checked: {unavailable}"

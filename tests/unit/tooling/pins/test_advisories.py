@@ -82,8 +82,8 @@ def test_the_rows_derive_their_advisories_from_their_versions() -> None:
     assert rows_of("CVE-2023-7018") == ["2.1", "2.0", "1.13", "1.12", "1.10"]
     assert rows_of("CVE-2022-45907") == ["1.12", "1.10"]
     assert rows_of("CVE-2023-47248") == ["1.13", "1.12", "1.10"]
-    assert rows_of("intel/torch-ccl#80") == ["1.10"]
-    assert rows_of("intel/intel-extension-for-pytorch#867") == ["2.8", "2.7", *old]
+    assert rows_of("intel/torch-ccl#80") == []
+    assert rows_of("intel/intel-extension-for-pytorch#867") == ["2.8", "2.7", *old[:-1]]
 
 
 def own(assignment: str) -> set[str]:
@@ -111,10 +111,8 @@ def test_fixed_versions_remove_a_rows_advisories() -> None:
     assert [advisory.id for advisory in fixed.advisories] == ["intel/intel-extension-for-pytorch#867"]
 
 
-def test_without_intels_bindings_their_advisory_does_not_apply() -> None:
-    ids = [advisory.id for advisory in parse.load().pin("1.10").with_default_torch().advisories]
-    assert "intel/torch-ccl#80" not in ids
-    assert "CVE-2026-24747" in ids
+def test_intels_bindings_have_their_own_advisory() -> None:
+    assert "intel/torch-ccl#80" in [one.id for one in choose.choose("1.12", ["ccl=intel"]).advisories]
 
 
 def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +120,7 @@ def test_the_matrix_has_one_line_for_an_advisory_with_all_its_rows(capsys: pytes
     [line] = [line for line in capsys.readouterr().out.splitlines() if "CVE-2026-24747" in line]
     assert line.startswith("2.8, 2.7, 2.4, 2.1, 2.0, 1.13, 1.12, 1.10: CVE-2026-24747: ")
     assert line.endswith("(torch below 2.10.0)")
-    assert table.row(parse.load().pin("1.10"))["advisories"][1:3] == ["intel/torch-ccl#80", "CVE-2026-24747"]
+    assert table.row(parse.load().pin("1.10"))["advisories"][0] == "CVE-2026-24747"
 
 
 @pytest.fixture

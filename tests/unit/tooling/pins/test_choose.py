@@ -8,7 +8,6 @@ import tasks
 from entrypoints import contract
 from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError
-from tooling.image.choice import Choice
 from tooling.pins import choose, parse
 from tooling.pins.pin import Ccl, TorchSource
 
@@ -48,6 +47,7 @@ def test_a_users_own_combination_has_another_tag_and_keeps_the_rest_of_the_row()
         ("2.0", "2021.7.1", "2.0.0+cpu", "https://developer.intel.com/"),
         ("1.13", "2021.7.1", "1.13.0", "https://developer.intel.com/"),
         ("1.12", "2021.5.2", "1.12.100", "https://developer.intel.com/"),
+        ("1.10", "2021.2.1", "1.10.0", "https://software.intel.com/"),
     ],
 )
 def test_intels_wheel_can_replace_this_projects_backend_in_a_row_that_names_one(
@@ -63,15 +63,6 @@ def test_intels_wheel_can_replace_this_projects_backend_in_a_row_that_names_one(
     assert intel.name.startswith(f"{name}-own-")
     assert choose.choose(name, ["ccl=bindings"]) == row
     assert choose.choose(name, torch_source="default").ccl is Ccl.BINDINGS
-
-
-def test_with_the_default_indexs_torch_intels_bindings_are_left_out() -> None:
-    pin = choose.choose("1.10", torch_source="default")
-    assert (pin.ccl, pin.oneccl, dict(pin.build_packages)) == (Ccl.NONE, "", {})
-    assert "oneccl-bind-pt" not in {*pin.packages, *pin.sources}
-    assert "intel-extension-for-pytorch" in pin.packages
-    assert Choice("1.10", torch_source="default").backend == "gloo"
-    assert Choice("1.10").backend == "ccl"
 
 
 def test_the_version_of_a_compiled_package_can_be_chosen() -> None:
@@ -93,7 +84,7 @@ def test_the_version_of_a_compiled_package_can_be_chosen() -> None:
         pytest.param(
             "2.7", ["ccl=intel", "torch=2.7.1"], "row", "was never published for torch 2.7.1", id="intel-other"
         ),
-        pytest.param("1.9", [], "row", "no wheel of oneccl_bind_pt was ever published", id="refused"),
+        pytest.param("1.9", [], "row", "the ccl backend needs torch 1.10 or later", id="refused"),
     ],
 )
 def test_an_impossible_choice_is_one_line(

@@ -78,7 +78,7 @@ def test_bindings_1_12_0_are_only_for_torch_1_12_0() -> None:
         pytest.param(
             {"torch": "2.8.0", "transformers": "5.23.0"}, "3.9", "5.23.0 needs Python 3.11", id="transformers"
         ),
-        pytest.param({"torch": "1.11.0+cpu"}, "3.9", "backend needs torch 1.12.0 or later", id="own-backend"),
+        pytest.param({"torch": "1.9.0+cpu"}, "3.9", "backend needs torch 1.10.0 or later", id="own-backend"),
         pytest.param(
             {"torch": "2.8.0", "oneccl-bind-pt": "2.7.0"},
             "3.11",

@@ -54,14 +54,6 @@ def test_a_proof_with_the_default_indexs_torch_is_a_proof_of_the_row(path: Path)
     assert (proof.status, proof.torch_source) == (Status.TESTED, TorchSource.DEFAULT)
 
 
-def test_a_proof_without_intels_bindings_is_no_proof_of_the_row(path: Path) -> None:
-    row = parse.load().pin("1.10")
-    status.record(row.with_default_torch(), Status.TESTED, "./inv demo --pin 1.10 --torch-source default", path)
-    assert status.of(row, path) == status.NOTHING
-    assert status.without_intel(row, path).status is Status.TESTED
-    assert status.without_intel(ROW, path) == status.NOTHING
-
-
 def test_a_users_own_combination_is_not_recorded(path: Path) -> None:
     assert not status.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
     assert not path.exists()
