@@ -38,16 +38,19 @@ def exchange(model: Any, wanted: str | None) -> None:
     rows in use of a large word embedding are sent. `model`: as Trainer wrapped it; unchanged without DDP, and if a
     script has registered its own hook.
     """
-    is_compiled = hasattr(model, "_orig_mod")
-    wrapped = model._orig_mod if is_compiled else model
-    if wanted == "torch" or not hasattr(wrapped, "register_comm_hook") or getattr(wrapped, "_comm_hooks", None):
-        return
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
 
     from entrypoints.adapt import word_rows
     from entrypoints.adapt.step_clock import waiting
 
+    is_compiled = hasattr(model, "_orig_mod")
+    wrapped = model._orig_mod if is_compiled else model
+    if wanted == "torch" or not isinstance(wrapped, DistributedDataParallel):
+        return
+    if getattr(wrapped, "_comm_hooks", None):  # the script's own
+        return
     found = None if is_compiled else word_rows.table(wrapped.module)
     if found is None and wanted is None:
         return
