@@ -34,7 +34,8 @@ MASTER_PORT = 29500  # torch's own default for MASTER_PORT
 SSH_PORT = 2222  # sshd in a container: an unprivileged user cannot open 22
 
 USAGE_EXIT_CODE = 2  # bad usage, configuration or input: the same command fails again
-STOPPED_EXIT_CODE = 75  # a checkpoint was saved on request: the same command continues. EX_TEMPFAIL of sysexits.h
+STOPPED_EXIT_CODE = 75  # a checkpoint was saved on request: the same command, run again, resumes (EX_TEMPFAIL)
+FINAL_EXIT_CODES = (USAGE_EXIT_CODE, STOPPED_EXIT_CODE)  # launchers do not restart a job that ends with them
 INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, as a shell reports it
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 TERMINATED_EXIT_CODE = 143  # 128 + SIGTERM

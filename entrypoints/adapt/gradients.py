@@ -1,15 +1,14 @@
 """How DistributedDataParallel (DDP) stores and exchanges the gradients of Trainer's model. Torch-free until used.
 
-- By default, DDP copies each gradient into a bucket, exchanges the bucket and copies the result back, so gradients
-  take their memory twice (BERT-base: 0.4 GB of a rank). With DDP's `gradient_as_bucket_view`, gradients are views
-  of the buckets, with the same values.
+- By default, DDP copies each gradient into a bucket, exchanges the bucket and copies the result back: after the
+  backward pass, each gradient exists twice. With DDP's `gradient_as_bucket_view`, gradients are views of the
+  buckets, with the same values.
 - Most rows of a word embedding's gradient are zero. Only the others are exchanged (`word_rows`).
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 from weakref import WeakSet
 
@@ -24,10 +23,11 @@ _check = since(
 def share(trainer: Any) -> None:
     """Make the gradients of a Trainer's model views of the buckets. Call before accelerate creates DDP.
 
-    Does nothing after an import of IPEX, whose optimizers were not tested with views.
+    Does nothing for a model that IPEX has optimized: its optimizers were not tested with views.
     """
     options = trainer.accelerator.ddp_handler
-    if options is not None and packages.IPEX not in sys.modules:
+    is_ipex = any(type(module).__module__.startswith(packages.IPEX) for module in trainer.model.modules())
+    if options is not None and not is_ipex and not getattr(trainer.args, "use_ipex", False):
         options.gradient_as_bucket_view = True
 
 
@@ -35,26 +35,27 @@ def exchange(model: Any, wanted: str | None) -> None:
     """Set up the exchange of gradients. Call before the first backward pass.
 
     `wanted`: "bf16" sends half of the bytes; "torch" is DDP's default; None is DDP's default, except that only the
-    rows in use of a large word embedding are sent. `model`: as Trainer wrapped it; unchanged without DDP, and if a
-    script has registered its own hook.
+    rows in use of a large word embedding are sent. `model`: as Trainer wrapped it; unchanged without DDP, with a
+    group of its own, and if a script has registered its own hook.
     """
     import torch
+    import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel
 
     from entrypoints.adapt import word_rows
     from entrypoints.adapt.step_clock import waiting
 
-    is_compiled = hasattr(model, "_orig_mod")
-    wrapped = model._orig_mod if is_compiled else model
+    wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
     if wanted == "torch" or not isinstance(wrapped, DistributedDataParallel):
         return
-    if getattr(wrapped, "_comm_hooks", None):  # the script's own
+    if getattr(wrapped, "_comm_hooks", None) or wrapped.process_group != dist.group.WORLD:
         return
+    is_compiled = wrapped is not model or any(map(_is_compiled, wrapped.module.modules()))
     found = None if is_compiled else word_rows.table(wrapped.module)
     if found is None and wanted is None:
         return
-    rows = word_rows.Rows(found) if found is not None else None
+    rows = word_rows.Rows(found, wrapped) if found is not None else None
     wire = torch.bfloat16 if wanted == "bf16" else None
     # Without a GPU, DDP refuses torch's bf16 hook by its name, although groups on CPUs add up bf16 too.
     plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook
@@ -70,6 +71,10 @@ def exchange(model: Any, wanted: str | None) -> None:
 
     hook.__annotations__.clear()  # torch accepts no annotations or its own types, but not their names as texts
     wrapped.register_comm_hook(None, hook)
+
+
+def _is_compiled(module: Any) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _share_buckets(situation: Situation, module: Any) -> None:

@@ -23,13 +23,16 @@ _COMPLETE = -1
 def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
     """The largest word embedding of `model`, None if the model has none of at least 2**20 numbers.
 
-    Embeddings that the output layer shares do not count: their gradient has no zero rows.
+    Embeddings that the output layer shares do not count: their gradient has no zero rows. Nor do subclasses with
+    another forward, such as tables of positions that get a shape.
     """
     uses = Counter(id(each) for module in model.modules() for each in module.parameters(recurse=False))
     found = [
         module
         for module in model.modules()
         if isinstance(module, torch.nn.Embedding)
+        and type(module).forward is torch.nn.Embedding.forward
+        and "forward" not in vars(module)
         and module.weight.requires_grad
         and uses[id(module.weight)] == 1
         and module.weight.numel() >= _LARGE
@@ -42,17 +45,28 @@ def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
 class Rows:
     """Tracks which rows of an embedding (weight: float [rows, features]) were used since the last exchange.
 
-    Every rank must use it in the same way.
+    Every rank must use it in the same way. `model`: as DDP wrapped it. The embedding has a hook only during the
+    model's forward, so that a model that is saved or trained again has none.
     """
 
-    def __init__(self, of: torch.nn.Embedding) -> None:
-        self._weight = of.weight
-        self._words: list[torch.Tensor] = []
-        of.register_forward_pre_hook(self._remember)
+    def __init__(self, of: torch.nn.Embedding, model: torch.nn.Module) -> None:
+        self._table = of
+        self._used = torch.zeros(of.num_embeddings, dtype=torch.bool)
+        self._hook: Any = None
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end)
+
+    def _begin(self, *_: Any) -> None:
+        self._end()  # the last forward may have failed
+        self._hook = self._table.register_forward_pre_hook(self._remember)
+
+    def _end(self, *_: Any) -> None:
+        if self._hook is not None:
+            self._hook.remove()
 
     def _remember(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled() and inputs:
-            self._words.append(inputs[0].detach().reshape(-1).unique())
+            self._used[inputs[0].detach().reshape(-1)] = True
 
     def reduce(self, bucket: dist.GradBucket, wire: torch.dtype | None) -> bool:
         """Replace the gradients of the bucket that holds the table by their mean over the ranks. A collective.
@@ -61,13 +75,13 @@ class Rows:
         than those of the words have gradients. `wire`: the dtype to send, None for the gradients' own dtype.
         """
         parameters = bucket.parameters()
-        place = next((place for place, each in enumerate(parameters) if each is self._weight), None)
+        place = next((place for place, each in enumerate(parameters) if each is self._table.weight), None)
         if place is None:
             return False
         gradient, whole = bucket.gradients()[place], bucket.buffer()
         ranks = dist.get_world_size()
-        words = torch.cat([torch.empty(0, dtype=torch.long), *self._words]).unique()
-        self._words.clear()
+        words = self._used.nonzero().flatten()
+        self._used.zero_()
         taken = _take(gradient, words) if len(words) * ranks <= gradient.shape[0] else None
         counts = [int(each) for each in _gather(torch.tensor([_COMPLETE if taken is None else len(words)]))]
         if taken is None:

@@ -152,9 +152,9 @@ def reporting_agent(base: Any, describe: Callable[[Failures], str]) -> Any:
 
 
 def is_final(failures: Failures) -> bool:
-    """Whether a rank has rejected its command line or its input: after a restart, it would fail again."""
+    """Whether a rank has rejected its command line or its input and would fail again, or was asked to end."""
     return any(
-        failure.exitcode == contract.USAGE_EXIT_CODE and not failure.error_file_data.get("again", False)
+        failure.exitcode in contract.FINAL_EXIT_CODES and not failure.error_file_data.get("again", False)
         for failure in failures.values()
     )
 

@@ -60,10 +60,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     if inputs.train is not None:
         stop = _stop_on_request(trainer)
         trainer.train_from(setup.checkpoint)
-        if stop is not None and stop.is_stopped:
+        if stop is not None and stop.end(environment.rank):
             console.note(f"stopped at step {trainer.state.global_step}, with a checkpoint", environment.rank)
-            if environment.rank == 0:
-                stop.file.unlink(missing_ok=True)
             return contract.STOPPED_EXIT_CODE
         trainer.save_model(_internal_call=True)  # without a push
         if arguments.push_to_hub:
@@ -153,11 +151,11 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
 
 
 def _stop_on_request(trainer: CpuTrainer) -> StopOnRequest | None:
-    """What ends the training early. None without the variable, and without checkpoints."""
-    file = os.environ.get(contract.STOP)
-    if not file or trainer.args.save_strategy == "no":
+    """What ends the training early. None if no rank has the variable, or without regular checkpoints."""
+    files = gather(os.environ.get(contract.STOP))
+    if not any(files) or trainer.args.save_strategy in ("no", "best"):
         return None
-    stop = StopOnRequest(Path(file))
+    stop = StopOnRequest([Path(file) for file in sorted({file for file in files if file})])
     trainer.add_callback(stop)
     return stop
 

@@ -95,12 +95,13 @@ def reports(folder: Path, began: float) -> list[Path]:
 def run_with_restarts(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
     """Run a cluster, and restart it after a failure: the job then resumes from its last checkpoint.
 
-    Exit code 2 (the same command fails again) and ./inv down are not followed by a restart.
+    There is no restart after exit codes 2 (the same command fails again) and 75 (the job was asked to save a
+    checkpoint and end), and after ./inv down.
     """
     spec = replace(spec, environment={contract.JOB: f"up/{uuid.uuid4().hex}", **spec.environment})
     outcome = run_once(spec)
     for restart in range(1, max_restarts + 1):
-        if outcome.exit_code in (0, contract.USAGE_EXIT_CODE) or outcome.taken_down:
+        if outcome.exit_code in (0, *contract.FINAL_EXIT_CODES) or outcome.taken_down:
             break
         say(f"restart {restart} of {max_restarts}")
         outcome = run_once(replace(spec, restarted=True))

@@ -107,6 +107,7 @@ class SlurmJob:
             max_restarts=self.max_restarts,
             trap=self._trap() if self.time else "",
             srun=_folded(self._srun()),
+            usage=contract.USAGE_EXIT_CODE,
         )
 
     @property
@@ -166,13 +167,12 @@ class SlurmJob:
 _TRAP = """\
 stop={file}
 rm -f "$stop"
+srun=
 # train saves a checkpoint, deletes the file, and ends. Slurm ends other commands.
 at_limit() {{
     interrupted=yes
-    if [ "$restarts" -lt {max_restarts} ]; then
-        touch "$stop"; asked=yes
-        for _ in {{1..{seconds}}}; do kill -0 "$srun" 2>/dev/null || return; sleep 1; done
-    fi
+    touch "$stop" && asked=yes
+    for _ in {{1..{seconds}}}; do kill -0 "$srun" 2>/dev/null || return; sleep 1; done
     requeue "the time limit is near"
 }}
 trap at_limit USR1
@@ -196,10 +196,9 @@ requeue() {{
         echo "$job: $1: not requeued after $restarts restarts: see --max-restarts" >&2
         return
     fi
-    echo "$job: $1: requeued" >&2
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "$SLURM_JOB_ID" && echo "$job: $1: requeued" >&2
 }}
-# Not after scancel, and not if Slurm has requeued the job.
+# False after scancel, and if Slurm has requeued the job.
 is_running() {{ [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; }}
 # Whether every node of the job starts a process.
 nodes_answer() {{
@@ -212,11 +211,11 @@ export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-}}"
 # Each rank chooses its own cores: entrypoint plan shows them.
 {srun} &
 srun=$!
-interrupted=yes # by a signal, as wait is
+interrupted=yes # a signal ends wait early: wait again
 while [ "$interrupted" ]; do interrupted=; wait "$srun"; code=$?; done
 if [ "$asked" ] && [ ! -e "$stop" ]; then
     requeue "stopped before the time limit"
-elif [ "$code" != 0 ] && is_running && ! nodes_answer && is_running; then
+elif [ "$code" != 0 ] && [ "$code" != {usage} ] && is_running && ! nodes_answer && is_running; then
     requeue "a node does not answer"
 fi
 exit "$code"

@@ -123,9 +123,9 @@ def ipex_finds_pkg_resources(pin: Pin) -> str | None:
 def intel_bindings_are_for_torch(pin: Pin) -> str | None:
     found, torch = _version(pin, INTEL_BINDINGS), _torch(pin)
     if pin.ccl is not Ccl.INTEL:
-        return f"{INTEL_BINDINGS} is Intel's backend, but the row has ccl = {pin.ccl.value!r}" if found else None
+        return f"{INTEL_BINDINGS} is Intel's backend, which --set ccl=intel chooses" if found else None
     if not found:
-        return f"ccl = 'intel' needs {INTEL_BINDINGS}: add it to the row's packages"
+        return f"ccl=intel needs {INTEL_BINDINGS}, found none"
     wanted = BINDINGS_OF_TORCH.get(torch.public)
     if wanted is None:
         return f"{INTEL_BINDINGS} was never published for torch {torch}, only for {', '.join(BINDINGS_OF_TORCH)}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ class StopOnRequest(TrainerCallback):
     A rank may see the file before the others: they agree at steps that all of them know.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.is_stopped = False
+    def __init__(self, files: Sequence[Path]) -> None:
+        """`files`: those that any rank names, the same on all ranks."""
+        self._files = files
+        self._is_stopped = False
         self._began = 0.0
         self._first = self._next = 0
 
@@ -36,7 +38,19 @@ class StopOnRequest(TrainerCallback):
         if step < self._next or step >= state.max_steps:
             return
         seconds = (time.monotonic() - self._began) / (step - self._first)
-        found, speeds = zip(*gather((self.file.exists(), seconds)))
+        found, speeds = zip(*gather((any(file.exists() for file in self._files), seconds)))
         self._next = step + steps_within(CHECK_SECONDS, speeds)
         if any(found):
-            self.is_stopped = control.should_save = control.should_training_stop = True
+            self._is_stopped = control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._is_stopped:  # the checkpoint exists, and an evaluation may take longer than there is time
+            control.should_evaluate = control.should_save = False
+
+    def end(self, rank: int) -> bool:
+        """Delete the files. Returns whether one of them has stopped the training. A collective."""
+        if rank == 0:
+            for file in self._files:
+                file.unlink(missing_ok=True)
+        gather(None)  # a launcher may end rank 0 as soon as another rank has ended
+        return self._is_stopped

@@ -80,6 +80,26 @@ def reads(config: BertConfig) -> torch.nn.Module:
     return model
 
 
+class Positions(torch.nn.Embedding):
+    """As LED's: it gets a shape."""
+
+    def forward(self, shape: tuple[int, int]) -> torch.Tensor:
+        return super().forward(torch.arange(shape[1]))
+
+
+def positions(config: BertConfig) -> torch.nn.Module:
+    """Its only large table that the output does not share is one of positions."""
+    model: torch.nn.Module = BertForMaskedLM(config)
+    model.positions = Positions(config.vocab_size, config.hidden_size)
+
+    def add(_module: Any, _inputs: Any, found: Any) -> Any:
+        found.loss = found.loss + model.positions((2, 6)).sum() * 1e-3
+        return found
+
+    model.register_forward_hook(add)
+    return model
+
+
 def reads_later(config: BertConfig) -> torch.nn.Module:
     """The same on rank 1 alone, and not before the third step."""
     model: torch.nn.Module = BertForSequenceClassification(config)
@@ -111,7 +131,9 @@ def train(kind: Any, words: int, length: int, micro_batches: int, exchange: str 
     rows = Rows()
     for row in range(64):
         ids = torch.arange(length) * (row % 4 != 0) + row * 3 + 5  # of some rows all words are one
-        rows.append({"input_ids": ids, "labels": ids if kind is BertForMaskedLM else torch.tensor(row % 2)})
+        rows.append(
+            {"input_ids": ids, "labels": ids if kind in (BertForMaskedLM, positions) else torch.tensor(row % 2)}
+        )
     arguments = TrainingArguments(
         "/tmp/ddp",
         use_cpu=True,
@@ -181,6 +203,7 @@ if "rows" in sys.argv:
     rows("shared_with_the_output", kind=BertForMaskedLM)
     rows("read_by_more_than_words", kind=reads)
     rows("read_later_by_more_than_words", kind=reads_later)
+    rows("positions", kind=positions)
     rows("small", words=5000)
     word_rows._LARGE = 1000
     rows("too_many_rows", words=700, length=500)

@@ -105,7 +105,7 @@ def test_the_script_exits_with_the_code_of_the_ranks(start: Start, code: int) ->
 
 def test_a_job_whose_ranks_fail_is_requeued_if_a_node_does_not_answer(start: Start) -> None:
     output = start(RANKS_CODE="3", NODES_CODE="1").end(3)
-    assert output == f"job 7: a node does not answer: requeued\n{REQUEUED}\n"
+    assert output == f"{REQUEUED}\njob 7: a node does not answer: requeued\n"
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "PENDING", ""], ids=lambda state: state or "unknown")
@@ -117,7 +117,7 @@ def test_a_job_is_requeued_once_its_ranks_have_stopped_before_the_time_limit(sta
     script = start(STOPS="yes", RANKS_CODE="143")
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert script.end(143) == f"job 7: stopped before the time limit: requeued\n{REQUEUED}\n"
+    assert script.end(143) == f"{REQUEUED}\njob 7: stopped before the time limit: requeued\n"
 
 
 def test_a_job_that_does_not_stop_is_requeued_before_the_time_limit(
@@ -127,7 +127,7 @@ def test_a_job_that_does_not_stop_is_requeued_before_the_time_limit(
     script = start()
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert script.end(0, tell=False) == f"job 7: the time limit is near: requeued\n{REQUEUED}\n"
+    assert script.end(0, tell=False) == f"{REQUEUED}\njob 7: the time limit is near: requeued\n"
 
 
 def test_a_job_that_succeeds_just_before_its_time_limit_is_not_requeued(start: Start) -> None:
@@ -137,12 +137,17 @@ def test_a_job_that_succeeds_just_before_its_time_limit_is_not_requeued(start: S
     assert script.end(0) == ""
 
 
-def test_a_job_that_may_not_be_requeued_is_not_stopped(start: Start) -> None:
-    script = start(max_restarts=1, SLURM_RESTART_COUNT="1")
+def test_a_job_that_may_not_be_requeued_saves_a_checkpoint_too(start: Start) -> None:
+    script = start(max_restarts=1, SLURM_RESTART_COUNT="1", STOPS="yes", RANKS_CODE="75")
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert "the time limit is near: not requeued after 1 restarts" in script.end(0)
-    assert not list(script.ranks_end.parent.glob(".stop-*"))
+    output = script.end(75)
+    assert "stopped before the time limit: not requeued after 1 restarts" in output
+    assert REQUEUED not in output
+
+
+def test_a_job_with_wrong_input_is_not_requeued(start: Start) -> None:
+    assert start(RANKS_CODE="2", NODES_CODE="1").end(2) == ""
 
 
 def test_a_cancelled_job_is_not_requeued(start: Start) -> None:
