@@ -46,7 +46,7 @@ def test_a_job_stops_before_its_time_limit_resumes_and_can_be_cancelled(cluster:
     cluster.call("scancel", "--batch", "--signal=USR1", job)
     cluster.wait(job, lambda: cluster.show(job, "Restarts") == "1")
     log = cluster.log(job)
-    assert f"job {job}: stopped before the time limit: requeued" in log, log
+    assert f"job {job}: stopped before the time limit: requeueing" in log, log
     stopped = re.search(r"stopped at step (\d+), with a checkpoint", log)
     assert stopped, log
     cluster.wait(job, lambda: f"training: {ENDLESS} steps from step {stopped[1]}, ranks: 2" in cluster.log(job))
@@ -79,7 +79,7 @@ def test_a_job_that_starts_on_a_dead_node_is_requeued(cluster: SlurmCluster) -> 
         cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
         assert cluster.show(job, "Restarts") == "1"
         assert nodes(cluster, job) == [NODES[0], NODES[2]]
-    assert f"job {job}: a node does not answer: requeued" in cluster.log(job)
+    assert f"job {job}: a node does not answer: requeueing" in cluster.log(job)
 
 
 @contextmanager

@@ -196,7 +196,8 @@ requeue() {{
         echo "$job: $1: not requeued after $restarts restarts: see --max-restarts" >&2
         return
     fi
-    scontrol requeue "$SLURM_JOB_ID" && echo "$job: $1: requeued" >&2
+    echo "$job: $1: requeueing" >&2 # before Slurm ends this script
+    scontrol requeue "$SLURM_JOB_ID"
 }}
 # False after scancel, and if Slurm has requeued the job.
 is_running() {{ [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; }}

@@ -105,7 +105,7 @@ def test_the_script_exits_with_the_code_of_the_ranks(start: Start, code: int) ->
 
 def test_a_job_whose_ranks_fail_is_requeued_if_a_node_does_not_answer(start: Start) -> None:
     output = start(RANKS_CODE="3", NODES_CODE="1").end(3)
-    assert output == f"{REQUEUED}\njob 7: a node does not answer: requeued\n"
+    assert output == f"job 7: a node does not answer: requeueing\n{REQUEUED}\n"
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "PENDING", ""], ids=lambda state: state or "unknown")
@@ -117,7 +117,7 @@ def test_a_job_is_requeued_once_its_ranks_have_stopped_before_the_time_limit(sta
     script = start(STOPS="yes", RANKS_CODE="143")
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert script.end(143) == f"{REQUEUED}\njob 7: stopped before the time limit: requeued\n"
+    assert script.end(143) == f"job 7: stopped before the time limit: requeueing\n{REQUEUED}\n"
 
 
 def test_a_job_that_does_not_stop_is_requeued_before_the_time_limit(
@@ -127,7 +127,7 @@ def test_a_job_that_does_not_stop_is_requeued_before_the_time_limit(
     script = start()
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert script.end(0, tell=False) == f"{REQUEUED}\njob 7: the time limit is near: requeued\n"
+    assert script.end(0, tell=False) == f"job 7: the time limit is near: requeueing\n{REQUEUED}\n"
 
 
 def test_a_job_that_succeeds_just_before_its_time_limit_is_not_requeued(start: Start) -> None:
