@@ -41,18 +41,22 @@ def cluster(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_job_stops_before_its_time_limit_resumes_and_can_be_cancelled(cluster: SlurmCluster) -> None:
     job = submitted(cluster, "limit", *train("limit", ENDLESS, save_steps=ENDLESS), options=("--time=2:00:00",))
-    cluster.wait(job, lambda: f"training: {ENDLESS} steps, ranks: 2" in cluster.log(job))
-    # Slurm sends this signal to the script before the time limit. Steps until then would slow other tests down.
-    cluster.call("scancel", "--batch", "--signal=USR1", job)
-    cluster.wait(job, lambda: cluster.show(job, "Restarts") == "1")
-    log = cluster.log(job)
-    assert f"job {job}: stopped before the time limit: requeueing" in log, log
-    stopped = re.search(r"stopped at step (\d+), with a checkpoint", log)
-    assert stopped, log
-    cluster.wait(job, lambda: f"training: {ENDLESS} steps from step {stopped[1]}, ranks: 2" in cluster.log(job))
-    assert cluster.log(job).count("ranks     2 on 2 nodes, started by Slurm") == 2
-    assert cluster.log(job).count("group     ccl, ") == 2
-    cluster.call("scancel", job)
+    try:
+        cluster.wait(job, lambda: f"training: {ENDLESS} steps, ranks: 2" in cluster.log(job))
+        # As Slurm before the time limit, without the steps until then, which would slow other tests down.
+        cluster.call("scancel", "--batch", "--signal=USR1", job)
+        cluster.wait(job, lambda: cluster.show(job, "Restarts") == "1")
+        log = cluster.log(job)
+        assert f"job {job}: stopped before the time limit: requeueing" in log, log
+        stopped = re.search(r"stopped at step (\d+), with a checkpoint", log)
+        assert stopped, log
+        cluster.wait(
+            job, lambda: f"training: {ENDLESS} steps from step {stopped[1]}, ranks: 2" in cluster.log(job)
+        )
+        assert cluster.log(job).count("ranks     2 on 2 nodes, started by Slurm") == 2
+        assert cluster.log(job).count("group     ccl, ") == 2
+    finally:  # also of a failed test: its steps would slow other tests down
+        cluster.call("scancel", job)
     cluster.wait_until_idle()
     assert (cluster.show(job, "JobState"), cluster.show(job, "Restarts")) == ("CANCELLED", "1")
 
