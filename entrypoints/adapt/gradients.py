@@ -35,8 +35,9 @@ def exchange(model: Any, wanted: str | None) -> None:
     """Set up the exchange of gradients. Call before the first backward pass.
 
     `wanted`: "bf16" sends half of the bytes; "torch" is DDP's default; None is DDP's default, except that only the
-    rows in use of a large word embedding are sent. `model`: as Trainer wrapped it; unchanged without DDP, with a
-    group of its own, and if a script has registered its own hook.
+    rows in use of a large word embedding are sent. `model`: as Trainer wrapped it.
+
+    Does nothing without DDP, if DDP has its own process group, and if the script has registered its own hook.
     """
     import torch
     import torch.distributed as dist

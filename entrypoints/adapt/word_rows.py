@@ -49,9 +49,9 @@ class Rows:
     model's forward, so that a model that is saved or trained again has none.
     """
 
-    def __init__(self, of: torch.nn.Embedding, model: torch.nn.Module) -> None:
-        self._table = of
-        self._used = torch.zeros(of.num_embeddings, dtype=torch.bool)
+    def __init__(self, embedding: torch.nn.Embedding, model: torch.nn.Module) -> None:
+        self._table = embedding
+        self._used = torch.zeros(embedding.num_embeddings, dtype=torch.bool)
         self._hook: Any = None
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end)

@@ -1,6 +1,5 @@
 """Stops training with a checkpoint when a file asks for it, before a time limit for example."""
 
-# ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
 import time
@@ -30,10 +29,10 @@ class StopOnRequest(TrainerCallback):
         self._began = 0.0
         self._first = self._next = 0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         self._began, self._first, self._next = time.monotonic(), state.global_step, state.global_step + 1
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         step = state.global_step
         if step < self._next or step >= state.max_steps:
             return
@@ -43,7 +42,7 @@ class StopOnRequest(TrainerCallback):
         if any(found):
             self._is_stopped = control.should_save = control.should_training_stop = True
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
         if self._is_stopped:  # the checkpoint exists, and an evaluation may take longer than there is time
             control.should_evaluate = control.should_save = False
 

@@ -40,21 +40,20 @@ class Step:
     sent = 0
     pieces = 0
 
-    def training_step(self, model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+
+def observe(trainer: Any) -> None:
+    """Keep the figures of each step of this trainer in Step."""
+    train_step = trainer.training_step
+
+    def observed(model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
         Step.sent = 0
-        loss: torch.Tensor = super().training_step(model, *arguments, **options)  # type: ignore[misc]
+        loss: torch.Tensor = train_step(model, *arguments, **options)
         gradients = [each.grad for each in model.parameters() if each.grad is not None]
         assert gradients
         Step.pieces = len({each.untyped_storage().data_ptr() for each in gradients})
         return loss
 
-
-class Trainer(Step, CpuTrainer):
-    """The trainer of `train`."""
-
-
-class ScriptTrainer(Step, transformers.Trainer):
-    """The trainer of a script, which `run` adapts."""
+    trainer.training_step = observed
 
 
 def counted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,12 +147,15 @@ def train(kind: Any, words: int, length: int, micro_batches: int, exchange: str 
         ddp_find_unused_parameters=False,
     )
     model: torch.nn.Module = kind(config)
-    if exchange == "script":
-        trainer = ScriptTrainer(model=model, args=arguments, train_dataset=rows)
-        trainer.remove_callback(transformers.PrinterCallback)
-        trainer.train()
+    if exchange == "script":  # the trainer of a script, which `run` adapts
+        script = transformers.Trainer(model=model, args=arguments, train_dataset=rows)
+        script.remove_callback(transformers.PrinterCallback)
+        observe(script)
+        script.train()
     else:
-        Trainer(exchange=exchange, model=model, args=arguments, train_dataset=rows).train_from(None)
+        trainer = CpuTrainer(exchange=exchange, model=model, args=arguments, train_dataset=rows)
+        observe(trainer)
+        trainer.train_from(None)
     return model
 
 
