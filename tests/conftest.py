@@ -21,9 +21,9 @@ from tooling.pins import parse
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
-    """The tag of the default pin's image, built if it is not up to date."""
+    """The tag of the default pin's image, built if it is not up to date, or the image that CTS_IMAGE names."""
     api.ensure()
-    yield build.build(parse.load().pin()).tag
+    yield os.environ.get("CTS_IMAGE") or build.build(parse.load().pin()).tag
     left = containers.left_behind()
     assert not left, f"the tests left containers or networks behind: {', '.join(left)}"
 
