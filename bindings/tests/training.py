@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.fsdp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
@@ -147,7 +146,7 @@ def main() -> None:
         "ddp": ddp,
         "ddp_bf16": ddp_bf16,
         "ddp_hook": ddp_hook,
-        **({"fsdp": fsdp} if hasattr(torch.distributed.fsdp, "fully_shard") else {}),
+        **({"fsdp": fsdp} if torch.__version__ >= "2.6" else {}),
         "power_sgd_1": partial(power_sgd, rank=1, batched=False),
         "power_sgd_2": partial(power_sgd, rank=2, batched=False),
         "batched_power_sgd": partial(power_sgd, rank=1, batched=True),
