@@ -44,7 +44,8 @@ def test_the_options_of_a_remaining_command_are_its_own() -> None:
     ("argv", "message"),
     [
         ([], "ask: the following arguments are required: MODEL; see ask --help"),
-        (["bert", "--sed", "3"], "ask: unrecognized arguments: --sed 3; see ask --help"),
+        # Python 3.13 takes 3 for a word.
+        (["bert", "--sed", "3"], "ask: unrecognized arguments: --sed( 3)?; see ask --help"),
         (
             ["bert", "--seed", "0"],
             "ask: argument --seed: found '0', expected an integer of 1 or more; see ask --help",
