@@ -1,4 +1,4 @@
-"""A Slurm cluster of containers: a controller and three nodes, which run an exported image with charliecloud."""
+"""A Slurm cluster of containers: a controller and three nodes, which run exported images without root."""
 
 from __future__ import annotations
 
@@ -18,10 +18,21 @@ from tooling.pins.pin import Pin
 CONTROLLER = "controller"
 NODES = ("node-0", "node-1", "node-2")
 # The nodes are the site's machines: Debian, Slurm, and what starts images there. Nothing of this project.
+# Only sid has Apptainer. A mirror's copy of sid may be older than its release file permits.
 DOCKERFILE = """
 FROM {base}
-RUN apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \\
-    slurmctld slurmd slurm-client munge charliecloud && useradd --create-home --uid 1000 user
+ENV DEBIAN_FRONTEND=noninteractive
+RUN apt-get update -q && apt-get install -q -y --no-install-recommends \\
+    slurmctld slurmd slurm-client munge charliecloud squashfuse && useradd --create-home --uid 1000 user
+RUN site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -n 1) && \\
+    echo "deb [check-valid-until=no] $site sid main" >/etc/apt/sources.list.d/sid.list && apt-get update -q && \\
+    apt-get install -q -y --no-install-recommends --target-release trixie apptainer/sid
+"""
+# The SIF file is not compressed, which saves a minute.
+APPTAINER = """\
+#!/bin/sh
+exec docker run --rm --volume=/var/run/docker.sock:/var/run/docker.sock --volume={shared}:{shared} \\
+    --env=APPTAINER_TMPDIR={shared} --env='APPTAINER_MKSQUASHFS_ARGS=-noD -noI -noF -noX' {tag} apptainer "$@"
 """
 # $1: the daemon of this container.
 START = """
@@ -31,6 +42,7 @@ install -m 0400 -o munge /shared/munge.key /etc/munge/munge.key
 su -s /bin/sh munge -c /usr/sbin/munged
 until [ -f /shared/slurm.conf ]; do sleep 0.1; done
 cp /shared/slurm.conf /etc/slurm/slurm.conf
+chmod 666 /dev/fuse
 exec "/usr/sbin/$1" -D
 """
 # Shorter than by default: a requeued job starts when the credential of its first start has expired (120 s), and a
@@ -61,10 +73,14 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 @dataclass(frozen=True)
 class SlurmCluster:
-    """`shared` is /shared on all nodes, as a site's parallel file system. `names`: the containers, by host."""
+    """`shared` is /shared on all nodes, as a site's parallel file system. `names`: the containers, by host.
+
+    `programs` is a folder with the program apptainer for this machine.
+    """
 
     names: Mapping[str, str]
     shared: Path
+    programs: Path
 
     def call(self, *command: str, user: str = "1000") -> str:
         """The output of a command on the controller, by default as a user who is not root."""
@@ -89,13 +105,14 @@ class SlurmCluster:
             assert time.monotonic() < deadline, f"{state}\n{self.log(job)}"
             time.sleep(0.5)
 
-    def wait_until_idle(self) -> None:
-        """Waits until all nodes answer, and none of them runs or ends a job."""
-        words = ["docker", "exec", self.names[CONTROLLER], "sinfo", "--noheader", "--format=%D %t"]
+    def wait_for_nodes(self, *states: str) -> None:
+        """Waits until all nodes answer and are in one of these states of sinfo, by default idle."""
+        words = ["docker", "exec", self.names[CONTROLLER], "sinfo", "--noheader", "--Node", "--format=%t"]
         deadline = time.monotonic() + containers.TIMEOUT_SECONDS
         while True:
             done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-            if done.stdout.split() == [str(len(NODES)), "idle"]:
+            found = done.stdout.split()
+            if len(found) == len(NODES) and {*found} <= {*(states or ("idle",))}:
                 return
             assert time.monotonic() < deadline, done.stdout + done.stderr + self.daemons()
             time.sleep(0.5)
@@ -127,8 +144,11 @@ def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
     """
     tag, network = f"{containers.unique_name()}:slurm", containers.unique_name()
     names = {host: containers.unique_name() for host in (CONTROLLER, *NODES)}
-    context = shared / "context"
+    context, programs = shared / "context", shared / "programs"
     context.mkdir()
+    programs.mkdir()
+    (programs / "apptainer").write_text(APPTAINER.format(shared=shared, tag=tag))
+    (programs / "apptainer").chmod(0o755)
     (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(debian).reference))
     (shared / "start.sh").write_text(START)
     (shared / "munge.key").write_bytes(os.urandom(1024))
@@ -136,16 +156,17 @@ def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
         docker("build", "--quiet", "--tag", tag, str(context))
         docker("network", "create", "--internal", network)
         for host, name in names.items():
-            # Docker's default profile forbids the user namespaces with which charliecloud starts images.
-            rights = ("--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined", "--init")
+            # Docker's default profile forbids the user namespaces with which images start here.
+            open_profile = ("--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined")
+            rights = (*open_profile, "--device=/dev/fuse", "--init")
             place = (f"--hostname={host}", f"--network={network}", f"--network-alias={host}", "--shm-size=1g")
             daemon = "slurmctld" if host == CONTROLLER else "slurmd"
             start = ("--detach", f"--name={name}", *rights, *place, f"--volume={shared}:/shared")
             docker("run", *start, tag, "sh", "/shared/start.sh", daemon)
         (shared / "slurm.conf.new").write_text(_configuration(names))
         (shared / "slurm.conf.new").rename(shared / "slurm.conf")
-        cluster = SlurmCluster(names, shared)
-        cluster.wait_until_idle()
+        cluster = SlurmCluster(names, shared, programs)
+        cluster.wait_for_nodes()
         yield cluster
     finally:
         for command in (("rm", "--force", "--volumes", *names.values()), ("network", "rm", network), ("rmi", tag)):

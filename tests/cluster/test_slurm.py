@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,19 @@ from tests.cluster.slurm_cluster import NODES, SlurmCluster, docker, slurm_clust
 from tests.image.train_runs import reviews
 from tooling.pins import parse
 
+FOLDER, SIF = "stack", "stack.sif"
 # More than a job trains in this test.
 ENDLESS = 1_000_000
+# Of the job whose nodes die: it must not end before.
+STEPS = 600
 
 
 @pytest.fixture(scope="module")
 def cluster(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    """A cluster with the exported image at /shared/stack, and a tiny model and rows at /shared/data."""
+    """A cluster with a tiny model and rows at /shared/data.
+
+    The image is at /shared/stack for charliecloud, and at /shared/stack.sif for Apptainer.
+    """
     shared = tmp_path_factory.mktemp("shared")
     for name, mode in (("data", 0o755), ("output", 0o777)):
         (shared / name).mkdir()
@@ -30,13 +37,17 @@ def cluster(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFacto
     shared.chmod(0o755)
     shutil.copytree(tiny_model, shared / "data" / "tiny")
     (shared / "data" / "train.csv").write_text(reviews(22))
-    exported = inv("export", "--format=charliecloud", f"--output={shared / 'stack'}")
-    assert exported.returncode == 0, exported.stderr
+    debian_13 = parse.load().pin("2.15")
     try:
-        with slurm_cluster(parse.load().pin(), shared) as started:
+        with slurm_cluster(debian_13, shared) as started, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", str(started.programs), prepend=os.pathsep)
+            for form, name in (("charliecloud", FOLDER), ("apptainer", SIF)):
+                exported = inv("export", f"--format={form}", f"--output={shared / name}")
+                assert exported.returncode == 0, exported.stderr
             yield started
-    finally:
-        shutil.rmtree(shared / "stack")  # gigabytes
+    finally:  # gigabytes
+        shutil.rmtree(shared / FOLDER, ignore_errors=True)
+        (shared / SIF).unlink(missing_ok=True)
 
 
 def test_a_job_stops_before_its_time_limit_resumes_and_can_be_cancelled(cluster: SlurmCluster) -> None:
@@ -57,22 +68,23 @@ def test_a_job_stops_before_its_time_limit_resumes_and_can_be_cancelled(cluster:
         assert cluster.log(job).count("group     ccl, ") == 2
     finally:  # also of a failed test: its steps would slow other tests down
         cluster.call("scancel", job)
-    cluster.wait_until_idle()
+    cluster.wait_for_nodes()
     assert (cluster.show(job, "JobState"), cluster.show(job, "Restarts")) == ("CANCELLED", "1")
 
 
-def test_a_job_whose_node_dies_resumes_on_the_other_nodes(cluster: SlurmCluster) -> None:
-    job = submitted(cluster, "death", *train("death", 200, save_steps=10))
+def test_a_job_whose_nodes_die_resumes_on_the_other_nodes(cluster: SlurmCluster) -> None:
+    job = submitted(cluster, "death", *train("death", STEPS, save_steps=10), image=SIF)
     output = cluster.shared / "output" / "death"
-    cluster.wait(job, lambda: bool(list(output.glob("checkpoint-*"))))
-    (_, dead) = nodes(cluster, job)  # the batch script runs on the first one
-    with killed(cluster, dead):
-        cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
-        assert cluster.show(job, "Restarts") == "1"
-        assert dead not in nodes(cluster, job)
+    for position, restarts in ((1, "1"), (0, "2")):  # the batch script runs on the first node
+        wait_for_checkpoint(cluster, job, output)
+        dead = nodes(cluster, job)[position]
+        with killed(cluster, dead):
+            wait_for_restart(cluster, job, restarts)
+            assert dead not in nodes(cluster, job)
+    cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
     result = json.loads((output / "result.json").read_text())
     assert (result["launcher"], result["world_size"], result["nodes"]) == ("Slurm", 2, 2)
-    assert (result["backend"], result["steps"], len(set(result["weights_sha256"]))) == ("ccl", 200, 1)
+    assert (result["backend"], result["steps"], len(set(result["weights_sha256"]))) == ("ccl", STEPS, 1)
     assert str(result["resumed_from"]).startswith("/output/death/checkpoint-")
 
 
@@ -86,6 +98,18 @@ def test_a_job_that_starts_on_a_dead_node_is_requeued(cluster: SlurmCluster) -> 
     assert f"job {job}: a node does not answer: requeueing" in cluster.log(job)
 
 
+def wait_for_checkpoint(cluster: SlurmCluster, job: str, output: Path) -> None:
+    """Waits for a checkpoint that is not there yet."""
+    known = {*output.glob("checkpoint-*")}
+    cluster.wait(job, lambda: not known.issuperset(output.glob("checkpoint-*")))
+
+
+def wait_for_restart(cluster: SlurmCluster, job: str, restarts: str) -> None:
+    """Waits until the job runs again, after this number of restarts."""
+    cluster.wait(job, lambda: cluster.show(job, "Restarts") == restarts)
+    cluster.wait(job, lambda: cluster.show(job, "JobState") == "RUNNING")
+
+
 @contextmanager
 def killed(cluster: SlurmCluster, node: str) -> Iterator[None]:
     """Inside the block, the node is dead, and slurmctld does not know."""
@@ -94,7 +118,7 @@ def killed(cluster: SlurmCluster, node: str) -> Iterator[None]:
         yield
     finally:
         docker("start", cluster.names[node])
-        cluster.wait_until_idle()
+        cluster.wait_for_nodes("idle", "mix", "alloc")
 
 
 def train(name: str, steps: int, save_steps: int) -> tuple[str, ...]:
@@ -104,9 +128,11 @@ def train(name: str, steps: int, save_steps: int) -> tuple[str, ...]:
     )
 
 
-def submitted(cluster: SlurmCluster, name: str, *command: str, options: Sequence[str] = ()) -> str:
+def submitted(
+    cluster: SlurmCluster, name: str, *command: str, image: str = FOLDER, options: Sequence[str] = ()
+) -> str:
     """The number of a job on two nodes."""
-    job = (f"--name={name}", "--image=/shared/stack", "--data=/shared/data", "--output=/shared/output")
+    job = (f"--name={name}", f"--image=/shared/{image}", "--data=/shared/data", "--output=/shared/output")
     script = inv("manifest", "slurm", *job, *options, "--", *command)
     assert script.returncode == 0, script.stderr
     (cluster.shared / f"job-{name}.sh").write_text(script.stdout)
