@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 from entrypoints import contract
 from entrypoints.cli import packages
@@ -18,6 +21,9 @@ from entrypoints.train.loop import console
 from entrypoints.train.model import quantization
 
 PRINT_CONFIG = "--print-config"
+# Trainer imports datasets, with pandas, for data sets of its classes; losses for object detection import scipy.
+# Without them, importing Trainer takes 2.65 instead of 3.45 s of CPU time, and 355 instead of 472 MB.
+_UNUSED = ("datasets", "scipy")
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,24 @@ def prepare(argv: list[str]) -> Prepared:
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
     quantization.silence()  # before transformers, which imports bitsandbytes, is imported to parse the flags
-    parsed = parse(argv)
-    from entrypoints.train import run  # imports torch and accelerate: seconds
+    with hidden(_UNUSED):
+        parsed = parse(argv)
+        from entrypoints.train import run  # imports torch and accelerate: seconds
 
     return Prepared(parsed, run.run)
+
+
+@contextmanager
+def hidden(unused: tuple[str, ...]) -> Iterator[None]:
+    """Inside the block, these packages cannot be imported, except those that are imported already."""
+    modules = cast("dict[str, Any]", sys.modules)
+    names = [name for name in unused if name not in modules]
+    modules.update(dict.fromkeys(names))  # documented: the import of a name whose module is None fails
+    try:
+        yield
+    finally:
+        for name in names:
+            modules.pop(name, None)
 
 
 def check_release(version: str | None) -> None:
