@@ -74,6 +74,7 @@ def test_training_has_the_same_losses_on_each_path(
     emulate: Emulate, image: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     """With AMX, AVX512-BF16 and neither, on the emulated machine and on this one."""
+    tmp_path.chmod(0o755)
     shutil.copytree(tiny_model, tmp_path / "tiny")
     (tmp_path / "train.csv").write_text(reviews(8))
     script = f"for ISA in {' '.join(PATHS)}; do {ISA}=$ISA {TRAIN} >&2 && cat /tmp/out-$ISA/result.json; done"
