@@ -14,6 +14,8 @@ from tooling.basis.errors import UsageError
 # Before the time limit: for the last checkpoint, and for Slurm to requeue the job.
 WARNING_SECONDS = 180
 CHECKPOINT_SECONDS = 150
+# A shorter job would be requeued before it has trained.
+SHORTEST_SECONDS = 600
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 SIF = ".sif"
 # What a login shell of the host may set, and what would change Python and the linker in the image.
@@ -87,6 +89,11 @@ class SlurmJob:
         ):
             if (text or flag == "--name") and not pattern.fullmatch(text):
                 found.append(f"{flag} is {text!r}, expected {expected}")
+        if _TIME.fullmatch(self.time) and _seconds(self.time) < SHORTEST_SECONDS:
+            found.append(
+                f"--time is {self.time}, expected {SHORTEST_SECONDS // 60} minutes or more: the job saves a "
+                f"checkpoint {WARNING_SECONDS // 60} minutes before the limit, and is requeued"
+            )
         found += [
             f"--env {text!r}: expected NAME=VALUE" for text in self.env if not re.match(r"[A-Za-z_]\w*=", text)
         ]
@@ -221,6 +228,16 @@ elif [ "$code" != 0 ] && [ "$code" != {usage} ] && is_running && ! nodes_answer 
 fi
 exit "$code"
 """
+
+
+def _seconds(time: str) -> int:
+    """A time limit in seconds. `time`: as sbatch takes it, of the form _TIME."""
+    days, _, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not days and len(parts) < 3:
+        parts.insert(0, 0)  # minutes, or minutes:seconds
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
 def _folded(parts: Sequence[Sequence[str]]) -> str:

@@ -118,3 +118,14 @@ def test_all_bad_options_are_in_one_line() -> None:
     assert "the command begins with srun" in line
     with pytest.raises(UsageError, match="--cpus 1 for 2 ranks"):
         script(cpus=1, ranks_per_node=2)
+
+
+@pytest.mark.parametrize("time", ["9", "9:59", "0:09:59"])
+def test_a_job_that_would_be_requeued_before_it_trains_is_refused(time: str) -> None:
+    with pytest.raises(UsageError, match=f"--time is {time}, expected 10 minutes or more"):
+        script(time=time)
+
+
+@pytest.mark.parametrize("time", ["10", "10:00", "0:10:00", "0-1", "1-0:00"])
+def test_a_time_limit_of_ten_minutes_or_more_is_accepted(time: str) -> None:
+    assert f"--time={time}" in script(time=time)
