@@ -21,9 +21,9 @@ from entrypoints.train.loop import console
 from entrypoints.train.model import quantization
 
 PRINT_CONFIG = "--print-config"
-# Trainer imports datasets, with pandas, for data sets of its classes; losses for object detection import scipy.
-# Without them, importing Trainer takes 2.65 instead of 3.45 s of CPU time, and 355 instead of 472 MB.
-_UNUSED = ("datasets", "scipy")
+# Trainer imports datasets, and with it pandas, to recognize `datasets.Dataset`; losses for object detection import
+# scipy. `train` imports them only when it needs them: for data sets of the hub, and for scores.
+_LATER = ("datasets", "scipy")
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,35 @@ def prepare(argv: list[str]) -> Prepared:
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
     quantization.silence()  # before transformers, which imports bitsandbytes, is imported to parse the flags
-    with hidden(_UNUSED):
+    with hidden(_LATER if imports_on_demand(packages.versions(["transformers"]).get("transformers")) else ()):
         parsed = parse(argv)
         from entrypoints.train import run  # imports torch and accelerate: seconds
+    from accelerate import data_loader
+
+    # With several ranks, accelerate imports datasets to recognize its classes, which `train` does not use.
+    data_loader.is_datasets_available = lambda: False
 
     return Prepared(parsed, run.run)
 
 
+def imports_on_demand(version: str | None) -> bool:
+    """Whether this release of transformers imports scipy only if it is found. Releases before 5 import it anyway.
+
+    False, too, if transformers is imported already: it may have found the packages.
+    """
+    return "transformers" not in sys.modules and packages.release(version) >= packages.release("5.0.0")
+
+
 @contextmanager
-def hidden(unused: tuple[str, ...]) -> Iterator[None]:
+def hidden(names: tuple[str, ...]) -> Iterator[None]:
     """Inside the block, these packages cannot be imported, except those that are imported already."""
     modules = cast("dict[str, Any]", sys.modules)
-    names = [name for name in unused if name not in modules]
-    modules.update(dict.fromkeys(names))  # documented: the import of a name whose module is None fails
+    absent = [name for name in names if name not in modules]
+    modules.update(dict.fromkeys(absent))  # documented: the import of a name whose module is None fails
     try:
         yield
     finally:
-        for name in names:
+        for name in absent:
             modules.pop(name, None)
 
 

@@ -24,16 +24,17 @@ FROM {base}
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends \\
     slurmctld slurmd slurm-client munge charliecloud squashfuse && useradd --create-home --uid 1000 user
-RUN site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -n 1) && \\
+RUN site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Suite: trixie' | head -n 1) && \\
     echo "deb [check-valid-until=no] $site sid main" >/etc/apt/sources.list.d/sid.list && apt-get update -q && \\
-    apt-get install -q -y --no-install-recommends --target-release trixie apptainer/sid
+    apt-get install -q -y --no-install-recommends --target-release trixie apptainer/sid || true
 """
 # The SIF file is not compressed, which saves a minute.
 APPTAINER = """\
 #!/bin/sh
-exec docker run --rm --volume=/var/run/docker.sock:/var/run/docker.sock --volume={shared}:{shared} \\
+exec docker run --rm --name={name} --volume=/var/run/docker.sock:/var/run/docker.sock --volume={shared}:{shared} \\
     --env=APPTAINER_TMPDIR={shared} --env='APPTAINER_MKSQUASHFS_ARGS=-noD -noI -noF -noX' {tag} apptainer "$@"
 """
+FUSE = Path("/dev/fuse")
 # $1: the daemon of this container.
 START = """
 set -eu
@@ -42,7 +43,7 @@ install -m 0400 -o munge /shared/munge.key /etc/munge/munge.key
 su -s /bin/sh munge -c /usr/sbin/munged
 until [ -f /shared/slurm.conf ]; do sleep 0.1; done
 cp /shared/slurm.conf /etc/slurm/slurm.conf
-chmod 666 /dev/fuse
+if [ -e /dev/fuse ]; then chmod 666 /dev/fuse; fi
 exec "/usr/sbin/$1" -D
 """
 # Shorter than by default: a requeued job starts when the credential of its first start has expired (120 s), and a
@@ -75,12 +76,13 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 class SlurmCluster:
     """`shared` is /shared on all nodes, as a site's parallel file system. `names`: the containers, by host.
 
-    `programs` is a folder with the program apptainer for this machine.
+    `programs`: a folder with the program apptainer for this machine. `missing`: what Apptainer lacks here, or "".
     """
 
     names: Mapping[str, str]
     shared: Path
     programs: Path
+    missing: str
 
     def call(self, *command: str, user: str = "1000") -> str:
         """The output of a command on the controller, by default as a user who is not root."""
@@ -144,10 +146,11 @@ def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
     """
     tag, network = f"{containers.unique_name()}:slurm", containers.unique_name()
     names = {host: containers.unique_name() for host in (CONTROLLER, *NODES)}
+    exporter = containers.unique_name()
     context, programs = shared / "context", shared / "programs"
     context.mkdir()
     programs.mkdir()
-    (programs / "apptainer").write_text(APPTAINER.format(shared=shared, tag=tag))
+    (programs / "apptainer").write_text(APPTAINER.format(name=exporter, shared=shared, tag=tag))
     (programs / "apptainer").chmod(0o755)
     (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(debian).reference))
     (shared / "start.sh").write_text(START)
@@ -158,18 +161,26 @@ def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
         for host, name in names.items():
             # Docker's default profile forbids the user namespaces with which images start here.
             open_profile = ("--security-opt=seccomp=unconfined", "--security-opt=systempaths=unconfined")
-            rights = (*open_profile, "--device=/dev/fuse", "--init")
+            rights = (*open_profile, *([f"--device={FUSE}"] if FUSE.exists() else []), "--init")
             place = (f"--hostname={host}", f"--network={network}", f"--network-alias={host}", "--shm-size=1g")
             daemon = "slurmctld" if host == CONTROLLER else "slurmd"
             start = ("--detach", f"--name={name}", *rights, *place, f"--volume={shared}:/shared")
             docker("run", *start, tag, "sh", "/shared/start.sh", daemon)
         (shared / "slurm.conf.new").write_text(_configuration(names))
         (shared / "slurm.conf.new").rename(shared / "slurm.conf")
-        cluster = SlurmCluster(names, shared, programs)
+        found = docker("run", "--rm", tag, "sh", "-c", "command -v apptainer || true")
+        missing = (
+            "" if found and FUSE.exists() else "/dev/fuse" if found else "apptainer, which sid did not provide"
+        )
+        cluster = SlurmCluster(names, shared, programs, missing)
         cluster.wait_for_nodes()
         yield cluster
     finally:
-        for command in (("rm", "--force", "--volumes", *names.values()), ("network", "rm", network), ("rmi", tag)):
+        for command in (
+            ("rm", "--force", "--volumes", exporter, *names.values()),
+            ("network", "rm", network),
+            ("rmi", tag),
+        ):
             subprocess.run(["docker", *command], capture_output=True, check=False, timeout=120)
 
 

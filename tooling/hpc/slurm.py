@@ -89,10 +89,10 @@ class SlurmJob:
         ):
             if (text or flag == "--name") and not pattern.fullmatch(text):
                 found.append(f"{flag} is {text!r}, expected {expected}")
-        if _TIME.fullmatch(self.time) and _seconds(self.time) < SHORTEST_SECONDS:
+        if _TIME.fullmatch(self.time) and self.max_restarts and 0 < _seconds(self.time) < SHORTEST_SECONDS:
             found.append(
-                f"--time is {self.time}, expected {SHORTEST_SECONDS // 60} minutes or more: the job saves a "
-                f"checkpoint {WARNING_SECONDS // 60} minutes before the limit, and is requeued"
+                f"--time is {self.time}, expected {SHORTEST_SECONDS // 60} minutes or more, or --max-restarts 0: "
+                f"the job is requeued {WARNING_SECONDS // 60} minutes before the limit"
             )
         found += [
             f"--env {text!r}: expected NAME=VALUE" for text in self.env if not re.match(r"[A-Za-z_]\w*=", text)

@@ -126,6 +126,10 @@ def test_a_job_that_would_be_requeued_before_it_trains_is_refused(time: str) -> 
         script(time=time)
 
 
-@pytest.mark.parametrize("time", ["10", "10:00", "0:10:00", "0-1", "1-0:00"])
-def test_a_time_limit_of_ten_minutes_or_more_is_accepted(time: str) -> None:
+@pytest.mark.parametrize("time", ["0", "10", "10:00", "0:10:00", "0-1", "1-0:00"])
+def test_no_limit_or_ten_minutes_or_more_are_accepted(time: str) -> None:
     assert f"--time={time}" in script(time=time)
+
+
+def test_a_job_that_is_never_requeued_may_be_short() -> None:
+    assert "--time=5" in script(time="5", max_restarts=0)
