@@ -24,7 +24,7 @@ FROM {base}
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends \\
     slurmctld slurmd slurm-client munge charliecloud squashfuse && useradd --create-home --uid 1000 user
-RUN site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Suite: trixie' | head -n 1) && \\
+RUN site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: trixie' | head -n 1) && \\
     echo "deb [check-valid-until=no] $site sid main" >/etc/apt/sources.list.d/sid.list && apt-get update -q && \\
     apt-get install -q -y --no-install-recommends --target-release trixie apptainer/sid || true
 """
