@@ -95,7 +95,7 @@ def test_ddp_its_hooks_and_fsdp_train_like_gloo(run_in_image: RunInImage) -> Non
     [
         ((), 1),
         (("launch", "--nproc-per-node=2", "--"), 2),
-        (("torchrun", "--nproc-per-node=2", "--no-python", "entrypoint"), 2),
+        (("torchrun", "--nproc_per_node=2", "--no_python", "entrypoint"), 2),
         (("mpirun", "-n", "2", "entrypoint"), 2),
     ],
     ids=["alone", "launch", "torchrun", "mpirun"],
