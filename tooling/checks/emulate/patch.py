@@ -105,8 +105,8 @@ CHANGES = (
     # The state of tiles is saved only while they are unused, and without half of their rows: a thread that is
     # interrupted between the instructions of a product loses its sums.
     *(
-        Change("cpu/xsave.cc", "row < BX_TILE_REGISTERS", "row < BX_TILE_MAX_ROWS", "instead", f"BX_CPU_C::{name}(")
-        for name in ("xsave_tiledata_state", "xrstor_tiledata_state")
+        Change("cpu/xsave.cc", "row < BX_TILE_REGISTERS", "row < BX_TILE_MAX_ROWS", "instead", start)
+        for start in ("BX_CPU_C::xsave_tiledata_state(", "BX_CPU_C::xrstor_tiledata_state(")
     ),
     Change(
         "cpu/xsave.cc",
