@@ -75,7 +75,7 @@ def power_sgd(group: dist.ProcessGroup, net: Net, *, rank: int, batched: bool, b
     state = power_sgd_hooks.PowerSGDState(
         group, matrix_approximation_rank=rank, start_powerSGD_iter=2, use_error_feedback=True, random_seed=0
     )
-    if torch.__version__ >= "1.11":  # before, the function takes single matrices
+    if torch.__version__ >= "1.11":  # older releases call the function with one matrix at a time
         power_sgd_hooks._orthogonalize = orthogonalize_any
     hook = power_sgd_hooks.batched_powerSGD_hook if batched else power_sgd_hooks.powerSGD_hook
     model.register_comm_hook(state, hook)

@@ -83,7 +83,7 @@ def hidden(names: tuple[str, ...]) -> Iterator[None]:
     """Inside the block, these packages cannot be imported, except those that are imported already."""
     modules = cast("dict[str, Any]", sys.modules)
     absent = [name for name in names if name not in modules]
-    modules.update(dict.fromkeys(absent))  # documented: the import of a name whose module is None fails
+    modules.update(dict.fromkeys(absent))  # Python refuses to import a module whose entry is None
     try:
         yield
     finally:
