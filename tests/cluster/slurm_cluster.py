@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,15 +26,27 @@ FROM {base}
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends \\
     slurmctld slurmd slurm-client munge charliecloud squashfuse && useradd --create-home --uid 1000 user
-RUN site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: trixie' | head -n 1) && \\
+RUN . /etc/os-release && site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' \\
+    "Codename: $VERSION_CODENAME" | head -n 1) && \\
     echo "deb [check-valid-until=no] $site sid main" >/etc/apt/sources.list.d/sid.list && apt-get update -q && \\
-    apt-get install -q -y --no-install-recommends --target-release trixie apptainer/sid || true
+    apt-get install -q -y --no-install-recommends --target-release $VERSION_CODENAME apptainer/sid || true
 """
-# The SIF file is not compressed, which saves a minute.
-APPTAINER = """\
+# No Debian has enroot. It is compiled with glibc, without the sources that it has as submodules.
+ENROOT = """
+RUN apt-get install -q -y --no-install-recommends \\
+    curl docker-cli fuse-overlayfs gcc git jq libc6-dev make parallel squashfs-tools
+COPY enroot /enroot
+RUN cd /enroot/deps && mkdir -p dist/makeself/bin && \\
+    touch makeself/.stamp linux-headers/.stamp dist/makeself/bin/enroot-makeself && \\
+    make FORCE_GLIBC=1 && make -C .. FORCE_GLIBC=1 install && \\
+    echo 'ENROOT_RUNTIME_PATH /tmp/enroot-$(id -u)' >>/usr/local/etc/enroot/enroot.conf
+"""
+# What the machine that exports runs as apptainer and enroot. Files are not compressed, which saves a minute.
+PROGRAM = """\
 #!/bin/sh
 exec docker run --rm --name={name} --volume=/var/run/docker.sock:/var/run/docker.sock --volume={shared}:{shared} \\
-    --env=APPTAINER_TMPDIR={shared} --env='APPTAINER_MKSQUASHFS_ARGS=-noD -noI -noF -noX' {tag} apptainer "$@"
+    --env=APPTAINER_TMPDIR={shared} --env='APPTAINER_MKSQUASHFS_ARGS=-noD -noI -noF -noX' --env=HOME={shared} \\
+    --env=ENROOT_TEMP_PATH={shared} --env='ENROOT_SQUASH_OPTIONS=-noD -noI -noF -noX' {tag} "${{0##*/}}" "$@"
 """
 FUSE = Path("/dev/fuse")
 # $1: the daemon of this container.
@@ -77,7 +90,7 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 class SlurmCluster:
     """`shared` is /shared on all nodes, as a site's parallel file system. `names`: the containers, by host.
 
-    `programs`: a folder with the program apptainer for this machine.
+    `programs`: a folder with the programs apptainer and enroot for this machine.
     """
 
     names: Mapping[str, str]
@@ -139,10 +152,11 @@ class SlurmCluster:
 
 
 @contextmanager
-def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
+def slurm_cluster(debian: Pin, shared: Path, enroot: Path | None) -> Iterator[SlurmCluster]:
     """The cluster, removed with all that was created.
 
-    `debian`: a row whose Debian the nodes run. `shared`: a folder with the folder `output`.
+    `debian`: a row whose Debian the nodes run. `shared`: a folder with the folder `output`. `enroot`: a
+    git checkout of it, to be installed on the nodes.
     """
     tag, network = f"{containers.unique_name()}:slurm", containers.unique_name()
     names = {host: containers.unique_name() for host in (CONTROLLER, *NODES)}
@@ -150,9 +164,18 @@ def slurm_cluster(debian: Pin, shared: Path) -> Iterator[SlurmCluster]:
     context, programs = shared / "context", shared / "programs"
     context.mkdir()
     programs.mkdir()
-    (programs / "apptainer").write_text(APPTAINER.format(name=exporter, shared=shared, tag=tag))
-    (programs / "apptainer").chmod(0o755)
-    (context / "Dockerfile").write_text(DOCKERFILE.format(base=base.ensure(debian).reference))
+    for program in ("apptainer", "enroot"):
+        (programs / program).write_text(PROGRAM.format(name=exporter, shared=shared, tag=tag))
+        (programs / program).chmod(0o755)
+    dockerfile = DOCKERFILE.format(base=base.ensure(debian).reference)
+    if enroot:
+        archive = context / "enroot.tar"
+        command = ["git", "-C", str(enroot), "archive", f"--output={archive}", "HEAD"]
+        subprocess.run(command, check=True, timeout=60)
+        shutil.unpack_archive(archive, context / "enroot")
+        archive.unlink()
+        dockerfile += ENROOT
+    (context / "Dockerfile").write_text(dockerfile)
     (shared / "start.sh").write_text(START)
     (shared / "munge.key").write_bytes(os.urandom(1024))
     try:

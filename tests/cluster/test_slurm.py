@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +15,13 @@ import pytest
 from tests.cluster.conftest import inv
 from tests.cluster.slurm_cluster import NODES, SlurmCluster, docker, slurm_cluster
 from tests.image.train_runs import reviews
+from tooling.hpc.slurm import SIF, SQUASHFS
 from tooling.pins import parse
 
 FOLDER = "stack"
+SUFFIXES = {"apptainer": SIF, "enroot": SQUASHFS}
+# Names a git checkout of enroot, which no distribution has.
+ENROOT = os.environ.get("CTS_ENROOT")
 # More than a job trains in this test.
 ENDLESS = 1_000_000
 
@@ -32,25 +36,31 @@ def cluster(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFacto
     shared.chmod(0o755)
     shutil.copytree(tiny_model, shared / "data" / "tiny")
     (shared / "data" / "train.csv").write_text(reviews(22))
-    debian_13 = parse.load().pin("2.15")
+    debian = parse.load().pin(os.environ.get("CTS_SLURM_ROW", "2.15"))  # of Debian 13; 2.13 is of Debian 12
     exported = inv("export", "--format=charliecloud", f"--output={shared / FOLDER}")
     assert exported.returncode == 0, exported.stderr
     try:
-        with slurm_cluster(debian_13, shared) as started:
+        with slurm_cluster(debian, shared, Path(ENROOT) if ENROOT else None) as started:
             yield started
     finally:
         shutil.rmtree(shared / FOLDER)  # gigabytes
 
 
 @pytest.fixture
-def sif(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of the image in /shared, exported for Apptainer."""
+def export(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """Exports the image in a format, as one file, and returns the file's name in /shared."""
     monkeypatch.setenv("PATH", str(cluster.programs), prepend=os.pathsep)
-    file = cluster.shared / "stack.sif"
-    exported = inv("export", "--format=apptainer", f"--output={file}", timeout=900)
-    assert exported.returncode == 0, exported.stderr
-    yield file.name
-    file.unlink()  # gigabytes
+    files = []
+
+    def export(form: str) -> str:
+        files.append(file := cluster.shared / f"stack{SUFFIXES[form]}")
+        done = inv("export", f"--format={form}", f"--output={file}", timeout=900)
+        assert done.returncode == 0, done.stderr
+        return file.name
+
+    yield export
+    for file in files:
+        file.unlink()  # gigabytes
 
 
 def test_a_job_stops_before_its_time_limit_resumes_and_can_be_cancelled(cluster: SlurmCluster) -> None:
@@ -93,16 +103,30 @@ def test_a_job_whose_nodes_die_resumes_on_the_other_nodes(cluster: SlurmCluster)
     cluster.wait_for_nodes()
 
 
-def test_a_job_that_starts_on_a_dead_node_is_requeued(cluster: SlurmCluster, sif: str) -> None:
+def test_a_job_that_starts_on_a_dead_node_is_requeued(cluster: SlurmCluster, export: Callable[[str], str]) -> None:
+    """And then trains with two ranks on each node."""
+    image = export("apptainer")
     # srun fails at once, before slurmctld knows about the node.
     with killed(cluster, NODES[1]):
-        job = submitted(cluster, "early", *train("early", 4, save_steps=4), image=sif)
+        command = train("early", 4, save_steps=4)
+        job = submitted(cluster, "early", *command, image=image, options=("--ranks-per-node=2",))
         cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
         assert cluster.show(job, "Restarts") == "1"
         assert nodes(cluster, job) == [NODES[0], NODES[2]]
     assert f"job {job}: a node does not answer: requeueing" in cluster.log(job)
-    result = json.loads((cluster.shared / "output" / "early" / "result.json").read_text())
-    assert (result["launcher"], result["world_size"], result["nodes"]) == ("Slurm", 2, 2)
+    check_result(cluster, "early", world_size=4)
+
+
+@pytest.mark.skipif(ENROOT is None, reason="CTS_ENROOT names no git checkout of enroot")
+def test_enroot_runs_the_ranks_of_a_job(cluster: SlurmCluster, export: Callable[[str], str]) -> None:
+    job = submitted(cluster, "squashfs", *train("squashfs", 4, save_steps=4), image=export("enroot"))
+    cluster.wait(job, lambda: cluster.show(job, "JobState") == "COMPLETED")
+    check_result(cluster, "squashfs", world_size=2)
+
+
+def check_result(cluster: SlurmCluster, name: str, world_size: int) -> None:
+    result = json.loads((cluster.shared / "output" / name / "result.json").read_text())
+    assert (result["launcher"], result["world_size"], result["nodes"]) == ("Slurm", world_size, 2)
     assert (result["backend"], result["steps"], len(set(result["weights_sha256"]))) == ("ccl", 4, 1)
 
 

@@ -14,7 +14,14 @@ from tooling.engine import docker
 from tooling.engine.docker import LocalImage
 from tooling.image.choice import Choice
 
-FORMATS = ("oci", "docker", "tar", "charliecloud", "apptainer")
+FORMATS = ("oci", "docker", "tar", "charliecloud", "apptainer", "enroot")
+# The formats that a program of this name writes, and what to do without it.
+_PROGRAMS = {
+    "apptainer": (
+        "use --format docker, and on a machine with Apptainer run apptainer build IMAGE.sif docker-archive:FILE"
+    ),
+    "enroot": "push the image, and on a machine with enroot run enroot import docker://REGISTRY#IMAGE",
+}
 # In the root file system of tar and charliecloud: the image's ID and labels. The other formats have them anyway.
 FACTS = "opt/cpu-train-stack/image.json"
 # charliecloud's own file: ch-run --set-env reads the image's variables there.
@@ -31,11 +38,8 @@ def check(form: str, output: str) -> Path:
     if not output or path.exists() or not path.absolute().parent.is_dir():
         found = "missing" if not output else f"{output!r}, which exists" if path.exists() else repr(output)
         raise UsageError(f"--output is {found}, expected a new path in a folder that exists")
-    if form == "apptainer" and shutil.which("apptainer") is None:
-        raise UsageError(
-            "apptainer is not on PATH: install it, or use --format docker, and on a machine with Apptainer run "
-            "apptainer build IMAGE.sif docker-archive:FILE"
-        )
+    if form in _PROGRAMS and shutil.which(form) is None:
+        raise UsageError(f"{form} is not on PATH: install it, or {_PROGRAMS[form]}")
     return path
 
 
@@ -90,12 +94,18 @@ def _apptainer(image: LocalImage, path: Path) -> None:
     _piped(["apptainer", "build", str(path), f"docker-daemon:{image.id}"])
 
 
+def _enroot(image: LocalImage, path: Path) -> None:
+    """The image's ID and labels are comments in /etc/rc."""
+    _piped(["enroot", "import", f"--output={path}", f"dockerd://{image.id}"])
+
+
 _WRITERS: dict[str, Callable[[LocalImage, Path], None]] = {
     "oci": _oci,
     "docker": _docker,
     "tar": _tar,
     "charliecloud": _charliecloud,
     "apptainer": _apptainer,
+    "enroot": _enroot,
 }
 
 

@@ -18,6 +18,12 @@ CHECKPOINT_SECONDS = 150
 SHORTEST_SECONDS = 600
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 SIF = ".sif"
+SQUASHFS = ".sqsh"
+# enroot passes on no variables of the host unless they are named. These are the ones that place a rank.
+STEP_VARIABLES = (
+    *("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+    *("SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+)
 # What a login shell of the host may set, and what would change Python and the linker in the image.
 _HOSTS_OWN = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_PRELOAD", "LD_LIBRARY_PATH")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -34,7 +40,7 @@ class SlurmJob:
     command: tuple[str, ...] = ()
     name: Annotated[str, "the job's name"] = "train"
     image: Annotated[
-        str, "required: what ./inv export wrote, on a file system of all nodes: a folder, or a .sif file"
+        str, "required: what ./inv export wrote, on a file system of all nodes: a folder, or a .sif or .sqsh file"
     ] = ""
     nodes: Annotated[int, "nodes of the job"] = 2
     ranks_per_node: Annotated[int, "training processes on each node, for example one for each socket"] = 1
@@ -69,16 +75,18 @@ class SlurmJob:
         ]
         if self.cpus and self.cpus < self.ranks_per_node:
             found.append(f"--cpus {self.cpus} for {self.ranks_per_node} ranks, expected one for each rank")
+        # enroot separates the parts of a mount by spaces.
+        has_no_spaces = self.image.endswith(SQUASHFS)
+        pattern = r"[^:,\s]+" if has_no_spaces else r"[^:,\n]+"
         for flag, path, is_required in (
             ("--image", self.image, True),
             ("--output", self.output, True),
             ("--data", self.data, False),
         ):
-            if (path or is_required) and not (
-                PurePosixPath(path).is_absolute() and re.fullmatch(r"[^:,\n]+", path)
-            ):
+            if (path or is_required) and not (PurePosixPath(path).is_absolute() and re.fullmatch(pattern, path)):
                 found.append(
                     f"{flag} is {repr(path) if path else 'missing'}, expected an absolute path without ':'"
+                    + " and spaces" * has_no_spaces
                 )
         for flag, text, pattern, expected in (
             ("--name", self.name, _NAME, "letters, digits, '-', '_' and '.'"),
@@ -156,17 +164,28 @@ class SlurmJob:
         return [
             ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none"],
             ["env", *(word for name in _HOSTS_OWN for word in ("-u", name))],
-            self._container(),
-            ["env", *(f"{name}={value}" for name, value in variables.items())],
-            [ENTRYPOINT, *self.command],
+            *self._container([f"{name}={value}" for name, value in variables.items()]),
         ]
 
-    def _container(self) -> list[str]:
+    def _container(self, variables: Sequence[str]) -> list[list[str]]:
+        """What starts the command in a container with these variables."""
+        program = self._program(variables)
+        if self.image.endswith(SQUASHFS):  # enroot runs the image's entrypoint
+            return [program, list(self.command)]
+        return [program, ["env", *variables], [ENTRYPOINT, *self.command]]
+
+    def _program(self, variables: Sequence[str]) -> list[str]:
+        data, output = f"{self.data}:{contract.DATA}", f"{self.output}:{contract.OUTPUT}"
+        if self.image.endswith(SQUASHFS):
+            mounts = [f"--mount={data}:none:bind,ro,x-create=dir"] if self.data else []
+            mounts.append(f"--mount={output}:none:bind,x-create=dir")
+            named = [f"--env={variable}" for variable in (*STEP_VARIABLES, *variables)]
+            return ["enroot", "start", *mounts, *named, self.image]
         if self.image.endswith(SIF):
-            binds = [f"--bind={self.data}:{contract.DATA}:ro"] if self.data else []
-            return ["apptainer", "exec", *binds, f"--bind={self.output}:{contract.OUTPUT}", self.image]
-        binds = [f"--bind={self.data}:{contract.DATA}"] if self.data else []
-        return ["ch-run", "--set-env", *binds, f"--bind={self.output}:{contract.OUTPUT}", self.image, "--"]
+            binds = [f"--bind={data}:ro"] if self.data else []
+            return ["apptainer", "exec", *binds, f"--bind={output}", self.image]
+        binds = [f"--bind={data}"] if self.data else []
+        return ["ch-run", "--set-env", *binds, f"--bind={output}", self.image, "--"]
 
 
 # Slurm sends SIGUSR1 to the script before the time limit. Not SIGTERM: scancel sends it too, and a cancelled job

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from entrypoints.placement import launchers
 from tooling.basis.errors import UsageError
 from tooling.hpc.slurm import SlurmJob
 
@@ -84,6 +85,21 @@ def test_srun_starts_the_entrypoint_in_the_image(image: str, expected: str) -> N
     host = words[: words.index("ch-run" if image == "/shared/stack" else "apptainer")]
     assert host[:3] == ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none"]
     assert host[host.index("LD_PRELOAD") - 1] == "-u"
+
+
+def test_enroot_passes_on_the_variables_that_place_a_rank() -> None:
+    words = srun(script(image="/shared/stack.sqsh", data="/shared/data", env=("NOTE=$(date)",)))
+    assert words[-len(COMMAND) - 1 :] == ["/shared/stack.sqsh", *COMMAND]  # enroot starts the entrypoint
+    started = words[words.index("enroot") :]
+    assert started[:3] == ["enroot", "start", "--mount=/shared/data:/data:none:bind,ro,x-create=dir"]
+    needed = {*launchers.SLURM.marks, *launchers.SLURM.variables}
+    assert {f"--env={name}" for name in needed} | {"--env=NOTE=$(date)", "--env=HOME=/tmp"} <= {*started}
+
+
+def test_enroot_cannot_mount_a_folder_with_a_space_in_its_name() -> None:
+    script(data="/shared/my data")
+    with pytest.raises(UsageError, match="--data is '/shared/my data', expected an absolute path .* spaces"):
+        script(image="/shared/stack.sqsh", data="/shared/my data")
 
 
 def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
