@@ -170,8 +170,8 @@ def slurm_cluster(debian: Pin, shared: Path, enroot: Path | None) -> Iterator[Sl
     dockerfile = DOCKERFILE.format(base=base.ensure(debian).reference)
     if enroot:
         archive = context / "enroot.tar"
-        command = ["git", "-C", str(enroot), "archive", f"--output={archive}", "HEAD"]
-        subprocess.run(command, check=True, timeout=60)
+        archived = ["git", "-C", str(enroot), "archive", f"--output={archive}", "HEAD"]
+        subprocess.run(archived, check=True, timeout=60)
         shutil.unpack_archive(archive, context / "enroot")
         archive.unlink()
         dockerfile += ENROOT

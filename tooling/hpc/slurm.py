@@ -77,13 +77,13 @@ class SlurmJob:
             found.append(f"--cpus {self.cpus} for {self.ranks_per_node} ranks, expected one for each rank")
         # enroot separates the parts of a mount by spaces.
         has_no_spaces = self.image.endswith(SQUASHFS)
-        pattern = r"[^:,\s]+" if has_no_spaces else r"[^:,\n]+"
+        allowed = r"[^:,\s]+" if has_no_spaces else r"[^:,\n]+"
         for flag, path, is_required in (
             ("--image", self.image, True),
             ("--output", self.output, True),
             ("--data", self.data, False),
         ):
-            if (path or is_required) and not (PurePosixPath(path).is_absolute() and re.fullmatch(pattern, path)):
+            if (path or is_required) and not (PurePosixPath(path).is_absolute() and re.fullmatch(allowed, path)):
                 found.append(
                     f"{flag} is {repr(path) if path else 'missing'}, expected an absolute path without ':'"
                     + " and spaces" * has_no_spaces

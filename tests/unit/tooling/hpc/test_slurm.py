@@ -98,7 +98,7 @@ def test_enroot_passes_on_the_variables_that_place_a_rank() -> None:
 
 def test_enroot_cannot_mount_a_folder_with_a_space_in_its_name() -> None:
     script(data="/shared/my data")
-    with pytest.raises(UsageError, match="--data is '/shared/my data', expected an absolute path .* spaces"):
+    with pytest.raises(UsageError, match=r"--data is '/shared/my data', expected .* without ':' and spaces"):
         script(image="/shared/stack.sqsh", data="/shared/my data")
 
 
