@@ -24,7 +24,11 @@ def check_matrix(pin: Annotated[str | None, "check only this row"] = None) -> No
 
 
 @Task
-def lock(pin: PinOption = None, with_: WithOption = (), torch_source: TorchSourceOption = "row") -> None:
+def lock(
+    pin: PinOption = None,
+    with_: WithOption = (),
+    torch_source: Annotated[str, "row: the CPU build of torch; default: the build of pip's default index"] = "row",
+) -> None:
     """Re-create a pin's lock, images/locks/PIN.txt, or the lock of the packages that --with adds."""
     chosen = choose.choose(pin, (), torch_source, with_)
     say(f"wrote {added.lock(chosen) if chosen.added else locks.write(chosen)}")
@@ -34,11 +38,11 @@ def lock(pin: PinOption = None, with_: WithOption = (), torch_source: TorchSourc
 def reproduce(
     pin: PinOption = None,
     with_: WithOption = (),
-    torch_source: TorchSourceOption = "row",
+    torch_source: TorchSourceOption = "",
     json: JsonOption = False,
 ) -> None:
     """Build a pin twice without the build cache; compare the layers, down to the first file that differs."""
-    reproduced.run(choose.choose(pin, (), torch_source, with_), json)
+    reproduced.run(locks.choose_pin(pin, (), torch_source, with_), json)
 
 
 @Task

@@ -13,8 +13,9 @@ from tooling.image import build as image_build
 from tooling.image import push as image_push
 from tooling.image import sign as image_sign
 from tooling.image.choice import Choice, PinOption, SetOption, TorchSourceOption, WithOption
-from tooling.pins import choose, parse, table
+from tooling.pins import parse, table
 from tooling.wheels import advisories as wheels_advisories
+from tooling.wheels import locks
 
 
 @Task
@@ -26,7 +27,7 @@ def matrix(json: JsonOption = False, html: HtmlOption = None) -> None:
 @Task
 def advisories(
     pin: PinOption = None,
-    torch_source: TorchSourceOption = "row",
+    torch_source: TorchSourceOption = "",
     osv: Annotated[
         str | None,
         "a folder with osv.dev's dump of PyPI, unpacked; default: only the table of images/versions.toml",
@@ -34,7 +35,7 @@ def advisories(
     json: JsonOption = False,
 ) -> None:
     """List a row's known vulnerabilities; exit with 1 if --osv has any that the project's table lacks."""
-    wheels_advisories.run(choose.choose(pin, (), torch_source), osv, json)
+    wheels_advisories.run(locks.choose_pin(pin, (), torch_source), osv, json)
 
 
 @Task
@@ -43,7 +44,7 @@ def build(
     all: Annotated[bool, "build every row; rows that fail are reported, and the exit code is then 1"] = False,
     set: SetOption = (),
     with_: WithOption = (),
-    torch_source: TorchSourceOption = "row",
+    torch_source: TorchSourceOption = "",
     prune: Annotated[bool, "delete the wheels of each row after its build: with --all, for a small disk"] = False,
 ) -> None:
     """Build the image cpu-train-stack:PIN."""
@@ -52,7 +53,7 @@ def build(
     if all:
         image_build.run_all(torch_source, prune)
     else:
-        image_build.run(choose.choose(pin, set, torch_source, with_), prune)
+        image_build.run(locks.choose_pin(pin, set, torch_source, with_), prune)
 
 
 @Task
@@ -60,13 +61,13 @@ def push(
     registry: Annotated[str, "HOST[:PORT]/NAME; docker login provides the credentials"] = "",
     pin: PinOption = None,
     with_: WithOption = (),
-    torch_source: TorchSourceOption = "row",
+    torch_source: TorchSourceOption = "",
     alias: Annotated[bool, "also move the tag PIN to this image"] = False,
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
     sign: Annotated[str, "sign the image with this cosign key: a file, or env://NAME; default: do not sign"] = "",
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, choose.choose(pin, (), torch_source, with_), alias, output, sign)
+    image_push.run(registry, locks.choose_pin(pin, (), torch_source, with_), alias, output, sign)
 
 
 @partial(Task, words="image")
@@ -96,10 +97,10 @@ def export(
 def sbom(
     pin: PinOption = None,
     with_: WithOption = (),
-    torch_source: TorchSourceOption = "row",
+    torch_source: TorchSourceOption = "",
     output: Annotated[str | None, "the file to write; default: .cache/sbom/PIN.spdx.json"] = None,
 ) -> None:
     """Write an image's Debian and Python packages as SPDX 2.3 JSON."""
     from tooling.image import sbom as image_sbom  # spdx-tools takes 0.4 s to import
 
-    image_sbom.run(choose.choose(pin, (), torch_source, with_), output)
+    image_sbom.run(locks.choose_pin(pin, (), torch_source, with_), output)

@@ -36,10 +36,10 @@ def run_suite(
     inside: Annotated[
         str | None, "a row of ./inv matrix: run only the unit tests of entrypoints, in its image"
     ] = None,
-    torch_source: Annotated[str, f"with --inside: {TORCH_SOURCE_HELP}"] = "row",
+    torch_source: Annotated[str, f"with --inside: {TORCH_SOURCE_HELP}"] = "",
 ) -> None:
     """Run the checks (ruff, mypy) and the complete test suite."""
-    if (part and inside) or (torch_source != "row" and not inside):
+    if (part and inside) or (torch_source and not inside):
         raise UsageError("test takes --part, or --inside PIN with or without --torch-source: give one of the two")
     if inside:
         in_image.run(Choice(inside, torch_source=torch_source))

@@ -17,7 +17,7 @@ from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, recipe
 from tooling.image.base import Base
-from tooling.pins import choose, parse
+from tooling.pins import parse
 from tooling.pins.pin import Pin
 from tooling.wheels import added, fetch, locks
 
@@ -47,7 +47,7 @@ def run_all(torch_source: str, prune: bool = False) -> None:
     api.ensure()
     rows, failed = parse.load().pins, []
     for name in rows:
-        pin = choose.choose(name, (), torch_source)
+        pin = locks.choose_pin(name, (), torch_source)
         try:
             _run(pin, prune)
         except UsageError as error:

@@ -14,14 +14,14 @@ from tooling.image.build import Image
 from tooling.image.given import ImageOption
 from tooling.image.lock import ImageLock
 from tooling.image.sign import KeyOption
-from tooling.pins import choose
-from tooling.pins.pin import Pin, TorchSource
+from tooling.pins.pin import Pin
+from tooling.wheels import locks
 
 TORCH_SOURCE_HELP = (
-    "which build of torch: row (the CPU build that the row names), or default (the build on pip's default index: "
-    "CUDA, larger by gigabytes)"
+    "which build of torch: row (the CPU build that the row names), or default (the build of pip's default index: "
+    "CUDA, larger by gigabytes); default: row if images/locks has its lock"
 )
-PinOption = Annotated[str | None, "a row of ./inv matrix, which also names the default row"]
+PinOption = Annotated[str | None, "a row of ./inv matrix; default: its first row"]
 SetOption = Annotated[
     tuple[str, ...], "PACKAGE=VERSION replaces a version of the row, such as torch=2.14.1; may be repeated"
 ]
@@ -42,13 +42,13 @@ class Choice:
     pin: PinOption = None
     set: SetOption = ()
     with_: WithOption = ()
-    torch_source: TorchSourceOption = TorchSource.ROW
+    torch_source: TorchSourceOption = ""
     image_lock: ImageLockOption = None
     key: KeyOption = ""
     image: ImageOption = None
 
     def __post_init__(self) -> None:
-        own = self.pin or self.set or self.with_ or self.torch_source != TorchSource.ROW
+        own = self.pin or self.set or self.with_ or self.torch_source
         if (self.image_lock and (own or self.image)) or (self.image and own):
             raise UsageError(
                 f"{'--image-lock' if self.image_lock else '--image'} names the image: do not combine it with "
@@ -65,7 +65,7 @@ class Choice:
         """The pin to build, or the lock of the image to pull."""
         if self.image_lock:
             return image_lock.read(Path(self.image_lock))
-        return choose.choose(self.pin, self.set, self.torch_source, self.with_)
+        return locks.choose_pin(self.pin, self.set, self.torch_source, self.with_)
 
     @property
     def row(self) -> Pin | None:

@@ -7,7 +7,7 @@ versions.toml is the input of a lock. A lock is the only input of a fetch and of
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -16,7 +16,8 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import sha256_of, write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.basis.say import say
-from tooling.pins.pin import Pin
+from tooling.pins import choose
+from tooling.pins.pin import Pin, TorchSource
 from tooling.wheels import resolve
 from tooling.wheels.resolve import LockedWheel
 
@@ -26,6 +27,26 @@ OWN_LOCKS = CACHE / "locks"
 COMMAND = "./inv dev lock"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def choose_pin(
+    name: str | None = None, assignments: Sequence[str] = (), torch_source: str = "", packages: Sequence[str] = ()
+) -> Pin:
+    """The pin for a command line, as choose.choose.
+
+    Without `torch_source`: the row's build of torch, or that of the default index if only that one is locked.
+    """
+    pin = choose.choose(name, assignments, torch_source or TorchSource.ROW, packages)
+    if torch_source or pin.without_added.own or path_of(pin).is_file():
+        return pin
+    default = choose.choose(name, assignments, TorchSource.DEFAULT, packages)
+    if not path_of(default).is_file():
+        return pin
+    say(
+        f"pin {pin.without_added.name}: torch is the build of pip's default index (CUDA, larger by gigabytes): "
+        f"{COMMAND} {pin.without_added.options} locks the CPU build"
+    )
+    return default
 
 
 def path_of(pin: Pin) -> Path:

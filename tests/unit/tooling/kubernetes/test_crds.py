@@ -1,9 +1,9 @@
 """Manifests against the definitions (CRDs) of the operators: the fields that crds.yaml describes.
 
 CTS_CRDS=FOLDER with the operators' own CRD files: the same checks run on these files, and crds.yaml is compared
-with them. The files, below manifests/base in the repositories of Kubeflow: crds/*.yaml of trainer (master, 8c0f505),
-crds/kubeflow.org_pytorchjobs.yaml of training-operator 1.9.0 (trainer's tag v1.9.0), and kubeflow.org_mpijobs.yaml of
-mpi-operator (master, caa3c47).
+with them. The files, below manifests/base in the repositories of Kubeflow: crds/*.yaml of trainer (8c0f505),
+crds/kubeflow.org_pytorchjobs.yaml of training-operator 1.9.0 (the tag v1.9.0 in trainer), and
+kubeflow.org_mpijobs.yaml of mpi-operator (caa3c47).
 """
 
 from __future__ import annotations

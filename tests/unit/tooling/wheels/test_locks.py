@@ -41,6 +41,32 @@ def test_every_proved_pin_has_a_lock_with_the_pins_packages(pin: Pin, monkeypatc
     assert len(wheels) > len(pin.packages)
 
 
+@pytest.mark.parametrize(
+    ("files", "source", "expected"),
+    [
+        ([], "", "2.8"),
+        (["2.8.txt", "2.8-default-torch.txt"], "", "2.8"),
+        (["2.8-default-torch.txt"], "", "2.8-default-torch"),
+        (["2.8-default-torch.txt"], "row", "2.8"),
+        (["2.8.txt"], "default", "2.8-default-torch"),
+    ],
+    ids=["none", "both", "default only", "row is wanted", "default is wanted"],
+)
+def test_without_an_option_the_build_of_torch_is_the_locked_one(
+    files: list[str], source: str, expected: str, lock_folder: Path
+) -> None:
+    for file in files:
+        (lock_folder / file).touch()
+    assert locks.choose_pin("2.8", (), source).name == expected
+    assert locks.choose_pin("2.8", ("transformers=4.55.3",)).torch_source is TorchSource.ROW
+
+
+def test_every_row_can_be_built_without_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for name in parse.load().pins:
+        assert locks.path_of(locks.choose_pin(name)).is_file()
+
+
 def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
     (lock_folder / "tiny.txt").write_text(f"# comment\n\nTiny_A==1.0 \\\n    --hash=sha256:{SHA256}\n")
     expected = {"tiny-a": LockedWheel("tiny-a", "1.0", SHA256)}
