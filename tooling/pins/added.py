@@ -24,6 +24,7 @@ _INDEX_OPTION = re.compile(
 _HASH = re.compile(r"\s--hash[= ]sha256:([0-9a-f]{64})")
 _URL = "a URL: download or build the wheel, and give the file"
 _COMMENT = re.compile(r"(^|\s)#.*$")
+_CREDENTIALS = re.compile(r"//[^/@]*@")
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,23 @@ class Added:
         """A sha256 of what was asked for. The name of the image has its first characters."""
         facts = [*sorted(self.requirements), *sorted(files.sha256_of(wheel) for wheel in self.wheels)]
         facts += sorted(f"{name} {sha256}" for name, accepted in self.hashes.items() for sha256 in accepted)
+        searched = {wheel for folder in self.folders for wheel in folder.glob("*.whl")}
+        facts += sorted(f"{wheel.name} {files.sha256_of(wheel)}" for wheel in searched)
+        facts += sorted(_CREDENTIALS.sub("//", option) for option in self.index_options)
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     @property
     def search(self) -> str:
         """The lines of a requirements file of pip that say where to search."""
         places = dict.fromkeys((*self.folders, *(wheel.parent for wheel in self.wheels)))
-        return "".join(f"{line}\n" for line in (*self.index_options, *(f"--find-links {one}" for one in places)))
+        # As URLs: pip splits these lines at spaces.
+        links = (f"--find-links {place.as_uri()}" for place in places)
+        return "".join(f"{line}\n" for line in (*self.index_options, *links))
 
     @property
     def wanted(self) -> str:
         """The lines of a requirements file of pip that say what to install."""
-        return "".join(f"{line}\n" for line in (*self.requirements, *self.wheels))
+        return "".join(f"{line}\n" for line in (*self.requirements, *(wheel.as_uri() for wheel in self.wheels)))
 
 
 NOTHING = Added()
@@ -74,6 +80,9 @@ def parse(values: Sequence[str]) -> Added:
         found.add(value)
     if found.mistakes:
         raise UsageError("\n".join(found.mistakes))
+    if found.folders and not (found.requirements or found.wheels):
+        typed = " ".join(f"--with {value}" for value in values)
+        raise UsageError(f"{typed} names no package: a folder is only searched, so add --with NAME of the package")
     return Added(
         typed=tuple(values),
         requirements=tuple(dict.fromkeys(found.requirements)),
@@ -110,7 +119,7 @@ class _Collector:
         else:
             self._requirement(value, where)
 
-    def _wheel(self, path: Path, where: str) -> None:
+    def _wheel(self, path: Path, where: str, accepted: Sequence[str] = ()) -> None:
         try:
             parse_wheel_filename(path.name)
         except InvalidWheelFilename:
@@ -118,10 +127,12 @@ class _Collector:
                 f"{where}: {path.name} is not the name of a wheel: keep the name that pip gave it"
             )
             return
-        if path.is_file():
-            self.wheels.append(path)
-        else:
+        if not path.is_file():
             self.mistakes.append(f"{where}: there is no such file")
+        elif accepted and (found := files.sha256_of(path)) not in accepted:
+            self.mistakes.append(f"{where}: {path.name} has the sha256 {found}, none of those in this line")
+        else:
+            self.wheels.append(path)
 
     def _folder(self, path: Path, where: str) -> None:
         if any(path.glob("*.whl")):
@@ -141,15 +152,23 @@ class _Collector:
             why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             self.mistakes.append(f"{where} cannot be read: {why}; expected a requirements file")
             return
-        for number, line in _logical_lines(text):
+        lines = [*_logical_lines(text)]
+        for number, line in lines:
             self._line(line, path.absolute().parent, f"{where}, line {number}")
+        hashed = {bool(_HASH.search(line)): number for number, line in reversed(lines) if line[0] != "-"}
+        if len(hashed) > 1:
+            self.mistakes.append(
+                f"{where}, line {hashed[False]}: --hash is missing, but line {hashed[True]} has one: "
+                "as for pip, all packages of a file need a hash, or none"
+            )
 
     def _line(self, line: str, folder: Path, where: str) -> None:
         if option := _INDEX_OPTION.fullmatch(line):
             name, target, flag = option.groups()
             if name in ("-f", "--find-links") and "://" not in target:
-                target = str((folder / target).resolve())
-            self.index_options.append(flag or f"{name} {target}")
+                self.folders.append((folder / target).resolve())
+            else:
+                self.index_options.append(flag or f"{name} {target}")
             return
         if line.startswith("-"):
             option_name = re.split(r"[= ]", line)[0]
@@ -162,11 +181,12 @@ class _Collector:
         if "://" in requirement:
             self.mistakes.append(f"{where}: {_URL}")
             return
+        sums = _HASH.findall(line)
         if requirement.endswith(".whl") and "@" not in requirement:
-            self._wheel((folder / requirement).resolve(), where)
+            self._wheel((folder / requirement).resolve(), where, sums)
             return
         name = self._requirement(requirement, where)
-        if name and (sums := _HASH.findall(line)):
+        if name and sums:
             self.hashes.setdefault(name, set()).update(sums)
 
     def _requirement(self, text: str, where: str) -> str | None:

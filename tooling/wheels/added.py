@@ -45,18 +45,20 @@ def lock(pin: Pin) -> Path:
     _refuse_wheels_of_the_row(pin.added, row, pin.without_added.name)
     folder = fetch.fetch(pin)  # pip reads the row's requirements in its wheels
     say(f"resolving {', '.join(pin.added.typed)} for pin {pin.without_added.name}")
-    wheels = [wheel for wheel in _resolve(pin, pin.added, row, folder) if wheel.name not in row]
+    resolved = _resolve(pin, pin.added, row, folder)
+    wheels = [wheel for wheel in resolved if wheel.name not in row]
     if any(wheel.name == _OURS for wheel in wheels):
         found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
         raise UsageError(
             f"--with needs the package {_OURS!r}, whose module would hide this stack's own module of that name: "
             f"choose versions or packages that do not need {_OURS!r} (pip chose {found})"
         )
-    for wheel in wheels:
+    for wheel in (row.get(wheel.name, wheel) for wheel in resolved):
         if wheel.sha256 not in pin.added.hashes.get(wheel.name, {wheel.sha256}):
+            owner = f"pin {pin.without_added.name}" if wheel.name in row else "the index"
             raise UsageError(
-                f"{wheel.name} {wheel.version}: the index's wheel has the sha256 {wheel.sha256}, which is none of "
-                "those in the requirements file: nothing was installed"
+                f"{wheel.name} {wheel.version}: the wheel of {owner} has the sha256 {wheel.sha256}, which is none "
+                "of those in the requirements file: nothing was installed"
             )
     found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
     say(f"adding {found}" if found else f"pin {pin.without_added.name} has all of these packages already")

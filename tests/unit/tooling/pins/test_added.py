@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tooling.tiny import make_wheel
+from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.image.choice import Choice
 from tooling.pins import added, choose, status
@@ -20,30 +21,28 @@ def test_requirements_wheels_and_folders_are_told_apart(tmp_path: Path) -> None:
     found = added.parse(["trl==1.16.0", 'rouge_score>=0.1; python_version >= "3"', str(wheel), str(wheel.parent)])
     assert found.requirements == ("trl==1.16.0", 'rouge_score>=0.1; python_version >= "3"')
     assert (found.wheels, found.folders) == ((wheel,), (wheel.parent,))
-    assert found.search == f"--find-links {wheel.parent}\n"
-    assert found.wanted.splitlines() == [*found.requirements, str(wheel)]
+    assert found.search == f"--find-links {wheel.parent.as_uri()}\n"
+    assert found.wanted.splitlines() == [*found.requirements, wheel.as_uri()]
 
 
 def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
-    make_wheel(tmp_path / "dist", "tiny_a", "1.0")
+    wheel = make_wheel(tmp_path / "dist", "tiny_a", "1.0")
     text = f"""# what we train with
 --extra-index-url https://user:s3cret@index.invalid/simple
 -f links
-trl[peft] >= 1.0  # the trainer
+trl[peft] >= 1.0 --hash=sha256:{SHA256}  # the trainer
 tiny-b==2.0 \\
     --hash=sha256:{SHA256} \\
     --hash=sha256:{"b" * 64}
-dist/tiny_a-1.0-py3-none-any.whl
+dist/tiny_a-1.0-py3-none-any.whl --hash=sha256:{files.sha256_of(wheel)}
 """
     (tmp_path / "requirements.txt").write_text(text)
     found = added.parse([str(tmp_path / "requirements.txt")])
     assert found.requirements == ("trl[peft]>=1.0", "tiny-b==2.0")
-    assert found.wheels == (tmp_path / "dist/tiny_a-1.0-py3-none-any.whl",)
-    assert found.hashes == {"tiny-b": frozenset({SHA256, "b" * 64})}
-    assert found.index_options == (
-        "--extra-index-url https://user:s3cret@index.invalid/simple",
-        f"--find-links {tmp_path / 'links'}".replace("--find-links", "-f"),
-    )
+    assert found.wheels == (wheel,)
+    assert found.hashes == {"trl": frozenset({SHA256}), "tiny-b": frozenset({SHA256, "b" * 64})}
+    assert found.index_options == ("--extra-index-url https://user:s3cret@index.invalid/simple",)
+    assert found.folders == (tmp_path / "links",)
     assert "s3cret" not in repr(found)
 
 
@@ -81,14 +80,40 @@ def test_every_mistake_is_one_line_and_no_credential_is_printed(tmp_path: Path) 
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_hash_of_a_requirements_file_is_compared_and_all_its_lines_have_one(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "tiny_a", "1.0")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(f"--pre\n./{wheel.name} --hash=sha256:{SHA256}\ntrl==1.0\n")
+    with pytest.raises(UsageError) as caught:
+        added.parse([str(requirements)])
+    assert str(caught.value).splitlines() == [
+        f"--with {requirements}, line 2: {wheel.name} has the sha256 {files.sha256_of(wheel)}, "
+        "none of those in this line",
+        f"--with {requirements}, line 3: --hash is missing, but line 2 has one: as for pip, all packages of a "
+        "file need a hash, or none",
+    ]
+
+
+def test_a_folder_alone_is_refused_because_it_is_only_searched(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "tiny_a", "1.0")
+    with pytest.raises(UsageError, match=f"--with {tmp_path} names no package: a folder is only searched, so add"):
+        added.parse([str(tmp_path)])
+
+
 def test_the_image_has_a_name_of_its_own_that_depends_on_what_was_asked_for(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "tiny_a", "1.0")
     pins = [choose.choose(packages=values) for values in (["trl"], ["trl==1.16.0"], ["trl", str(wheel)])]
     make_wheel(tmp_path, "tiny_a", "1.0", payload=b"changed")
     pins.append(choose.choose(packages=["trl", str(wheel)]))
-    assert len({pin.image for pin in pins}) == 4
+    make_wheel(tmp_path / "more", "tiny_b", "1.0")
+    pins.append(choose.choose(packages=["trl", f"{tmp_path}/more"]))
+    (tmp_path / "index.txt").write_text("--index-url https://user:s3cret@index.invalid/simple\n")
+    pins.append(choose.choose(packages=["trl", f"{tmp_path}/index.txt"]))
+    assert len({pin.image for pin in pins}) == 6
     assert all(pin.name.startswith("2.13-with-") and pin.without_added == choose.choose() for pin in pins)
     assert choose.choose(packages=["trl"]).image == pins[0].image
+    (tmp_path / "index.txt").write_text("--index-url https://user:ren3wed@index.invalid/simple\n")
+    assert choose.choose(packages=["trl", f"{tmp_path}/index.txt"]).image == pins[-1].image
     assert choose.choose(packages=["trl"]).options == "--pin 2.13 --with trl"
     assert not status.record(pins[0], Status.TESTED, "./inv demo", tmp_path / "status.json")
 

@@ -128,10 +128,10 @@ def test_a_package_without_a_wheel_is_one_line_that_tells_how_to_build_one(row: 
 def test_a_local_wheel_and_a_folder_of_wheels_need_no_index(
     row: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = make_wheel(tmp_path / "mine", "mine", "1.0", requires=["helper", "tiny-b"])
+    mine = make_wheel(tmp_path / "my own", "mine", "1.0", requires=["helper", "tiny-b"])
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    make_wheel(tmp_path / "links", "helper", "3.0")
-    pin = with_(row, str(mine), str(tmp_path / "links"))
+    make_wheel(tmp_path / "its links", "helper", "3.0")
+    pin = with_(row, str(mine), str(tmp_path / "its links"))
     added.lock(pin)
     assert versions(pin) == {"mine": "1.0", "helper": "3.0"}
     assert len(list(fetch.fetch_added(pin).iterdir())) == 2
@@ -146,8 +146,16 @@ def test_a_local_wheel_does_not_replace_a_package_of_the_row(row: Pin, tmp_path:
 def test_a_wheel_with_another_hash_than_the_requirements_file_is_refused(row: Pin, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(f"helper==3.0 --hash=sha256:{'0' * 64}\n")
     assert refused(row, str(tmp_path / "requirements.txt")).startswith(
-        "helper 3.0: the index's wheel has the sha256"
+        "helper 3.0: the wheel of the index has the sha256"
     )
+
+
+def test_a_hash_of_a_package_of_the_row_is_compared_with_its_lock(row: Pin, tmp_path: Path) -> None:
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(f"tiny-a==1.0 --hash=sha256:{'0' * 64}\n")
+    assert refused(row, str(requirements)).startswith("tiny-a 1.0: the wheel of pin tiny has the sha256")
+    requirements.write_text(f"tiny-a==1.0 --hash=sha256:{locks.read(row)['tiny-a'].sha256}\n")
+    added.lock(with_(row, str(requirements)))
 
 
 def test_a_lock_of_packages_is_itself_a_requirements_file(row: Pin) -> None:
