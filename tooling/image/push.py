@@ -4,6 +4,7 @@ A push never moves and never overwrites a tag. It writes image.lock.json last, a
 """
 
 import hashlib
+import tempfile
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
@@ -31,15 +32,18 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     if not target:
         raise UsageError("push needs --registry HOST[:PORT]/NAME")
     where = Target.parse(target)
+    folder = Path(output)
+    check_folder(folder)
     if key:
         sign.check_key(key)
-    folder = Path(output)
-    if not folder.is_dir():
-        raise UsageError(f"--output is {output!r}, expected an existing folder")
     revision = clean_revision()
     repository = Registry(api.ensure().endpoint, where)
     tag = tag_of(pin.name, revision)
-    repository.refuse_taken(tag)  # before the long checks; the push checks again
+    # Before the long checks; the push checks again. A push that failed after it sent the image can be repeated.
+    previous = docker.find_image(pin.image)
+    if previous and previous.labels.get(recipe.REVISION_LABEL) != revision:
+        previous = None
+    repository.find(tag, previous.id if previous else None)
     image = build.build(pin, of_this_commit=True)
     content = inspect.content_sha256(image.id)
     if not status.is_tested(content):
@@ -72,6 +76,16 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     write_atomic(folder / SBOM_FILE, bill)
     image_lock.write(lock, folder / LOCK_FILE)
     say(f"pushed {where}:{tag} as {digest}; wrote {folder / LOCK_FILE} and {SBOM_FILE}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UsageError if no file can be written to the folder: before anything is pushed."""
+    if not folder.is_dir():
+        raise UsageError(f"--output is '{folder}', expected an existing folder")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(f"--output is '{folder}', expected a folder that is writable: {error.strerror}") from None
 
 
 def tag_of(pin: str, revision: str) -> str:

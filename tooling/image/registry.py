@@ -92,11 +92,13 @@ class Registry:
     def push(self, image_id: str, tag: str, *, moving: bool = False) -> str:
         """Push a local image under a tag. Returns its digest, after a pull and the registry have confirmed it.
 
-        Raises UsageError if the tag exists, or appears during the push. Overwrites a `moving` tag.
+        A tag that already names this image is left as it is. Raises UsageError if the tag names another image, or
+        appears during the push. Overwrites a `moving` tag.
         """
         reference = f"{self.target}:{tag}"
-        if not moving:
-            self.refuse_taken(tag)
+        if not moving and (digest := self.find(tag, image_id)):
+            say(f"{reference} already names this image: nothing to send")
+            return digest
         with self._explained(f"pushing {reference}"):
             self.client.images.get(image_id).tag(str(self.target), tag)
             try:
@@ -114,10 +116,27 @@ class Registry:
             )
         return pushed
 
-    def refuse_taken(self, tag: str) -> None:
-        """Raises UsageError if the tag exists in the registry."""
-        if digest := self.digest(tag):
+    def find(self, tag: str, image_id: str | None) -> str | None:
+        """The digest of a tag that names the local image, or None if the tag does not exist.
+
+        Raises UsageError if the tag names another image.
+        """
+        digest = self.digest(tag)
+        if digest and not (image_id and self._is_digest_of(digest, image_id)):
             raise self._taken(tag, digest)
+        return digest
+
+    def _is_digest_of(self, digest: str, image_id: str) -> bool:
+        """Whether the digest is the local image's. The engine pulls an image that it lacks; another is removed."""
+        reference = f"{self.target}@{digest}"
+        with self._explained(f"pulling {reference}"):
+            try:
+                found = self.client.images.get(reference).id
+            except NotFound:
+                found = self.client.images.pull(reference).id
+                if found != image_id:
+                    docker.remove_image(reference)
+        return bool(found == image_id)
 
     def _taken(self, tag: str, digest: str) -> UsageError:
         return UsageError(

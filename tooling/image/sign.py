@@ -7,6 +7,7 @@ signature and statements beside the image in its registry.
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ BUILD_TYPE = "urn:cpu-train-stack:build:1"
 BUILDER = "urn:cpu-train-stack:inv-push"
 _REFERENCE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 _LOCAL_LOG = ("--insecure-ignore-tlog=true",)
+_NO_LOG = ("--tlog-upload=false", "--yes")
+_VARIABLE = "env://"
 _LIMIT_SECONDS = 120
 KeyOption = Annotated[
     str,
@@ -38,6 +41,7 @@ _CAUSES = (
     ("no signatures found", "the image is not signed: push it with ./inv push --sign KEY"),
     ("no matching attestations", "the attestation is missing, changed, or made with another key"),
     ("decrypt", f"the key's password is wrong: set {PASSWORD}"),
+    ("ioctl for device", f"the key has a password: set {PASSWORD}"),
 )
 
 
@@ -64,15 +68,19 @@ def provenance(labels: Mapping[str, str], lock_sha256: str) -> dict[str, Any]:
 
 
 def check_key(key: str) -> None:
-    """Raises UsageError if the key or cosign is missing: before anything is pushed."""
+    """Raises UsageError if cosign or the key is missing, or the key cannot sign: before anything is pushed."""
     find()
-    if not key.startswith("env://") and not Path(key).is_file():
+    name = key.removeprefix(_VARIABLE)
+    if name != key and name not in os.environ:
+        raise UsageError(f"--sign is {key!r}, but the variable {name} is not set: set it to the text of a key")
+    if name == key and not Path(key).is_file():
         raise UsageError(f"--sign is {key!r}, expected a file of cosign generate-key-pair, or env://NAME")
+    _cosign("sign-blob", "--key", key, *_NO_LOG, os.devnull, what=f"--sign {key}")
 
 
 def sign(reference: str, key: str, predicate: Mapping[str, Any], bill: str) -> None:
     """Sign the image, and attach its provenance and its bill of materials. Raises UsageError."""
-    common = ("--key", key, "--tlog-upload=false", "--yes")
+    common = ("--key", key, *_NO_LOG)
     _cosign("sign", *common, reference)
     with tempfile.TemporaryDirectory() as folder:
         for kind, text in ((PROVENANCE, json.dumps(predicate)), (BILL, bill)):
@@ -86,7 +94,7 @@ def verify(reference: str, key: str) -> dict[str, Any]:
     """Check the signature and both attestations of HOST/NAME@DIGEST. Returns the provenance. Raises UsageError."""
     if not _REFERENCE.fullmatch(reference):
         raise UsageError(f"{reference!r} is not an image by digest, expected HOST/NAME@sha256:…")
-    if not key.startswith("env://") and not Path(key).is_file():
+    if not key.startswith(_VARIABLE) and not Path(key).is_file():
         raise UsageError(
             f"--key is {repr(key) if key else 'missing'}, expected the file cosign.pub, or env://NAME"
         )
@@ -117,8 +125,8 @@ def find() -> str:
     return path
 
 
-def _cosign(command: str, *arguments: str) -> str:
-    """The output of a cosign command. Raises UsageError with its cause."""
+def _cosign(command: str, *arguments: str, what: str = "") -> str:
+    """The output of a cosign command. Raises UsageError with its cause, about `what` or the last argument."""
     try:
         done = subprocess.run(
             [find(), command, *arguments],
@@ -133,5 +141,5 @@ def _cosign(command: str, *arguments: str) -> str:
     if done.returncode != 0:
         said = last_line(done.stderr)
         fix = next((fix for text, fix in _CAUSES if text in done.stderr), "check the registry and the key")
-        raise UsageError(f"{arguments[-1]}: cosign {command} failed ({said}): {fix}")
+        raise UsageError(f"{what or arguments[-1]}: cosign {command} failed ({said}): {fix}")
     return done.stdout

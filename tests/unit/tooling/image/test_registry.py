@@ -1,11 +1,21 @@
-"""The name of a repository in a registry."""
+"""The name of a repository in a registry, and a tag that exists there already."""
 
 from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pytest
 
 from tooling.basis.errors import UsageError
-from tooling.image.registry import Target
+from tooling.engine import docker
+from tooling.image.registry import Registry, Target
+
+DIGEST = f"sha256:{'d' * 64}"
+OURS = f"sha256:{'1' * 64}"
 
 
 @pytest.mark.parametrize(
@@ -28,3 +38,71 @@ def test_a_registry_is_a_host_and_a_name(text: str, host: str, name: str) -> Non
 def test_another_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST"):
         Target.parse(text)
+
+
+class _Engine(http.server.BaseHTTPRequestHandler):
+    """An engine whose registry has one tag. It has the image `local`; a pull brings the image `remote`."""
+
+    local, remote = "", ""
+    seen: list[str]
+
+    def do_GET(self) -> None:
+        path = unquote(self.path).partition("?")[0].partition("/stack")[2]
+        tagged = {"Descriptor": {"digest": DIGEST}, "Platforms": []}
+        known = {":taken/json": tagged, f"@{DIGEST}/json": {"Id": self.local} if self.local else None}
+        known[""] = {"ApiVersion": "1.45"}
+        self._answer(known.get(path))
+
+    def do_POST(self) -> None:
+        type(self).seen.append(self.path.partition("?")[0])
+        type(self).local = self.remote
+        self._answer({"status": "pulled"})
+
+    def _answer(self, document: object) -> None:
+        body = json.dumps(document or {"message": "not found"}).encode()
+        self.send_response(200 if document else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.setattr(_Engine, "seen", [], raising=False)
+    monkeypatch.setattr(_Engine, "local", "")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        opened = Registry(f"tcp://127.0.0.1:{server.server_address[1]}", Target("registry.example", "stack"))
+        yield opened
+        opened.client.close()
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("local", "remote"), [(OURS, ""), ("", OURS)])
+def test_a_push_that_failed_after_it_sent_the_image_is_resumed(
+    local: str, remote: str, repository: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Engine, "local", local)
+    monkeypatch.setattr(_Engine, "remote", remote)
+    assert repository.find("free", OURS) is None
+    assert repository.push(OURS, "taken") == DIGEST
+    assert len(_Engine.seen) == bool(remote), "something was pushed"
+
+
+@pytest.mark.parametrize(("local", "remote"), [("sha256:2", ""), ("", "sha256:2")])
+def test_a_tag_of_another_image_is_refused(
+    local: str, remote: str, repository: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(docker, "remove_image", removed.append)
+    monkeypatch.setattr(_Engine, "local", local)
+    monkeypatch.setattr(_Engine, "remote", remote)
+    with pytest.raises(UsageError, match="this tag is never overwritten"):
+        repository.find("taken", None)
+    with pytest.raises(UsageError, match="this tag is never overwritten"):
+        repository.push(OURS, "taken")
+    assert removed == ([f"registry.example/stack@{DIGEST}"] if remote else [])
