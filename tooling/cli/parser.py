@@ -11,10 +11,10 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
 
 from invoke.collection import Collection
 from invoke.exceptions import Exit, ParseError
+from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 
@@ -27,6 +27,8 @@ from tooling.cli.options import Task
 
 Member = Task | Collection  # a task, or a group of tasks
 
+# The other options of invoke's own have no meaning for these tasks.
+_OWN_OPTIONS = ("complete", "help", "list", "print-completion-script", "version")
 # What help shows as the value of an option, by type.
 _VALUES = {str: "=STRING", int: "=INT", float: "=NUMBER", list: "=STRING"}
 _UNKNOWN = re.compile(r"No idea what '(?P<word>.*)' is!")
@@ -152,6 +154,7 @@ class TaskProgram(Program):
     def __init__(self, sections: Mapping[str, Sequence[Member]]) -> None:
         namespace = Collection(*itertools.chain(*sections.values()))
         super().__init__(namespace=namespace, name="cpu-train-stack", binary="./inv", binary_names=["inv"])
+        self.collection = namespace  # invoke sets it later, and errors in ./inv's own options need it
         self._sections = sections
         self._tasks = namespace.tasks
         self._groups = {name: group.task_names for name, group in namespace.collections.items()}
@@ -163,13 +166,21 @@ class TaskProgram(Program):
         if isinstance(task, Task) and task.words:
             self.argv = with_flags(self.argv, task)
 
+    def core_args(self) -> list[Argument]:
+        return [argument for argument in super().core_args() if argument.name in _OWN_OPTIONS]
+
     def parse_core(self, argv: list[str] | None) -> None:
         self.normalize_argv(argv)
         self.parse_core_args()
+        if self.args.version.value:
+            self.print_version()
+            raise Exit
         if shell := self.args["print-completion-script"].value:
             print(completion.script(shell, ROOT / "inv"))
             raise Exit
-        super().parse_core(argv)
+
+    def update_config(self, merge: bool = True) -> None:
+        """Nothing: the options that this would read are not among ./inv's."""
 
     def parse_core_args(self) -> None:
         with self._explained():
@@ -188,18 +199,27 @@ class TaskProgram(Program):
             typed = canonical_argv(self.core.remainder.split(), self._groups)
             completion.print_candidates(typed[1:], self.initial_context, self.collection, self._make_parser())
             raise Exit
-        group = self.args.list.value
-        if isinstance(group, str) and group not in self._groups:
-            raise UsageError(f"--list {group!r}: expected a group of tasks: {', '.join(self._groups)}")
-        with self._explained():  # for --help of a task that does not exist
-            super().parse_cleanup()
+        task, group = self.args.help.value, self.args.list.value
+        if isinstance(task, str):
+            if task not in self.parser.contexts:
+                with self._explained():
+                    raise ParseError(f"No idea what {task!r} is!")
+            self.print_task_help(task)
+            raise Exit
+        if isinstance(group, str):
+            if group not in self._groups:
+                raise UsageError(f"--list {group!r}: expected a group of tasks: {', '.join(self._groups)}")
+            self.list_root, self.scoped_collection = group, self.collection.subcollection_from_path(group)
+        if task or group or not self.tasks:
+            self.list_tasks()
+            raise Exit
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except ParseError as error:
-            raise UsageError(explain(error, self.argv, self.collection or Collection())) from error
+            raise UsageError(explain(error, self.argv, self.collection)) from error
         except ValueError as error:
             raise UsageError(explain_value(error, self.argv)) from error
 
@@ -210,14 +230,6 @@ class TaskProgram(Program):
             sys.exit(contract.INTERRUPTED_EXIT_CODE)
         except errors.UsageError as error:  # of a module that is also in the image
             raise UsageError(str(error)) from error
-
-    def no_tasks_given(self) -> NoReturn:
-        self.list_tasks()
-        sys.exit(0)
-
-    def print_help(self) -> None:
-        """`./inv --help`: the list of tasks, without invoke's own options."""
-        self.list_tasks()
 
     def list_tasks(self) -> None:
         """Print all sections, or the tasks of the group in --list=GROUP."""

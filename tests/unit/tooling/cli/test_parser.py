@@ -57,7 +57,16 @@ SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, inter
         (["zzzz"], "unknown task 'zzzz'; ./inv --list shows the tasks"),
         (["build", "zzzz"], "unknown task 'zzzz'; ./inv --list shows the tasks"),
         (["--help", "biuld"], "unknown task 'biuld'; did you mean 'build'? ./inv --list shows the tasks"),
-        (["--ecoh"], "./inv has no option '--ecoh'; did you mean '--echo'? ./inv --list shows the tasks"),
+        (["--lits"], "./inv has no option '--lits'; did you mean '--list'? ./inv --list shows the tasks"),
+        (["--dry", "build"], "./inv has no option '--dry'; ./inv --list shows the tasks"),
+        (["build", "-R"], "build has no option '-R'; ./inv build --help shows its options"),
+        (["-f", "/nope", "build"], "./inv has no option '-f'; ./inv --list shows the tasks"),
+        (["--config=/nope", "build"], "./inv has no option '--config'; ./inv --list shows the tasks"),
+        (["-D"], "./inv has no option '-D'; ./inv --list shows the tasks"),
+        (
+            ["--print-completion-script"],
+            "./inv: --print-completion-script needs a value; ./inv --list shows the tasks",
+        ),
         (
             ["build", "--node", "3"],
             "build has no option '--node'; did you mean '--nodes'? ./inv build --help shows its options",
@@ -86,6 +95,10 @@ def test_the_tasks_are_listed(argv: list[str], capsys: pytest.CaptureFixture[str
     assert (code, err) == (0, "")
     assert "build        " in out
     assert "measure-all  Measure something." in out
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SECTIONS, ["--version"], capsys) == (0, "cpu-train-stack unknown\n", "")
 
 
 def test_an_interrupted_task_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
