@@ -23,7 +23,7 @@ from entrypoints.cli import errors
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
-from tooling.cli.options import Task
+from tooling.cli.options import Task, command_argv
 
 Member = Task | Collection  # a task, or a group of tasks
 
@@ -90,6 +90,15 @@ def _with_dashes(argv: Sequence[str], context: ParserContext, word: str) -> str:
     return shlex.join(["./inv", *argv[1:]]).replace(name, _typed(name), 1)
 
 
+def _given_twice(argv: Sequence[str], context: ParserContext | None, word: str) -> str | None:
+    """The option that has a value already before `word`, which follows it; or None."""
+    words = [part for text in argv for part in (text.split("=", 1) if text.startswith("--") else [text])]
+    for place, (before, found) in enumerate(itertools.pairwise(words)):
+        if found == word and context and before in context.flags and before in words[:place]:
+            return before
+    return None
+
+
 def needs_dashes(namespace: Collection, context: ParserContext | None, argv: Sequence[str]) -> bool:
     """Whether the task of `context` expects a command after `--`, and `argv` has no `--`."""
     return bool(context and context.name and "--" not in argv and namespace[context.name].takes_command)
@@ -113,6 +122,8 @@ def explain(error: ParseError, argv: Sequence[str], namespace: Collection) -> st
         if word.startswith("-"):
             flags = [*error.context.flags, *error.context.inverse_flags] if error.context else []
             return f"{task or './inv'} has no option {word!r}{_nearest(word, flags)} {where}"
+        if flag := _given_twice(argv, error.context, word):
+            return f"{task}: {flag} is given twice, expected once; {where}"
         if error.context and needs_dashes(namespace, error.context, argv):
             return explain_dashes(error.context, argv, word)
         if group := namespace.collections.get(word):
@@ -193,6 +204,9 @@ class TaskProgram(Program):
         for context, following in itertools.pairwise(self.tasks):
             if needs_dashes(self.collection, context, self.argv):
                 raise UsageError(explain_dashes(context, self.argv, str(following.name)))
+        names = [str(context.name) for context in self.tasks]
+        if names and command_argv(self.argv) and not any(self.collection[name].takes_command for name in names):
+            raise UsageError(f"{_typed(names[-1])} takes no command: leave out -- and what follows it")
 
     def parse_cleanup(self) -> None:
         if self.args.complete.value:

@@ -162,6 +162,16 @@ def test_help_shows_a_tasks_options_with_their_defaults(capsys: pytest.CaptureFi
             "run ./inv measure launch -- train",
         ),
         (["build", "train"], "unknown task 'train'; ./inv --list shows the tasks"),
+        (["build", "--", "train"], "build takes no command: leave out -- and what follows it"),
+        (["measure", "speed", "--", "x"], "measure speed takes no command: leave out -- and what follows it"),
+        (
+            ["up", "--nodes", "1", "--nodes=3", "--", "train"],
+            "up: --nodes is given twice, expected once; ./inv up --help shows its options",
+        ),
+        (
+            ["up", "--name", "a", "--name", "b", "train"],
+            "up: --name is given twice, expected once; ./inv up --help shows its options",
+        ),
         (
             ["measure", "sped"],
             "measure has no task 'sped'; did you mean 'speed'? ./inv measure shows its tasks",
