@@ -1,12 +1,15 @@
 """Files that several processes use: hashes, atomic writes, and locks."""
 
 import fcntl
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 
 from entrypoints.machine import files
+from tooling.basis.errors import UsageError
 
 
 def sha256_of(path: Path) -> str:
@@ -19,6 +22,23 @@ def write_atomic(path: Path, text: str) -> None:
     """Replace a file atomically, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomic(path, text)
+
+
+def write_output(path: Path, text: str, option: str) -> None:
+    """Write the file that the user gave with `option`. A link's target is replaced, never the link.
+
+    Devices and pipes are written to, and so is standard output under any name. Raises UsageError.
+    """
+    try:
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(1)):
+            sys.stdout.write(text)
+        elif path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_atomic(path.resolve(), text)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
 
 
 class LockedError(Exception):

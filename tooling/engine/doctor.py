@@ -27,6 +27,7 @@ from entrypoints.plan import command as plan_command
 from entrypoints.plan import page as plan_page
 from entrypoints.plan import planner
 from tooling.basis.errors import UsageError
+from tooling.basis.files import write_output
 from tooling.basis.paths import CACHE
 from tooling.engine import podman
 from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
@@ -184,7 +185,8 @@ def run(*, as_json: bool, html: str | None = None) -> None:
     """Print the table or the JSON. `html`: a file for the page. Raises Exit with 1 if a check is an error."""
     checks = examine()
     if html:
-        render.save(page.page(f"This machine: {platform.node()}", checks, _picture()), Path(html))
+        found = page.page(f"This machine: {platform.node()}", checks, _picture())
+        write_output(Path(html), render.html_text(found), "--html")
     if as_json:
         print(document(checks))
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from entrypoints.page import render
 from tooling.basis.console import console, plain_table
+from tooling.basis.files import write_output
 from tooling.basis.say import say
 from tooling.forecast import page, texts
 from tooling.forecast.request import Request, document, make
@@ -17,7 +18,7 @@ def run(request: Request, as_json: bool, html: str | None) -> None:
     """Print the forecast. `html`: a file for the page. Raises UsageError."""
     plan = make(request)
     if html:
-        render.save(page.page(request, plan), Path(html))
+        write_output(Path(html), render.html_text(page.page(request, plan)), "--html")
     if as_json:
         sys.stdout.write(json.dumps(document(request, plan), indent=2) + "\n")
         return

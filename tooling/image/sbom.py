@@ -28,7 +28,7 @@ from spdx_tools.spdx.model import (
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from tooling.basis.files import write_output
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine import api, docker
@@ -52,10 +52,7 @@ def run(pin: Pin, output: str | None) -> None:
     say(f"listing the packages of {image.tag}")
     found = inspect.inventory(image.tag)
     labels = docker.read_image(image.tag).labels
-    try:
-        write_atomic(path, document(image.tag, inspect.content_sha256(image.tag), labels, found))
-    except OSError as error:
-        raise UsageError(f"--output {path} cannot be written: {error.strerror or error}") from None
+    write_output(path, document(image.tag, inspect.content_sha256(image.tag), labels, found), "--output")
     say(f"wrote {path}: {len(found.apt)} Debian and {len(found.python_packages)} Python packages")
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from tooling.basis import yaml
-from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from tooling.basis.files import write_output
 from tooling.basis.say import say
 from tooling.image import sign
 from tooling.kubernetes.operators import Manifest
@@ -20,8 +19,5 @@ def write(wanted: Manifest, output: str) -> None:
     if not output:
         print(text, end="")
         return
-    try:
-        write_atomic(Path(output), text)
-    except OSError as error:
-        raise UsageError(f"--output {output} cannot be written ({error.strerror}): choose another file") from error
+    write_output(Path(output), text, "--output")
     say(f"wrote {output}: kubectl create -f {output}")

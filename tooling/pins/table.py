@@ -12,6 +12,7 @@ from entrypoints.page import render
 from entrypoints.page.blocks import Page, Section, Texts, Tile
 from entrypoints.page.blocks import Table as PageTable
 from tooling.basis.console import console
+from tooling.basis.files import write_output
 from tooling.pins import rules, status
 from tooling.pins.parse import Matrix
 from tooling.pins.pin import INTEL_BINDINGS, IPEX, Ccl, Pin
@@ -49,7 +50,7 @@ def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
     """Print every pin on standard output. `html`: a file for the page."""
     rows = [row(pin) for pin in matrix.pins.values()]
     if html:
-        render.save(page(matrix, rows), Path(html))
+        write_output(Path(html), render.html_text(page(matrix, rows)), "--html")
     if as_json:
         print(json.dumps(rows, indent=2))
         return

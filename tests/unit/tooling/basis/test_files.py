@@ -1,14 +1,16 @@
-"""Atomic writes, and locks between processes."""
+"""Atomic writes, files that the user names, and locks between processes."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tooling.basis.files import LockedError, locked
+from tooling.basis.errors import UsageError
+from tooling.basis.files import LockedError, locked, write_output
 from tooling.basis.paths import ROOT
 
 WRITE = """
@@ -28,6 +30,47 @@ def test_two_processes_can_write_the_same_file_at_the_same_time(tmp_path: Path) 
     assert ended == [b"", b""]
     assert file.read_text() in ("a" * 10_000, "b" * 10_000)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_links_target_is_replaced_and_the_link_is_kept(tmp_path: Path) -> None:
+    file, link, dangling = tmp_path / "file", tmp_path / "link", tmp_path / "dangling"
+    file.write_text("old")
+    link.symlink_to(file)
+    dangling.symlink_to(tmp_path / "new" / "file")
+    write_output(link, "new", "--output")
+    write_output(dangling, "new", "--output")
+    assert (link.is_symlink(), dangling.is_symlink()) == (True, True)
+    assert file.read_text() == dangling.read_text() == "new"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    write_output(pipe, "text", "--output")
+    assert reader.communicate(timeout=60)[0] == "text"
+    assert pipe.is_fifo()
+
+
+def test_standard_output_is_appended_to_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("first\n")
+    script = "import sys; from pathlib import Path; from tooling.basis.files import write_output as write\n"
+    script += "write(Path('/dev/stdout'), 'second\\n', '--output')"
+    with file.open("a") as stream:
+        subprocess.run([sys.executable, "-c", script], stdout=stream, cwd=ROOT, check=True, timeout=60)
+    assert file.read_text() == "first\nsecond\n"
+    piped = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=ROOT, check=True, timeout=60)
+    assert piped.stdout == b"second\n"
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "new", loop / "new"):
+        with pytest.raises(UsageError, match=r"--html .* cannot be written \(.*\): choose another file"):
+            write_output(path, "text", "--html")
 
 
 HOLD = """

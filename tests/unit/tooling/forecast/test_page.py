@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
 from entrypoints.page.blocks import Bars, Chart, Table
 from tests.unit.tooling.forecast.test_command import REQUEST
+from tooling.basis.errors import UsageError
 from tooling.forecast import command, page, request
 
 
@@ -55,5 +55,5 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     command.run(REQUEST, False, str(file))
     assert "Recommended:" in capsys.readouterr().out
     assert "Forecast: bert-base-uncased on 1 to 8 nodes" in file.read_text(encoding="utf-8")
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(UsageError, match=r"--html .* cannot be written"):
         command.run(REQUEST, False, str(tmp_path))
