@@ -47,20 +47,26 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
-    write_output(pipe, "text", "--output")
-    assert reader.communicate(timeout=60)[0] == "text"
-    assert pipe.is_fifo()
+    try:
+        write_output(pipe, "text", "--output")
+        assert pipe.is_fifo()
+        assert reader.communicate(timeout=60)[0] == "text"
+    finally:
+        reader.kill()
+        reader.wait()
 
 
 def test_standard_output_is_appended_to_by_its_name(tmp_path: Path) -> None:
-    file = tmp_path / "file"
+    file, link = tmp_path / "file", tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")  # as /dev/stdout, which a failing test must not replace
     file.write_text("first\n")
     script = "import sys; from pathlib import Path; from tooling.basis.files import write_output as write\n"
-    script += "write(Path('/dev/stdout'), 'second\\n', '--output')"
+    script += "write(Path(sys.argv[1]), 'second\\n', '--output')"
+    argv = [sys.executable, "-c", script, str(link)]
     with file.open("a") as stream:
-        subprocess.run([sys.executable, "-c", script], stdout=stream, cwd=ROOT, check=True, timeout=60)
+        subprocess.run(argv, stdout=stream, cwd=ROOT, check=True, timeout=60)
     assert file.read_text() == "first\nsecond\n"
-    piped = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=ROOT, check=True, timeout=60)
+    piped = subprocess.run(argv, capture_output=True, cwd=ROOT, check=True, timeout=60)
     assert piped.stdout == b"second\n"
 
 
