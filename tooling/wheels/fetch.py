@@ -89,7 +89,8 @@ def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path) -> None:
 
 
 def _partial_prefix(folder: Path) -> str:
-    return f".partial-{folder.name}-"
+    """With "@", which no pin's name has: the name of one pin can be the beginning of another's."""
+    return f".partial-{folder.name}@"
 
 
 def _missing(folder: Path, lock: dict[str, LockedWheel]) -> list[LockedWheel]:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,11 +142,13 @@ def test_a_downloaded_wheel_with_a_wrong_hash_is_refused(place: Place) -> None:
 
 def test_partial_files_of_a_killed_fetch_are_deleted(place: Place) -> None:
     place.complete()
-    partial = place.fetched.parent / ".partial-tiny-abc"
-    partial.mkdir()
+    partial, of_another_pin = (
+        Path(tempfile.mkdtemp(dir=folder.parent, prefix=fetch._partial_prefix(folder)))
+        for folder in (place.fetched, place.fetched.with_name("tiny-own-0a1b2c3d"))
+    )
     (partial / "half.whl").write_bytes(b"half")
     fetch.fetch(place.pin, place.fetched)
-    assert not partial.exists()
+    assert (partial.exists(), of_another_pin.exists()) == (False, True)
 
 
 def test_files_that_are_not_in_the_lock_are_deleted(place: Place) -> None:
