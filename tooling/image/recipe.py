@@ -171,18 +171,22 @@ def project_version() -> str:
 
 
 def revision() -> tuple[str, str, str]:
-    """Commit, commit time (RFC 3339) and origin of the checkout. "unknown" if this folder is not a checkout."""
+    """Commit, commit time (RFC 3339) and origin of the checkout. "unknown" if this folder is not a checkout.
 
-    def git(*arguments: str) -> str:
-        if shutil.which("git") is None:
-            return ""
+    A folder in another checkout is none: the commit of the other one does not have its files.
+    """
+
+    def git(*arguments: str) -> str | None:
         argv = ["git", "-C", str(ROOT), *arguments]
         result = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return result.stdout.strip() if result.returncode == 0 else ""
+        return result.stdout.strip() if result.returncode == 0 else None
 
+    top = git("rev-parse", "--show-toplevel") if shutil.which("git") else None
+    if not top or Path(top).resolve() != ROOT.resolve():
+        return "unknown", "unknown", "unknown"
     commit = git("rev-parse", "HEAD")
-    if commit and git("status", "--porcelain"):
+    if commit and git("status", "--porcelain", "--untracked-files=all") != "":  # None: git status failed
         commit += DIRTY
     # An origin URL may contain a token: keep only what follows the last @.
-    origin = git("config", "--get", "remote.origin.url").rpartition("@")[2]
+    origin = (git("config", "--get", "remote.origin.url") or "").rpartition("@")[2]
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"

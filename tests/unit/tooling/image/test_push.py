@@ -15,12 +15,32 @@ def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(recipe, "ROOT", tmp_path)
     with pytest.raises(UsageError, match="not a git checkout"):
         push.clean_revision()
-    for words in (["init"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x"]):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+    git(tmp_path, "init")
+    git(tmp_path, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x")
     assert len(push.clean_revision()) == 40
+    index = tmp_path / ".git" / "index"
+    index.write_bytes(b"broken")  # git status fails
+    with pytest.raises(UsageError, match="the tree is dirty"):
+        push.clean_revision()
+    index.unlink()
+    git(tmp_path, "config", "status.showUntrackedFiles", "no")
     (tmp_path / "new").touch()
     with pytest.raises(UsageError, match="the tree is dirty"):
         push.clean_revision()
+
+
+def test_the_commit_of_another_checkout_around_the_folder_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init")
+    git(tmp_path, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.setattr(recipe, "ROOT", tmp_path / "inner")
+    assert recipe.revision() == ("unknown", "unknown", "unknown")
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
 
 
 COSIGN = """#!/bin/sh
