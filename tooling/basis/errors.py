@@ -1,5 +1,7 @@
 """Errors that the user can fix: bad usage, bad configuration, bad input."""
 
+from collections.abc import Callable, Iterable
+
 from invoke.exceptions import Exit
 
 from entrypoints import contract
@@ -20,3 +22,20 @@ class UsageError(Exit):
 
 class EngineLostError(UsageError):
     """The engine does not answer. Code that watches a running job catches this error."""
+
+
+def mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:
+    """The messages of the checks that raise UsageError."""
+    found = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
+def check_all(checks: Iterable[Callable[[], object]]) -> None:
+    """Raises UsageError, one line with all mistakes."""
+    if found := mistakes(checks):
+        raise UsageError("; ".join(found))

@@ -1,9 +1,37 @@
 """The command lines of the image's launchers, for local clusters, bare-metal hosts and Kubernetes. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+
+from entrypoints import contract
+from tooling.basis.errors import UsageError
 
 # mpirun's nodes start at the same time as its launcher, within a second or two.
 MPI_START_SECONDS = 60
+# Set by what starts the ranks, as are those that begin with PET_.
+_RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def assignment(flag: str, text: str) -> tuple[str, str]:
+    """The name and the value of NAME=VALUE, a variable of the ranks in a manifest. Raises UsageError."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{flag} {text!r}: expected NAME=VALUE")
+    if name in _RESERVED or name.startswith("PET_"):
+        raise UsageError(f"{flag} {name}: what starts the ranks sets this variable: remove it")
+    if name == contract.RANKS_PER_NODE:
+        raise UsageError(f"{flag} {name}: use --ranks-per-node")
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(f"{flag}: {name!r} is not a variable name, expected letters, digits and '_'")
+    return name, value
+
+
+def check_distinct(flag: str, texts: Sequence[str]) -> None:
+    """Raises UsageError if two of the texts NAME=VALUE have the same name."""
+    names = [text.partition("=")[0] for text in texts]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{flag}: {', '.join(repeated)} is given twice, expected once")
 
 
 def launch(

@@ -5,11 +5,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated
 
 from entrypoints import contract
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, mistakes
+from tooling.cluster import launchers
 
 # Before the time limit: for the last checkpoint, and for Slurm to requeue the job.
 WARNING_SECONDS = 180
@@ -59,8 +61,8 @@ class SlurmJob:
     env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
 
     def __post_init__(self) -> None:
-        if mistakes := [*self._mistakes()]:
-            raise UsageError("; ".join(mistakes))
+        if found := self._mistakes():
+            raise UsageError("; ".join(found))
 
     def _mistakes(self) -> list[str]:
         found = [
@@ -73,8 +75,10 @@ class SlurmJob:
             )
             if value < least
         ]
-        if self.cpus and self.cpus < self.ranks_per_node:
-            found.append(f"--cpus {self.cpus} for {self.ranks_per_node} ranks, expected one for each rank")
+        if self.cpus > 0 and self.ranks_per_node > 0 and self.cpus % self.ranks_per_node:
+            found.append(
+                f"--cpus {self.cpus} for {self.ranks_per_node} ranks, expected a multiple of {self.ranks_per_node}"
+            )
         # enroot separates the parts of a mount by spaces.
         has_no_spaces = self.image.endswith(SQUASHFS)
         allowed = r"[^:,\s]+" if has_no_spaces else r"[^:,\n]+"
@@ -102,9 +106,8 @@ class SlurmJob:
                 f"--time is {self.time}, expected {SHORTEST_SECONDS // 60} minutes or more, or --max-restarts 0: "
                 f"the job is requeued {WARNING_SECONDS // 60} minutes before the limit"
             )
-        found += [
-            f"--env {text!r}: expected NAME=VALUE" for text in self.env if not re.match(r"[A-Za-z_]\w*=", text)
-        ]
+        found += mistakes(partial(launchers.assignment, "--env", text) for text in self.env)
+        found += mistakes([partial(launchers.check_distinct, "--env", self.env)])
         if not self.command or self.command[0] in _LAUNCHERS:
             command = f"begins with {self.command[0]}" if self.command else "is missing"
             found.append(f"the command {command}, expected -- train, run or bench: srun starts the ranks")

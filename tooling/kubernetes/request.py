@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tooling.basis.errors import UsageError
-from tooling.cluster import compose
+from tooling.basis.errors import UsageError, check_all
+from tooling.cluster import compose, launchers
 from tooling.image import lock
 from tooling.image.sign import KeyOption
 from tooling.kubernetes import syntax
@@ -24,8 +24,6 @@ _MEBIBYTE = 1 << 20
 _IN_CLAIM = re.compile(rf"(^|[=:,]){CLAIM}(/|$)")
 _SHM_STEP = 64 * _MEBIBYTE
 _LAUNCHERS = ("launch", "mpi-launch", "mpirun", "torchrun")
-# Set by the operators and by the image's launchers, as are those that begin with PET_.
-_RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -67,19 +65,12 @@ class PodRequest:
     max_restarts: Annotated[int, "restarts after a failure, from the last checkpoint"] = 3
 
     def __post_init__(self) -> None:
-        mistakes = []
-        for check in self._checks():
-            try:
-                check()
-            except UsageError as error:
-                mistakes.append(str(error))
-        if not mistakes and self.shm_bytes >= self.memory_bytes:
-            mistakes.append(
+        check_all(self._checks())
+        if self.shm_bytes >= self.memory_bytes:
+            raise UsageError(
                 f"--memory is {self.memory}, but shared memory may take {self.shm_bytes // _MEBIBYTE} MiB of it "
                 "(16 MiB for each hardware thread of the node): raise --memory, or pass --node-cpus"
             )
-        if mistakes:
-            raise UsageError("; ".join(mistakes))
 
     def _checks(self) -> list[Callable[[], object]]:
         checks: list[Callable[[], object]] = [
@@ -102,8 +93,12 @@ class PodRequest:
         if self.pvc:
             checks.append(partial(syntax.resource_name, "--pvc", self.pvc))
         checks += [partial(syntax.label, "--node-selector", text) for text in self.node_selector]
-        checks += [partial(_assignment, "--env", text) for text in self.env]
+        checks += [partial(launchers.assignment, "--env", text) for text in self.env]
         checks += [partial(_secret, text) for text in self.secret_env]
+        checks += [
+            partial(launchers.check_distinct, "--node-selector", self.node_selector),
+            partial(launchers.check_distinct, "--env and --secret-env", (*self.env, *self.secret_env)),
+        ]
         if self.pull_secret:
             checks.append(partial(syntax.resource_name, "--pull-secret", self.pull_secret))
         if self.node_memory:
@@ -154,7 +149,7 @@ class PodRequest:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return dict(_assignment("--env", text) for text in self.env)
+        return dict(launchers.assignment("--env", text) for text in self.env)
 
     @property
     def secret_variables(self) -> Mapping[str, tuple[str, str]]:
@@ -256,17 +251,8 @@ def _check_at_least(flag: str, value: int, least: int) -> None:
         raise UsageError(f"{flag} is {found}, expected {least} or more")
 
 
-def _assignment(flag: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"{flag} {text!r}: expected NAME=VALUE")
-    if name in _RESERVED or name.startswith("PET_"):
-        raise UsageError(f"{flag} {name}: the operator and the image's launcher set this variable: remove it")
-    return syntax.variable(flag, name), value
-
-
 def _secret(text: str) -> tuple[str, tuple[str, str]]:
-    name, value = _assignment("--secret-env", text)
+    name, value = launchers.assignment("--secret-env", text)
     return name, syntax.secret_key("--secret-env", value)
 
 

@@ -11,7 +11,6 @@ _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUANTITY = re.compile(r"(?P<number>[1-9][0-9]*)(?P<unit>[KMGT]i|[kMGT])")
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -57,13 +56,6 @@ def label(flag: str, text: str) -> tuple[str, str]:
             f"{flag} is {text!r}, expected KEY=VALUE of a node's label, as kubectl get nodes shows it"
         )
     return key, value
-
-
-def variable(flag: str, text: str) -> str:
-    """The name of an environment variable."""
-    if not _VARIABLE.fullmatch(text):
-        raise UsageError(f"{flag}: {text!r} is not a variable name, expected letters, digits and '_'")
-    return text
 
 
 def secret_key(flag: str, text: str) -> tuple[str, str]:

@@ -132,8 +132,25 @@ def test_all_bad_options_are_in_one_line() -> None:
     for name in bad.keys() - {"command"}:
         assert f"--{name.replace('_', '-')}" in line
     assert "the command begins with srun" in line
-    with pytest.raises(UsageError, match="--cpus 1 for 2 ranks"):
-        script(cpus=1, ranks_per_node=2)
+
+
+@pytest.mark.parametrize("cpus", [1, 7])
+def test_cpus_that_the_ranks_cannot_share_are_refused(cpus: int) -> None:
+    with pytest.raises(UsageError, match=f"--cpus {cpus} for 2 ranks, expected a multiple of 2"):
+        script(cpus=cpus, ranks_per_node=2)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (("RANK=3",), "--env RANK: what starts the ranks sets this variable"),
+        (("A=1", "A=2"), "--env: A is given twice, expected once"),
+        (("CPU_TRAIN_STACK_RANKS_PER_NODE=2",), "--env CPU_TRAIN_STACK_RANKS_PER_NODE: use --ranks-per-node"),
+    ],
+)
+def test_a_variable_that_would_be_ignored_is_refused(env: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        script(env=env)
 
 
 @pytest.mark.parametrize("time", ["9", "9:59", "0:09:59"])

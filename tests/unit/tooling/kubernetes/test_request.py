@@ -76,8 +76,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"scheduler_name": "a b"}, "--scheduler-name is 'a b'"),
     ({"env": ("NAME",)}, "--env 'NAME': expected NAME=VALUE"),
     ({"env": ("A-B=1",)}, "'A-B' is not a variable name"),
-    ({"env": ("PET_NNODES=2",)}, "the operator and the image's launcher set this variable"),
-    ({"env": ("MASTER_ADDR=x",)}, "the operator and the image's launcher set this variable"),
+    ({"env": ("PET_NNODES=2",)}, "what starts the ranks sets this variable"),
+    ({"env": ("MASTER_ADDR=x",)}, "what starts the ranks sets this variable"),
+    ({"env": ("CPU_TRAIN_STACK_RANKS_PER_NODE=7",)}, "use --ranks-per-node"),
+    ({"env": ("A=1", "A=2")}, "--env and --secret-env: A is given twice"),
+    ({"node_selector": ("a=b", "a=c")}, "--node-selector: a is given twice"),
     ({"secret_env": ("HF_TOKEN=hub",)}, "found 'hub', expected SECRET/KEY"),
     ({"secret_env": ("HF_TOKEN=Hub/token",)}, "--secret-env is 'Hub'"),
     ({"command": ()}, "no command"),
@@ -126,6 +129,11 @@ def test_each_value_of_a_repeated_option_is_checked() -> None:
         request("pytorchjob", env=("A-B=1", "NAME", "C=2", "RANK=3"))
     for problem in ("'A-B' is not a variable name", "--env 'NAME'", "--env RANK"):
         assert problem in str(caught.value)
+
+
+def test_a_variable_has_one_source() -> None:
+    with pytest.raises(UsageError, match="--env and --secret-env: A is given twice"):
+        request("pytorchjob", env=("A=1",), secret_env=("A=hub/token",))
 
 
 def test_an_mpijob_needs_a_number_of_ranks() -> None:
