@@ -5,7 +5,9 @@ import json
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
@@ -35,9 +37,10 @@ def check(form: str, output: str) -> Path:
     if form not in FORMATS:
         raise UsageError(f"--format is {form!r}, expected one of {', '.join(FORMATS)}")
     path = Path(output)
-    if not output or path.exists() or not path.absolute().parent.is_dir():
-        found = "missing" if not output else f"{output!r}, which exists" if path.exists() else repr(output)
+    if not output or not path.absolute().parent.is_dir():
+        found = repr(output) if output else "missing"
         raise UsageError(f"--output is {found}, expected a new path in a folder that exists")
+    _check_new(path)
     if form in _PROGRAMS and shutil.which(form) is None:
         raise UsageError(f"{form} is not on PATH: install it, or {_PROGRAMS[form]}")
     return path
@@ -46,15 +49,37 @@ def check(form: str, output: str) -> Path:
 def run(choice: Choice, form: str, output: str) -> None:
     """Write the image to the new path `output`. Raises UsageError, and leaves nothing behind then."""
     path = check(form, output)
-    _, image = choice.ensure()
-    found = docker.read_image(image.id)
-    try:
-        _WRITERS[form](found, path)
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
-        path.unlink(missing_ok=True)
-        raise
+    with _draft(path) as draft:  # before the build, which can take minutes
+        _, image = choice.ensure()
+        found = docker.read_image(image.id)
+        with _explained(path):
+            _WRITERS[form](found, draft)
+            _check_new(path)  # another export may have written it
+            draft.rename(path)
     say(f"wrote {output} ({form}, image {found.id})")
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new path of the same name, in a private folder beside it that is deleted at the end."""
+    with _explained(path):
+        parent = path.absolute().parent
+        private = tempfile.TemporaryDirectory(prefix=".export-", dir=parent, ignore_cleanup_errors=True)
+    with private as folder:
+        yield Path(folder) / path.name
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--output {path} cannot be written: {error}: choose another path") from error
+
+
+def _check_new(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"--output is '{path}', which exists, expected a new path in a folder that exists")
 
 
 def _docker(image: LocalImage, path: Path) -> None:

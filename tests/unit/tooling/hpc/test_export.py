@@ -1,18 +1,23 @@
-"""./inv export: what is checked before an image is built, and the files that describe the image."""
+"""./inv export: what is checked before an image is built, how the output appears, and the files of the image."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tooling.basis.errors import UsageError
+from tooling.engine import docker
 from tooling.engine.docker import LocalImage
 from tooling.hpc import export
+from tooling.image.build import Image
+from tooling.image.choice import Choice
 
 CONFIGURATION = {"Env": ["PATH=/opt/venv/bin", "A=1 2"]}
+Run = Callable[[Callable[[Path], object], Path], None]
 IMAGE = LocalImage("sha256:" + "1" * 64, 1, {"cpu-train-stack.pin": "2.13"}, (), CONFIGURATION)
 
 
@@ -50,3 +55,58 @@ def test_a_program_is_needed_for_its_format_only(
 def test_the_files_describe_the_image() -> None:
     assert json.loads(export.facts(IMAGE)) == {"image": IMAGE.id, "labels": {"cpu-train-stack.pin": "2.13"}}
     assert export.environment(IMAGE) == "PATH=/opt/venv/bin\nA=1 2\n"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Export an image that exists, with a writer of the test."""
+
+    def run(write: Callable[[Path], object], output: Path) -> None:
+        monkeypatch.setitem(export._WRITERS, "docker", lambda _image, path: write(path))
+        export.run(Choice(), "docker", str(output))
+
+    monkeypatch.setattr(Choice, "ensure", lambda _self: (None, Image("made", IMAGE.id, 1, False, 0.0)))
+    monkeypatch.setattr(docker, "read_image", lambda _id: IMAGE)
+    return run
+
+
+def test_the_output_appears_when_it_is_complete(tmp_path: Path, run: Run) -> None:
+    def write(path: Path) -> None:
+        assert (path.name, path.exists()) == ("image.sif", False)
+        path.write_text("image")
+        assert not (tmp_path / "image.sif").exists()
+
+    run(write, tmp_path / "image.sif")
+    assert [path.name for path in tmp_path.iterdir()] == ["image.sif"]
+
+
+def test_what_another_export_wrote_meanwhile_is_kept(tmp_path: Path, run: Run) -> None:
+    def write(path: Path) -> None:
+        (tmp_path / "new").write_text("of another export")
+        path.write_text("ours")
+
+    with pytest.raises(UsageError, match="which exists, expected a new path"):
+        run(write, tmp_path / "new")
+    assert (tmp_path / "new").read_text() == "of another export"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_failure_is_one_line_and_leaves_nothing(tmp_path: Path, run: Run) -> None:
+    with pytest.raises(UsageError, match=r"--output .*/new cannot be written: .*No such file"):
+        run(lambda path: (path / "file").touch(), tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_reported_before_the_build(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Choice, "ensure", lambda _self: pytest.fail("the image was built"))
+    with pytest.raises(UsageError, match="--output /proc/new cannot be written"):
+        run(Path.touch, Path("/proc/new"))
+
+
+def test_a_link_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "none")
+    with pytest.raises(UsageError, match="which exists"):
+        export.check("docker", str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
