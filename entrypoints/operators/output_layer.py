@@ -167,7 +167,7 @@ class _Loss(torch.autograd.Function):
             if gradients[1] is not None:
                 _add_product(gradients[1], shares.t(), group)
             begin += len(group)
-        ctx.gradients = gradients
+        ctx.gradients, ctx.has_labels = gradients, len(labels) > 0
         return loss
 
     @staticmethod
@@ -176,6 +176,8 @@ class _Loss(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("the gradient of the output layer can be used once (no retain_graph=True)")
         gradients, ctx.gradients = ctx.gradients, None
+        # Without labels, the mean over tokens divides by zero: as in torch, the gradients are zeros, not NaN.
+        scale = scale if ctx.has_labels else 1.0
         return *(None if gradient is None else gradient.mul_(scale) for gradient in gradients), None
 
 

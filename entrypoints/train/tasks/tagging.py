@@ -19,7 +19,7 @@ from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.scores import entities
 from entrypoints.train.tasks.classification import choose_labels
 from entrypoints.train.tasks.sequences import Example, Padder, Sequences, sequence_length
-from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_evaluated, check_release
+from entrypoints.train.tasks.tokens import IGNORED, RowSums, check_evaluated, check_release, means
 
 
 class Tags:
@@ -51,8 +51,8 @@ class EntityScores:
         check_evaluated(self._rows, chosen, labels)
         predicted = [self._words(row, of) for row, of in zip(chosen, labels)]
         expected = [self._words(row, row) for row in labels]
-        loss, words, right = (float(value) for value in sums.astype("float64").sum(axis=0))
-        found = {"loss": loss / words, "accuracy": right / words, "samples": float(len(chosen))}
+        loss, accuracy = means(sums)
+        found = {"loss": loss, "accuracy": accuracy, "samples": float(len(chosen))}
         return {**found, **(entities.scores(predicted, expected) if self.metric == "f1" else {})}
 
     def _words(self, row: Any, labels: Any) -> list[str]:

@@ -49,7 +49,8 @@ class TokenLoss:
 
     def __call__(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         loss, tokens = self._sums(outputs["logits"], labels)
-        return loss / (tokens.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+        # At least 1: a step may have no label, such as a short row without a masked word.
+        return loss / torch.as_tensor(tokens if num_items_in_batch is None else num_items_in_batch).clamp(min=1)
 
     def _sums(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if logits.dim() == 2:
@@ -90,6 +91,12 @@ class RowSums:
         return torch.stack(sums)
 
 
+def means(sums: Any) -> tuple[float, float]:
+    """The mean loss and the accuracy of the sums of RowSums, float32 [rows, 3]; NaN if no token has a label."""
+    loss, tokens, right = (float(value) for value in sums.astype("float64").sum(axis=0))
+    return (loss / tokens, right / tokens) if tokens else (float("nan"), float("nan"))
+
+
 class Perplexity:
     """Trainer's compute_metrics. Predictions: the sums of RowSums. `samples`: the rows evaluated."""
 
@@ -102,11 +109,6 @@ class Perplexity:
     def of(self, sums: Any) -> dict[str, float]:
         """The metrics of the sums, float32 [rows, 3]."""
         check_evaluated(self._rows, sums)
-        loss, tokens, right = (float(value) for value in sums.astype("float64").sum(axis=0))
-        mean = loss / tokens
-        return {
-            "loss": mean,
-            "perplexity": float(torch.tensor(mean, dtype=torch.float64).exp()),
-            "accuracy": right / tokens,
-            "samples": float(len(sums)),
-        }
+        loss, accuracy = means(sums)
+        perplexity = float(torch.tensor(loss, dtype=torch.float64).exp())
+        return {"loss": loss, "perplexity": perplexity, "accuracy": accuracy, "samples": float(len(sums))}

@@ -59,8 +59,9 @@ def gradients(
     shift: bool,
     is_changed: bool,
     bf16: bool = False,
+    tokens: int = 7,
 ) -> list[Any]:
-    """The loss per token, and the gradients of states, weight and bias."""
+    """The loss per token, of `tokens` on all ranks, and the gradients of states, weight and bias."""
     layer.zero_grad()
     given = states.clone().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -71,7 +72,7 @@ def gradients(
             assert scores.dim() == 2
         else:
             scores = layer(given)
-    loss = TokenLoss(shift)({"logits": scores}, labels, 7)
+    loss = TokenLoss(shift)({"logits": scores}, labels, tokens)
     loss.backward()
     return [loss.detach(), given.grad, *(parameter.grad for parameter in layer.parameters())]
 
@@ -110,11 +111,22 @@ def bf16_is_as_exact_as_torch() -> None:
 
 
 def no_label_is_a_loss_of_zero() -> None:
+    """On this rank, on all ranks, and where a model divides by the number of labels."""
     layer, states = layer_of(False, True), torch.randn(ROWS, TOKENS, FEATURES)
-    found = gradients(layer, states, labels_of(0.0), True, True)
-    assert found[0] == 0
-    assert not found[1].any()
-    assert not found[2].any()
+    for is_changed in (True, False):
+        for tokens in (7, 0):
+            found = gradients(layer, states, labels_of(0.0), True, is_changed, tokens=tokens)
+            assert found[0] == 0
+            assert not found[1].any()
+            assert not found[2].any()
+    layer.zero_grad()
+    changed = OutputLayer(layer, True)
+    with changed.labelled(labels_of(0.0)):
+        (layer(states.requires_grad_())[:, 0].sum() / 0).backward()
+    assert states.grad is not None
+    assert layer.weight.grad is not None
+    assert not states.grad.any()
+    assert not layer.weight.grad.any()
 
 
 def unlikely_labels_have_a_finite_loss() -> None:
