@@ -68,6 +68,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
             code = hub.push(trainer)
         if environment.rank == 0:
             folder.share_weights(output)
+    elif setup.checkpoint is not None:
+        trainer.load(setup.checkpoint)
     ended = time.time()
     metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
 

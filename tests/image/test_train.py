@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -69,6 +70,13 @@ import datasets
 def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Runs of one rank, and the folder that they wrote to."""
     output = tmp_path_factory.mktemp("alone")
+    shutil.copytree(train_data / "tiny", train_data / "three-labels")
+    config = train_data / "three-labels" / "config.json"
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), "id2label": {n: f"LABEL_{n}" for n in range(3)}})
+    )
+    (train_data / "two-labels.csv").write_text("text,label\ngood,0\nbad,1\n")
+    evaluated = {"train_file": None, "do_eval": True}
     lines = {
         "parity": ["/data/parity.yaml", *line("/output/parity", per_device_train_batch_size=8)],
         "watched": line("/output/watched", eval_strategy="steps", eval_steps=2),
@@ -76,6 +84,16 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
         "again": line("/output/full", **RESUMED),
         "finished": line("/output/full", resume_from_checkpoint="true", **RESUMED),
         "guide": line("/output/guide", **OF_GUIDES),
+        "evaluated": line(
+            "/output/evaluated", resume_from_checkpoint=f"/output/full/checkpoint-{STEPS}", **evaluated
+        ),
+        "wider": line(
+            *("/output/wider",), resume_from_checkpoint="/output/full/checkpoint-8", per_device_train_batch_size=8
+        ),
+        "labels": line(
+            "/output/labels",
+            **{**evaluated, "model_name_or_path": "/data/three-labels", "validation_file": "/data/two-labels.csv"},
+        ),
     }
     return run_alone(image, train_data, output, lines), output
 
@@ -225,6 +243,31 @@ def test_a_finished_run_is_neither_replaced_nor_trained_further(alone: Alone) ->
     found = result(output / "full")
     assert len(found["losses"]) == found["steps"] == STEPS
     assert found["resumed_from"].endswith(f"checkpoint-{STEPS}")
+
+
+def test_an_evaluation_alone_is_of_the_checkpoint(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["evaluated"]["code"] == 0, runs["evaluated"]["stderr"]
+    full, evaluated = (result(output / name)["metrics"] for name in ("full", "evaluated"))
+    assert evaluated["eval_loss"] == full["eval_loss"]
+
+
+def test_an_evaluation_alone_keeps_the_labels_of_the_model(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["labels"]["code"] == 0, runs["labels"]["stderr"]
+    assert result(output / "labels")["labels"] == ["0", "1", "2"]
+
+
+def test_a_resumed_run_says_that_it_ends_after_other_epochs(alone: Alone) -> None:
+    """An epoch had six steps, and has three now. The checkpoint is of step 8, the run has six steps."""
+    runs, output = alone
+    assert runs["wider"]["code"] == 0, runs["wider"]["stderr"]
+    said = (
+        "warning: this run has 6 steps, and the checkpoint's run had 11, because ranks, batch size or rows differ"
+    )
+    assert f"{said}: it ends after 1.33 epochs in all instead of 2" in runs["wider"]["stderr"]
+    assert result(output / "wider")["steps"] == 8
+    assert "epochs in all" not in runs["finished"]["stderr"]
 
 
 def test_a_pretrained_model_learns_in_bf16(

@@ -23,7 +23,7 @@ def mean_over_ranks(values: list[float]) -> list[float]:
 class Losses(TrainerCallback, ExportableState):
     """`losses`: the mean training loss of each optimizer step since the first step of the run.
 
-    Losses stay on their rank until the next log or save: a collective in each step would add latency.
+    Losses stay on their rank until the next log or checkpoint: a collective in each step would add latency.
     """
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class Losses(TrainerCallback, ExportableState):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._local.append(self._sum)
         self._sum = 0.0
-        if control.should_log or control.should_save:
-            self._reduce()
+        if control.should_log:
+            self.reduce()
 
-    def _reduce(self, *args: Any, **kwargs: Any) -> None:
+    def reduce(self, *args: Any, **kwargs: Any) -> None:
+        """Add the losses since the last call to `losses`. A collective."""
         self.losses += [round(value, 6) for value in mean_over_ranks(self._local)]
         self._local = []
 
-    # After an evaluation too: then, save_strategy "best" decides about a checkpoint.
-    on_epoch_end = on_evaluate = on_train_end = _reduce
+    on_train_end = reduce
 
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"losses": self.losses}}

@@ -42,6 +42,10 @@ class StopOnRequest(TrainerCallback):
         if any(found):
             self._is_stopped = control.should_save = control.should_training_stop = True
 
+    def on_save(self, args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        if self._is_stopped:  # the run will be resumed: at its end, Trainer must not delete the new checkpoint
+            args.load_best_model_at_end, args.save_total_limit = False, None
+
     def on_epoch_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
         if self._is_stopped:  # the checkpoint exists, and an evaluation may take longer than there is time
             control.should_evaluate = control.should_save = False

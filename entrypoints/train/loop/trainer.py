@@ -23,6 +23,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
 from entrypoints.records.tokens import count
+from entrypoints.train.loop import console, resume
 from entrypoints.train.loop.grouping import GroupedByLength, Shuffled
 from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
@@ -50,17 +51,6 @@ class DropoutPerRank(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         torch.manual_seed(args.seed + args.process_index)
-
-
-class IntervalsOfFlags(TrainerCallback):
-    """Set the intervals for logging, evaluation and saving from the flags: a checkpoint restores those of its
-    run. An interval below 1 is a share of all steps."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for name in ("logging_steps", "eval_steps", "save_steps"):
-            steps = getattr(args, name)
-            if steps is not None:  # transformers 4.46 has no function for this
-                setattr(state, name, steps if steps >= 1 else math.ceil(steps * state.max_steps))
 
 
 class CpuTrainer(Trainer):
@@ -94,7 +84,7 @@ class CpuTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         for callback in (
             DropoutPerRank(),
-            IntervalsOfFlags(),
+            resume.IntervalsOfFlags(),
             self.losses,
             Progress(self.speed, self.args.world_size),
             *([StepRecords(self.clock)] if records else []),
@@ -102,8 +92,11 @@ class CpuTrainer(Trainer):
             self.add_callback(callback)
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        """Let the output layer of a language model compute the sums of the loss. Keep no states of a decoder."""
-        if "decoder_input_ids" in inputs:
+        """Let the output layer of a language model compute the sums of the loss. Keep no states of a decoder.
+
+        A decoder of transformers 4 that keeps states does not separate packed rows.
+        """
+        if "decoder_input_ids" in inputs or "position_ids" in inputs:
             inputs = {**inputs, "use_cache": False}
         with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
             return super().compute_loss(model, inputs, *arguments, **options)
@@ -162,13 +155,26 @@ class CpuTrainer(Trainer):
     def train_from(self, checkpoint: Path | None) -> None:
         """Train, starting from a checkpoint or from the model. A checkpoint of the last step is only loaded,
         because Trainer would train one more step. Losses and step count are then those of the checkpoint."""
-        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)) if checkpoint else None
-        if checkpoint is None or state is None or state.global_step < self._planned_steps():
-            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if checkpoint is None:
+            self.train()
             return
-        self._load_from_checkpoint(str(checkpoint))
+        planned, state = self._planned_steps(), TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        state.best_model_checkpoint = resume.best_checkpoint(state, Path(self.args.output_dir))
+        if (note := resume.changed_epochs(state, planned, self.args)) is not None:
+            console.note(note, self.args.process_index, kind="warning")
+        if state.global_step < planned:
+            self.add_callback(resume.BestCheckpoint(state.best_model_checkpoint))
+            self.train(resume_from_checkpoint=str(checkpoint))
+            return
+        self.load(checkpoint)
         self.state = state
         self.losses.restore(state)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint:
+            self._load_best_model()
+
+    def load(self, checkpoint: Path) -> None:
+        """Load the weights of a checkpoint."""
+        self._load_from_checkpoint(str(checkpoint))
 
     def _planned_steps(self) -> int:
         if self.args.max_steps > 0:
@@ -209,6 +215,7 @@ class CpuTrainer(Trainer):
         """
         output, step = Path(self.args.output_dir), self.state.global_step
         name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        self.losses.reduce()
         self._saving = True
         try:
             super()._save_checkpoint(*arguments, **options)

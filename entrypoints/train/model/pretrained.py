@@ -158,6 +158,11 @@ def load(
     return Loaded(adapters.attach(model, rows.task, arguments), tokenizer, limit, (note,) if new else ())
 
 
+def label_count_of(arguments: TaskArguments) -> int:
+    """The number of labels in the model's configuration."""
+    return len(_config(arguments).id2label)
+
+
 def label_names_of(arguments: TaskArguments) -> list[str] | None:
     """The labels of a fine-tuned classifier; None if they are only LABEL_0, LABEL_1, ..."""
     config = _config(arguments)

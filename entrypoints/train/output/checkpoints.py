@@ -154,9 +154,9 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
         return
     present = all_in(output)
     newest, _ = last_complete(output)
-    kept = {path for path in (newest, Path(best) if best else None) if path}
+    kept = {path.resolve() for path in (newest, Path(best) if best else None) if path}
     surplus = max(0, len(present) - max(limit, len(kept)))
-    for path in [path for path in present if path not in kept][:surplus]:
+    for path in [path for path in present if path.resolve() not in kept][:surplus]:
         shutil.rmtree(path)
 
 

@@ -22,7 +22,7 @@ from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.pretrained import Loaded, label_names_of
+from entrypoints.train.model.pretrained import Loaded, label_count_of, label_names_of
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 from entrypoints.train.tasks.tokens import check_evaluated
 
@@ -189,12 +189,21 @@ def choose_labels(
             classification_rows.check_label_names(names, train)
         names = classification_rows.in_order(names, classes)
     elif validation is not None:
-        names = label_names_of(arguments) or classification_rows.distinct(validation)
+        names = label_names_of(arguments) or _numbered(arguments, classification_rows.distinct(validation))
     else:
         raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
     if validation is not None:
         classification_rows.check_known_labels(names, validation)
     return names
+
+
+def _numbered(arguments: TaskArguments, found: list[str]) -> list[str]:
+    """The labels of a model without names for them: all of its numbers if the labels in the data are numbers.
+
+    The data may lack a label. With fewer labels than the model has, its head would get random weights.
+    """
+    numbers = [str(number) for number in range(label_count_of(arguments))]
+    return numbers if set(found) <= set(numbers) else found
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:

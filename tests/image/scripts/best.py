@@ -1,11 +1,13 @@
 """Runs in every rank: trains a small model whose best checkpoint is not the last, and goes back to it at the end.
 
 Prints a line for each case: its name, the best checkpoint's folder, how many steps were taken, which checkpoints
-are there afterwards, and whether every rank has that checkpoint's weights.
+are there afterwards, and whether every rank has that checkpoint's weights. Some cases resume another case's run.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,11 +20,13 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     EarlyStoppingCallback,
+    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
 
 from entrypoints.group.create import gather
+from entrypoints.train.loop import stopping
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import sharding
 from entrypoints.train.output import replicas
@@ -38,12 +42,31 @@ ROWS = Rows({"input_ids": [row + 5, 7, row % 3 + 30], "labels": row % 2} for row
 SCORES = (1, 3, 2, 0, 2)  # of the evaluations after each step
 
 
+class Touch(TrainerCallback):
+    """Creates a file before the third step."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step == 2:
+            self._file.touch()
+
+
 def case(
-    name: str, shared: bool = True, adapter: bool = False, patience: int = 0, sharded: bool = False, **options: Any
-) -> None:
+    name: str,
+    shared: bool = True,
+    adapter: bool = False,
+    patience: int = 0,
+    sharded: bool = False,
+    resumed: tuple[Path, int] | None = None,
+    stopped: bool = False,
+    **options: Any,
+) -> Path:
+    """`resumed`: the output folder and the step. `stopped`: by a file, at the end of the third step."""
     folders = gather(tempfile.mkdtemp())
-    output = Path(folders[0] if shared else folders[RANK])
-    scores = iter(SCORES)
+    output = resumed[0] if resumed else Path(folders[0] if shared else folders[RANK])
+    scores = iter(SCORES[resumed[1] if resumed else 0 :])
     arguments = TrainingArguments(
         str(output),
         use_cpu=True,
@@ -81,7 +104,11 @@ def case(
     )
     if patience:
         trainer.add_callback(EarlyStoppingCallback(patience))
-    trainer.train_from(None)
+    if stopped:
+        stop = Path(folders[0], "stop")
+        trainer.add_callback(Touch(stop))
+        trainer.add_callback(stopping.StopOnRequest([stop]))
+    trainer.train_from(output / f"checkpoint-{resumed[1]}" if resumed else None)
     trainer.save_model()
     dist.barrier()
     best, written = Path(str(trainer.state.best_model_checkpoint)), "none"
@@ -93,7 +120,13 @@ def case(
     if RANK == 0:
         there = ",".join(sorted(path.name.rpartition("-")[2] for path in output.glob("checkpoint-*")))
         drifted = "drifted" if len(hashes) > 1 else "alike"
-        sys.stdout.write(f"{name} {best.name} {trainer.state.global_step} {there} {written} {drifted}\n")
+        step = trainer.state.global_step
+        sys.stdout.write(f"{name} {best.name} {step} {there} {written} {drifted}\n")
+        if stopped:
+            state = json.loads((output / f"checkpoint-{step}" / "trainer_state.json").read_text())
+            kept = state["stateful_callbacks"]["Losses"]["attributes"]["losses"]
+            sys.stdout.write(f"{name}: the checkpoint has {len(kept)} losses\n")
+    return output
 
 
 BY_SCORE: dict[str, Any] = {"metric_for_best_model": "score", "greater_is_better": True, "save_total_limit": 2}
@@ -103,3 +136,12 @@ case("stopped_early", patience=1, **BY_SCORE)
 case("adapter", adapter=True, **BY_SCORE)
 case("sharded", sharded=True, **BY_SCORE)
 case("folders_of_their_own", shared=False, **BY_SCORE)
+ended = case("ended", **{**BY_SCORE, "save_total_limit": None})
+case("resumed_at_the_end", resumed=(ended, 5), **BY_SCORE)
+moved = ended.with_name(f"{ended.name}-moved")
+if RANK == 0:
+    shutil.move(ended, moved)
+dist.barrier()
+case("moved", resumed=(moved, 3), **BY_SCORE)
+stopping.CHECK_SECONDS = 0
+case("asked_to_stop", stopped=True, **{**BY_SCORE, "save_total_limit": 1, "greater_is_better": False})

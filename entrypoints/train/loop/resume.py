@@ -1,0 +1,64 @@
+"""What a resumed run does not take from its checkpoint: intervals, the path of the best checkpoint, the epochs."""
+
+# ruff: noqa: ARG002 - transformers decides what a callback is called with.
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+
+from entrypoints.group.create import gather
+
+# A share of the epochs: the last step of an epoch may have fewer rows.
+_TOLERANCE = 0.02
+
+
+class IntervalsOfFlags(TrainerCallback):
+    """Set the intervals for logging, evaluation and saving from the flags: a checkpoint restores those of its
+    run. An interval below 1 is a share of all steps."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            steps = getattr(args, name)
+            if steps is not None:  # transformers 4.46 has no function for this
+                setattr(state, name, steps if steps >= 1 else math.ceil(steps * state.max_steps))
+
+
+class BestCheckpoint(TrainerCallback):
+    """Set the path of the best checkpoint: Trainer takes it from the checkpoint, and drops a path that is gone."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.best_model_checkpoint = self._path
+
+
+def best_checkpoint(state: TrainerState, output: Path) -> str | None:
+    """Where rank 0 finds the best checkpoint of a checkpoint's run, whose output folder may have had another path.
+
+    A collective.
+    """
+    best = state.best_model_checkpoint
+    here = output / Path(best).name if best else None
+    found: str | None = gather(str(here) if here and here.is_dir() else best)[0]
+    return found
+
+
+def changed_epochs(state: TrainerState, planned: int, arguments: TrainingArguments) -> str | None:
+    """A note if the run will not train for the epochs of its flags, because an epoch had other steps before.
+
+    Trainer continues at the checkpoint's step. `planned`: the steps of the whole run now.
+    """
+    epochs = float(arguments.num_train_epochs)
+    if arguments.max_steps > 0 or state.epoch is None or state.epoch >= epochs:
+        return None
+    found = float(state.epoch) + max(0, planned - state.global_step) * epochs / planned
+    if abs(found - epochs) < _TOLERANCE * epochs:
+        return None
+    return (
+        f"this run has {planned} steps, and the checkpoint's run had {state.max_steps}, because ranks, batch size "
+        f"or rows differ: it ends after {found:.2f} epochs in all instead of {epochs:g}; --max_steps changes that"
+    )
