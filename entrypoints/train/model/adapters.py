@@ -19,6 +19,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
 _MAX_LENGTH = 300  # of an error in a message
+# Heads that peft trains as a whole, but that its "all-linear" includes.
+_HEADS = {"token-classification": ("classifier", "score"), "question-answering": ("qa_outputs",)}
 
 
 def is_adapter(folder: Path) -> bool:
@@ -72,28 +74,64 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
         from peft import PeftModel
 
         try:
-            return PeftModel.from_pretrained(model, name, is_trainable=True)
+            adapted = PeftModel.from_pretrained(model, name, is_trainable=True)
         except Exception as error:
             raise UsageError(f"adapter '{name}' cannot be loaded: {one_line(error)[:_MAX_LENGTH]}") from error
+        _widen_trained(adapted)
+        return adapted
     if not arguments.use_peft:
         return model
     from peft import LoraConfig, get_peft_model
 
     given = arguments.lora_target_modules
-    layers = [layer.strip() for layer in given.split(",") if layer.strip()] if given else "all-linear"
+    layers = [layer.strip() for layer in (given or "all-linear").split(",") if layer.strip()]
     config = LoraConfig(
         task_type=TASKS[task].peft_type,
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,
         lora_dropout=arguments.lora_dropout,
-        target_modules=layers[0] if layers == ["all-linear"] else layers,
+        target_modules=_all_linear(model, task) if layers == ["all-linear"] else layers,
     )
     try:
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(
             f"--lora_target_modules {given or 'all-linear'}: {one_line(error)[:_MAX_LENGTH]}"
         ) from error
+    _widen_trained(adapted)
+    return adapted
+
+
+def _all_linear(model: Any, task: str) -> Any:
+    """peft's target_modules: all linear layers except the head, which is trained as a whole."""
+    if task not in _HEADS:
+        return "all-linear"
+    import torch
+
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    return [name for name in linear if name.split(".")[0] not in _HEADS[task]]
+
+
+def _widen_trained(model: Any) -> None:
+    """Cast trained weights to float32, such as a classifier's new head: small steps are lost in bf16 weights.
+
+    peft casts the weights of the adapter itself. Modules with other weights get their inputs in float32.
+    """
+    for module in model.modules():
+        own = module.parameters(recurse=False)
+        narrow = [weight for weight in own if weight.requires_grad and _is_narrow(weight)]
+        for weight in narrow:
+            weight.data = weight.data.float()
+        if narrow:
+            module.register_forward_pre_hook(_wide_inputs)
+
+
+def _is_narrow(tensor: Any) -> bool:
+    return str(tensor.dtype) in ("torch.bfloat16", "torch.float16")
+
+
+def _wide_inputs(_module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.float() if hasattr(value, "dtype") and _is_narrow(value) else value for value in inputs)
 
 
 def describe(model: Any) -> dict[str, int]:
