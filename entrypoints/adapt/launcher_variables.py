@@ -46,6 +46,10 @@ class _Data(dict[bytes, bytes]):
             raise KeyError(key)
         return os.fsencode(value)
 
+    def __delitem__(self, key: bytes) -> None:
+        if key in self or os.fsdecode(key) not in NAMES:  # otherwise the script found a value, and removes it
+            super().__delitem__(key)
+
 
 def _install(situation: Situation) -> None:
     def missing(name: str) -> str | None:

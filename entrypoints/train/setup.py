@@ -121,6 +121,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
             config, has_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
             checkpoints.check_same_model(start.checkpoint, config, has_adapter)
         if inputs.train is not None:
+            _check_batches(arguments, len(inputs.train))
             _check_optimizer(arguments, loaded.model)
     with agreement():
         if arguments.push_to_hub and rank == 0:
@@ -144,6 +145,16 @@ def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:
         raise UsageError(
             f"rank {rank} reads other data than rank 0: found {fingerprints[rank]}, expected {fingerprints[0]}; "
             "give every node the same files"
+        )
+
+
+def _check_batches(arguments: TrainingArguments, rows: int) -> None:
+    """Raise UsageError if no rank would have a batch."""
+    needed = arguments.train_batch_size * arguments.world_size
+    if arguments.dataloader_drop_last and rows < needed:
+        raise UsageError(
+            f"--dataloader_drop_last with {rows} rows, expected {needed} or more, a batch for each rank: remove "
+            "it, or lower --per_device_train_batch_size"
         )
 
 

@@ -42,6 +42,10 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "bad value": ({"learning_rate": "fast"}, "invalid float value: 'fast'"),
     "flag of a GPU": ({"deepspeed": "x.json"}, "no meaning on CPU ranks"),
     "missing checkpoint": ({"resume_from_checkpoint": "/data/none"}, "the folder does not exist"),
+    "a batch for no rank": (
+        {"dataloader_drop_last": True, "per_device_train_batch_size": 64},
+        "--dataloader_drop_last with 22 rows, expected 64 or more",
+    ),
     "no stride left": (
         {"train_file": "/data/squad.json", "validation_file": "/data/squad.json", "doc_stride": 30},
         "use a smaller --doc_stride",

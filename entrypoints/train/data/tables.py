@@ -159,12 +159,13 @@ def read(path: str) -> Table:
         raise UsageError(
             f"data file '{remote.without_secrets(path)}' is empty: no rows found, expected at least one"
         )
-    for file in found:
-        missing = set(found[0].names) ^ set(file.names)
-        if missing and file.rows and file.path.suffix.lower() in files.WITH_HEADER:
+    with_rows = [file for file in found if file.rows]
+    for file in with_rows:
+        missing = set(with_rows[0].names) ^ set(file.names)
+        if missing and file.path.suffix.lower() in files.WITH_HEADER:
             raise UsageError(
                 f"data file '{remote.shown(file.path)}' has the columns {list(file.names)}, expected "
-                f"{list(found[0].names)} as in '{remote.shown(found[0].path)}'"
+                f"{list(with_rows[0].names)} as in '{remote.shown(with_rows[0].path)}'"
             )
 
     def reader(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

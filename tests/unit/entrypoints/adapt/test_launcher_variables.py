@@ -31,6 +31,7 @@ print(json.dumps({
     "copied": "PMI_SIZE" in dict(os.environ),
     "child": subprocess.run(["env"], capture_output=True, text=True).stdout.count("PMI_"),
 }))
+os.environ.pop("MPI_LOCALRANKID", None)
 os.environ["PMI_RANK"] = "9"
 assert os.environ["PMI_RANK"] == os.getenv("PMI_RANK") == "9"
 assert subprocess.run(["env"], capture_output=True, text=True).stdout.count("PMI_RANK=9") == 1

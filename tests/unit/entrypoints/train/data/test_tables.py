@@ -182,6 +182,13 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         read(str(tmp_path))
 
 
+@pytest.mark.parametrize("first", ["", "text,label\n"], ids=["empty", "header only"])
+def test_a_first_file_without_rows_has_no_columns_to_compare(tmp_path: Path, first: str) -> None:
+    write(tmp_path, "part-0.csv", first)
+    write(tmp_path, "part-1.csv", "text,label\na,1\n")
+    assert columns(read(str(tmp_path))) == {"text": ["a"], "label": ["1"]}
+
+
 def test_a_file_is_read_row_by_row(tmp_path: Path) -> None:
     line = f'{{"text": "{"x" * 1000}"}}\n'
     path = write(tmp_path, "x.jsonl", line * 20_000)
