@@ -1,5 +1,6 @@
 """The folders of a checkout. All files that the stack writes are in .cache/, except .venv/."""
 
+import errno
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -11,3 +12,16 @@ CACHE = ROOT / ".cache"
 def shown(path: Path) -> Path:
     """The path as messages show it: from the checkout's root, if it is in the checkout."""
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
+def not_writable(error: OSError) -> str | None:
+    """One line for an error that denies access to a file that the stack keeps in the checkout. None for others."""
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not isinstance(error.filename, str | Path):
+        return None
+    path = Path(error.filename).absolute()
+    if not any(path.is_relative_to(folder) for folder in (CACHE, IMAGES)):
+        return None
+    return (
+        f"{shown(path)}: {error.strerror}, expected a checkout that you can write to: become its owner "
+        f"(sudo chown -R $USER '{ROOT}'), or use a copy of it"
+    )

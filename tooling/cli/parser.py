@@ -21,7 +21,7 @@ from invoke.program import Program
 from entrypoints import contract
 from entrypoints.cli import errors
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import ROOT
+from tooling.basis.paths import ROOT, not_writable
 from tooling.cli import completion
 from tooling.cli.options import Task, command_argv
 
@@ -244,6 +244,10 @@ class TaskProgram(Program):
             sys.exit(contract.INTERRUPTED_EXIT_CODE)
         except errors.UsageError as error:  # of a module that is also in the image
             raise UsageError(str(error)) from error
+        except OSError as error:
+            if line := not_writable(error):
+                raise UsageError(line) from error
+            raise
 
     def list_tasks(self) -> None:
         """Print all sections, or the tasks of the group in --list=GROUP."""

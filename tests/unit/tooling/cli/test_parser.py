@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from tests.signals import as_at_a_terminal
 from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import ROOT
+from tooling.basis.paths import CACHE, ROOT
 from tooling.cli import options
 from tooling.cli.options import command_argv
 from tooling.cli.parser import Member
@@ -47,7 +48,13 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, interrupt]}
+@options.Task
+def write(path: Annotated[str, "a path"] = "", code: Annotated[int, "an errno"] = errno.EACCES) -> None:
+    """Fail to write a file."""
+    raise OSError(code, os.strerror(code), path)
+
+
+SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, interrupt, write]}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +106,24 @@ def test_the_tasks_are_listed(argv: list[str], capsys: pytest.CaptureFixture[str
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(SECTIONS, ["--version"], capsys) == (0, "cpu-train-stack unknown\n", "")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_a_checkout_that_is_not_writable_is_one_line(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(SECTIONS, ["write", f"--path={CACHE / 'build' / 'x'}", f"--code={code}"], capsys)
+    line = (
+        f".cache/build/x: {os.strerror(code)}, expected a checkout that you can write to: become its owner "
+        f"(sudo chown -R $USER '{ROOT}'), or use a copy of it\n"
+    )
+    assert found == (2, "", line)
+
+
+@pytest.mark.parametrize(("path", "code"), [("/elsewhere", errno.EACCES), (str(CACHE / "x"), errno.EEXIST)])
+def test_another_error_of_a_file_keeps_its_traceback(
+    path: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OSError, match=path):
+        run(SECTIONS, ["write", f"--path={path}", f"--code={code}"], capsys)
 
 
 def test_an_interrupted_task_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
