@@ -12,11 +12,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from invoke.parser.argument import Argument
 from invoke.tasks import Task as InvokeTask
+
+from tooling.basis.errors import check_all
 
 _COMMAND = "command"
 
@@ -75,12 +78,25 @@ def _declared(target: Callable[..., object]) -> Iterator[_Parameter]:
 
 
 def _call(target: Callable[..., object], values: Mapping[str, Any]) -> object:
-    """Calls a function or a dataclass with the values of its options."""
+    """Calls a function or a dataclass with the values of its options.
+
+    Raises UsageError, one line with the mistakes of all its dataclasses.
+    """
     arguments: dict[str, Any] = {}
-    for parameter in _parameters(target):
-        if isinstance(parameter.kind, type) and is_dataclass(parameter.kind):
-            arguments[parameter.name] = _call(parameter.kind, values)
-        elif parameter.name == _COMMAND:
+
+    def make(name: str, kind: Callable[..., object]) -> None:
+        arguments[name] = _call(kind, values)
+
+    parameters = [*_parameters(target)]
+    check_all(
+        partial(make, parameter.name, parameter.kind)
+        for parameter in parameters
+        if isinstance(parameter.kind, type) and is_dataclass(parameter.kind)
+    )
+    for parameter in parameters:
+        if parameter.name in arguments:
+            continue
+        if parameter.name == _COMMAND:
             arguments[parameter.name] = tuple(command_argv())
         elif parameter.help:
             value = values[parameter.name]

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from entrypoints.plan.cores import divide
 from tooling.basis import identity, yaml
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, check_all
 from tooling.basis.paths import COMPOSE
 from tooling.cluster import launchers
 
@@ -47,10 +48,26 @@ def check_backend(backend: str) -> None:
         raise UsageError(f"--backend is {backend!r}, expected {' or '.join(BACKENDS)}")
 
 
-def check_launcher_and_memory(launcher: str, memory: str | None) -> None:
-    """Check options that local clusters and jobs on hosts share. Raises UsageError."""
+def check_at_least(flag: str, value: int, least: int) -> None:
+    """Check a number. Raises UsageError."""
+    if value < least:
+        raise UsageError(f"{flag} is {value}, expected {least} or more")
+
+
+def check_command(command: Sequence[str], example: str) -> None:
+    """Check that there is a command. Raises UsageError with the example."""
+    if not command:
+        raise UsageError(f"no command: write it after --, for example ./inv {example} -- train --help")
+
+
+def check_launcher(launcher: str) -> None:
+    """Check the name of a launcher. Raises UsageError."""
     if launcher not in LAUNCHERS:
         raise UsageError(f"--launcher is {launcher!r}, expected {' or '.join(LAUNCHERS)}")
+
+
+def check_memory(memory: str | None) -> None:
+    """Check a container's memory limit. Raises UsageError."""
     if memory is not None and not re.fullmatch("[1-9][0-9]*[kmgKMG]", memory):
         raise UsageError(f"--memory is {memory!r}, expected a size such as 64g or 500m")
 
@@ -79,6 +96,8 @@ EnvOption = Annotated[
 class ClusterSpec:
     """A cluster: `nodes` containers, each with `ranks_per_node` ranks that run `command`.
 
+    Raises UsageError, one line with all invalid options.
+
     Fields with a help text are options of `./inv up`. `environment` maps a variable to its value, or to None to
     pass the caller's own value without writing it to a file. `cpus` limits each node's CPU time, in cores.
     `restarted`: the cluster replaces a cluster of the same name that failed.
@@ -98,14 +117,16 @@ class ClusterSpec:
     restarted: bool = False
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        check_launcher_and_memory(self.launcher, self.memory)
-        for name in ("nodes", "ranks_per_node"):
-            value = getattr(self, name)
-            if value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} is {value}, expected 1 or more")
-        if not self.command:
-            raise UsageError("no command: write it after --, for example ./inv up -- train --help")
+        check_all(
+            [
+                partial(check_name, self.name),
+                partial(check_at_least, "--nodes", self.nodes, 1),
+                partial(check_at_least, "--ranks-per-node", self.ranks_per_node, 1),
+                partial(check_launcher, self.launcher),
+                partial(check_memory, self.memory),
+                partial(check_command, self.command, "up"),
+            ]
+        )
 
     @property
     def project(self) -> str:

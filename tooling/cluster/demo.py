@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from entrypoints import contract
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, check_all
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
 from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, run
-from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher_and_memory
+from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher
 from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice
@@ -74,10 +75,14 @@ def demo(
     batch_size = SFT_BATCH_SIZE if task == SFT else BATCH_SIZE
     if world_size < 1 or batch_size % world_size:
         raise UsageError(f"{world_size} ranks cannot share a batch of {batch_size}: use 1, 2, 4 or 8 ranks")
-    check_launcher_and_memory(launcher, memory=None)  # before the image is built
-    check_backend(backend)
-    check_task(task, row)
-    api.check(engine_name)
+    check_all(  # before the image is built
+        [
+            partial(check_launcher, launcher),
+            partial(check_backend, backend),
+            partial(check_task, task, row),
+            partial(api.check, engine_name),
+        ]
+    )
     folder = FOLDERS[task]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)

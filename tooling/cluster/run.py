@@ -143,6 +143,24 @@ def started_at(name: str) -> float:
     return file.stat().st_mtime if file.is_file() else 0.0
 
 
+def users_folder(path: Path) -> Path:
+    """A folder for output that the user chose. Only one that is created here gets another owner.
+
+    Raises UsageError if the containers' user cannot write to it.
+    """
+    if not path.is_dir():
+        return writable_folder(path)
+    uid, gid = compose.container_user()
+    found = path.stat()
+    allowed = found.st_mode >> (6 if found.st_uid == uid else 3 if found.st_gid == gid else 0)
+    if os.geteuid() == 0 and allowed & 0o3 != 0o3:
+        raise UsageError(
+            f"output folder {path}: root's containers run as uid {uid}, which cannot write to it: choose another "
+            f"folder, or run chown {uid}:{gid} {path}"
+        )
+    return path.resolve()
+
+
 def writable_folder(path: Path) -> Path:
     """Create a folder that the containers' user can write to. Raises UsageError."""
     try:

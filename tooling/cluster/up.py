@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,9 @@ from entrypoints import contract
 from entrypoints.machine import topology
 from entrypoints.watch import main as watch_main
 from tooling.basis import yaml
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, check_all
 from tooling.basis.say import say
-from tooling.cluster import compose, nodes, run
+from tooling.cluster import compose, launchers, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.follow import copy
 from tooling.cluster.run import Outcome
@@ -30,11 +31,9 @@ from tooling.image.choice import Choice
 
 
 @dataclass(frozen=True)
-class Request:
-    """The options of `./inv up`: a cluster and its image, and those below."""
+class Options:
+    """How `./inv up` runs a cluster. Raises UsageError, one line with all invalid options."""
 
-    cluster: ClusterSpec
-    choice: Choice
     data: Annotated[str | None, "a folder on this machine, mounted read-only at /data in every container"] = None
     output: Annotated[
         str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
@@ -46,39 +45,65 @@ class Request:
     print_compose: Annotated[bool, "print a file for docker compose up, and start nothing"] = False
 
     def __post_init__(self) -> None:
-        api.check(self.engine)
-        if self.max_restarts < 0:
-            raise UsageError(f"--max-restarts is {self.max_restarts}, expected 0 or more")
-        if self.max_restarts and self.detach:
+        check_all(
+            [
+                self._check_data,
+                partial(variables, self.env),
+                partial(api.check, self.engine),
+                partial(compose.check_at_least, "--max-restarts", self.max_restarts, 0),
+                self._check_detach,
+            ]
+        )
+
+    def _check_data(self) -> None:
+        if self.data is not None and not Path(self.data).is_dir():
+            raise UsageError(f"--data {self.data} is not a folder: choose a folder to mount at {contract.DATA}")
+
+    def _check_detach(self) -> None:
+        if self.max_restarts > 0 and self.detach:
             raise UsageError("--max-restarts needs a cluster that ./inv up watches: leave out --detach")
-        if self.print_compose and (self.cluster.launcher == "mpirun" or self.max_restarts):
-            found = "--max-restarts" if self.max_restarts else "--launcher mpirun, whose ssh keys ./inv up creates"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `./inv up` runs: a cluster, its image, and how."""
+
+    cluster: ClusterSpec
+    choice: Choice
+    options: Options
+
+    def __post_init__(self) -> None:
+        restarts = self.options.max_restarts
+        if self.options.print_compose and (self.cluster.launcher == "mpirun" or restarts):
+            found = "--max-restarts" if restarts else "--launcher mpirun, whose ssh keys ./inv up creates"
             raise UsageError(f"--print-compose and {found}: expected --launcher torchrun, and no restarts")
 
 
 def up(request: Request) -> None:
     """Run the command on a cluster. Raises Exit with the job's exit code; with `detach`, return at once."""
-    name = request.cluster.name
-    environment = variables(request.env)
+    name, options = request.cluster.name, request.options
+    environment = variables(options.env)
     check_set([key for key, value in environment.items() if value is None], os.environ)
-    folder = Path(request.output) if request.output else run.folder_of(name) / "output"
-    mounts = [Mount(Path(request.data).resolve(), contract.DATA)] if request.data else []
-    output = Mount(run.writable_folder(folder), contract.OUTPUT, read_only=False)
-    spec = replace(request.cluster, image=request.choice.reference, mounts=(*mounts, output))
-    if request.print_compose:
+    spec = replace(request.cluster, image=request.choice.reference)
+    if options.print_compose:
         request.choice.verify()
+    folder = Path(options.output) if options.output else run.folder_of(name) / "output"
+    writable = run.users_folder(folder) if options.output else run.writable_folder(folder)
+    mounts = [Mount(Path(options.data).resolve(), contract.DATA)] if options.data else []
+    spec = replace(spec, mounts=(*mounts, Mount(writable, contract.OUTPUT, read_only=False)))
+    if options.print_compose:
         spec = replace(spec, environment={contract.IMAGE: spec.image, **environment})
         document = compose.document(spec, topology.read().cores, folder)
         print(yaml.render([compose.plain(document, name)]), end="")
         return
-    engine, image = request.choice.ensure(request.engine)
+    engine, image = request.choice.ensure(options.engine)
     spec = replace(spec, image=image.tag, environment={contract.IMAGE: image.id, **environment})
-    if request.detach:
+    if options.detach:
         run.start(spec, engine)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")
         return
     began = time.time()
-    outcome = run_with_restarts(lambda attempt: run.run(attempt, engine), spec, request.max_restarts)
+    outcome = run_with_restarts(lambda attempt: run.run(attempt, engine), spec, options.max_restarts)
     say(f"output folder: {folder}")
     for report in reports(folder, began):
         say(f"report: {report}")
@@ -157,13 +182,16 @@ def watch(name: str | None) -> None:
 
 def variables(words: Sequence[str]) -> dict[str, str | None]:
     """Parse --env. `NAME=VALUE` sets a variable in every rank; `NAME` passes the caller's own value."""
-    result: dict[str, str | None] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key.isidentifier():
-            raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to pass your own value")
-        result[key] = value if equals else None
-    return result
+    check_all(
+        [*(partial(_check_variable, word) for word in words), partial(launchers.check_distinct, "--env", words)]
+    )
+    parts = (word.partition("=") for word in words)
+    return {key: value if equals else None for key, equals, value in parts}
+
+
+def _check_variable(word: str) -> None:
+    if not word.partition("=")[0].isidentifier():
+        raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to pass your own value")
 
 
 def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:

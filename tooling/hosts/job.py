@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from entrypoints import contract
 from entrypoints.launch.mpi import hostfile
 from entrypoints.launch.mpi.hostfile import Host
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, check_all
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up
 from tooling.image.choice import Choice
@@ -21,7 +22,7 @@ PORTS = 500
 
 @dataclass(frozen=True)
 class Job:
-    """Raises UsageError with one line for options that cannot be used.
+    """Raises UsageError, one line with all options that cannot be used.
 
     `environment` maps a variable to its value, or to None if the value comes from the environment of ./inv launch.
     """
@@ -61,31 +62,34 @@ class Job:
     environment: Mapping[str, str | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        check_all(
+            [
+                self._find_nodes,
+                partial(compose.check_name, self.name),
+                partial(compose.check_launcher, self.launcher),
+                partial(compose.check_memory, self.memory),
+                partial(compose.check_command, self.command, "launch --hosts hosts"),
+                self._check_port,
+                *(partial(_check_path, flag, getattr(self, flag)) for flag in ("data", "output", "hub")),
+                lambda: object.__setattr__(self, "image", self._image()),
+                lambda: object.__setattr__(self, "environment", up.variables(self.env)),
+            ]
+        )
+
+    def _find_nodes(self) -> None:
         if not self.hosts:
             raise UsageError("launch needs --hosts: a file with a host's name on each line")
-        compose.check_name(self.name)
-        compose.check_launcher_and_memory(self.launcher, self.memory)
-        if not self.command:
-            raise UsageError(
-                "no command: write it after --, for example ./inv launch --hosts hosts -- train --help"
-            )
+        object.__setattr__(self, "nodes", read_hosts(Path(self.hosts)))
+        object.__setattr__(self, "local_world_size", ranks_on_each(self.nodes, self.ranks_per_node))
+
+    def _check_port(self) -> None:
         if not 1024 <= self.port <= 65536 - PORTS:
             raise UsageError(
                 f"--port is {self.port}, expected 1024 to {65536 - PORTS}: the job uses {PORTS} ports from there"
             )
-        for flag in ("data", "output", "hub"):
-            path = getattr(self, flag)
-            if path is not None and (not PurePosixPath(path).is_absolute() or re.search(r'[,"\n]', path)):
-                raise UsageError(f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas")
-        nodes = read_hosts(Path(self.hosts))
-        derived = {
-            "nodes": nodes,
-            "local_world_size": ranks_on_each(nodes, self.ranks_per_node),
-            "image": Choice(self.pin, image_lock=self.image_lock, key=self.key).reference,
-            "environment": up.variables(self.env),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+
+    def _image(self) -> str:
+        return Choice(self.pin, image_lock=self.image_lock, key=self.key).reference
 
     @property
     def mpirun(self) -> bool:
@@ -116,6 +120,11 @@ class Job:
     def container(self, index: int) -> str:
         """The name of the container on host `index`, unique to this checkout."""
         return f"cts-job-{IDENTITY}-{self.name}-{index}"
+
+
+def _check_path(flag: str, path: str | None) -> None:
+    if path is not None and (not PurePosixPath(path).is_absolute() or re.search(r'[,"\n]', path)):
+        raise UsageError(f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas")
 
 
 def read_hosts(path: Path) -> tuple[Host, ...]:

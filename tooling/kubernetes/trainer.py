@@ -1,6 +1,7 @@
 """Kubeflow Trainer 2.3: a runtime describes pods that train, and a TrainJob sets their number and command."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,7 +98,10 @@ class Runtime(PodRequest):
 
     def __post_init__(self) -> None:
         if not self.name:
-            pin = lock.read(Path(self.image_lock)).pin if self.image_lock and not self.image else ""
+            pin = ""
+            if self.image_lock and not self.image:
+                with suppress(UsageError):  # `reference` reports it with the other mistakes
+                    pin = lock.read(Path(self.image_lock)).pin
             object.__setattr__(self, "name", "-".join(("cpu-train-stack", *filter(None, pin.split(".")))))
         super().__post_init__()
 

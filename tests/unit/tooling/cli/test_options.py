@@ -191,6 +191,15 @@ def test_a_mistake_names_its_correction(typed: list[str], line: str, capsys: pyt
     assert run(SECTIONS, typed, capsys) == (2, "", line + "\n")
 
 
+def test_all_mistakes_of_up_are_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = "--nodes=0 --ranks-per-node=0 --name=BAD --launcher=x --memory=q --env=1= --engine=z --max-restarts=-1"
+    words = [*typed.split(), "--data=/nonexistent"]
+    code, out, err = run(tasks.SECTIONS, ["up", *words], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert [word for word in words if word.partition("=")[0] not in err] == []
+    assert "no command" in err
+
+
 def test_every_option_of_the_real_tasks_has_a_help_text() -> None:
     members = itertools.chain(*tasks.SECTIONS.values())
     groups = [member.tasks.values() if isinstance(member, Collection) else [member] for member in members]

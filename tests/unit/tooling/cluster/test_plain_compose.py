@@ -10,7 +10,7 @@ from tests.unit.tooling.cluster.test_compose import document, spec
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.cluster.compose import ClusterSpec, plain
-from tooling.cluster.up import Request
+from tooling.cluster.up import Options, Request
 from tooling.image.choice import Choice
 
 
@@ -36,4 +36,4 @@ def test_the_file_is_complete_and_not_managed_by_inv() -> None:
 def test_what_a_plain_file_cannot_do_is_refused(launcher: str, restarts: int, expected: str) -> None:
     cluster = ClusterSpec("test", "image", launcher=launcher, command=("train",))
     with pytest.raises(UsageError, match=expected):
-        Request(cluster, Choice(None), max_restarts=restarts, print_compose=True)
+        Request(cluster, Choice(None), Options(max_restarts=restarts, print_compose=True))

@@ -9,7 +9,7 @@ import pytest
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
-from tooling.cluster import nodes, up
+from tooling.cluster import compose, nodes, up
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
@@ -59,7 +59,7 @@ def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_start
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
     monkeypatch.setattr(api, "ensure", lambda: pytest.fail("the engine was asked for"))
     monkeypatch.setenv("SET", "1")
-    request = up.Request(spec(), Choice(), env=("UNSET_A", "SET", "UNSET_B", "C=d"))
+    request = up.Request(spec(), Choice(), up.Options(env=("UNSET_A", "SET", "UNSET_B", "C=d")))
     with pytest.raises(UsageError, match="--env UNSET_A, UNSET_B: not set in your environment"):
         up.up(request)
     assert not (tmp_path / "clusters").exists()
@@ -69,6 +69,51 @@ def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_start
 def test_a_variable_without_a_valid_name_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="expected NAME=VALUE"):
         up.variables([word])
+
+
+def test_a_variable_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="--env: A is given twice"):
+        up.variables(["A=1", "B", "A"])
+
+
+def test_a_missing_data_folder_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--data {tmp_path}/none is not a folder"):
+        up.Options(data=f"{tmp_path}/none", print_compose=True)
+
+
+@pytest.mark.parametrize(("mode", "fits"), [(0o777, True), (0o775, False), (0o776, False)], ids=oct)
+def test_an_existing_output_folder_keeps_its_owner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int, fits: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda path, *_: changed.append(path))
+    user = (tmp_path.stat().st_uid + 1, tmp_path.stat().st_gid + 1)  # neither owner nor group
+    monkeypatch.setattr(compose, "container_user", lambda: user)
+    changed: list[Path] = []
+    cluster.users_folder(tmp_path / "new")
+    assert changed == [tmp_path / "new"]
+    existing = tmp_path / "existing"
+    existing.mkdir()
+    existing.chmod(mode)
+    if fits:
+        assert cluster.users_folder(existing) == existing
+    else:
+        with pytest.raises(
+            UsageError, match=f"cannot write to it: .* or run chown {user[0]}:{user[1]} {existing}"
+        ):
+            cluster.users_folder(existing)
+    assert changed == [tmp_path / "new"]
+
+
+def test_a_missing_image_leaves_no_output_folder(tmp_path: Path) -> None:
+    request = up.Request(
+        spec(),
+        Choice(image_lock=f"{tmp_path}/none.json"),
+        up.Options(output=f"{tmp_path}/output", print_compose=True),
+    )
+    with pytest.raises(UsageError, match=r"none\.json"):
+        up.up(request)
+    assert not (tmp_path / "output").exists()
 
 
 def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) -> None:
@@ -81,9 +126,9 @@ def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) 
 
 def test_restarts_need_a_command_that_watches_the_cluster() -> None:
     with pytest.raises(UsageError, match="--max-restarts is -1, expected 0 or more"):
-        up.Request(spec(), Choice(), max_restarts=-1)
+        up.Options(max_restarts=-1)
     with pytest.raises(UsageError, match="leave out --detach"):
-        up.Request(spec(), Choice(), max_restarts=1, detach=True)
+        up.Options(max_restarts=1, detach=True)
 
 
 def ended(folder: Path, *names: str) -> None:

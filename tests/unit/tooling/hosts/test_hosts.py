@@ -14,7 +14,7 @@ from tooling.basis.errors import UsageError
 from tooling.cluster.keys import pair
 from tooling.hosts import facts, remote
 from tooling.hosts.facts import Facts
-from tooling.hosts.job import forwarded_values, ranks_on_each, read_hosts
+from tooling.hosts.job import Job, forwarded_values, ranks_on_each, read_hosts
 from tooling.pins import parse
 
 FACTS = """\
@@ -75,6 +75,24 @@ def test_a_bad_option_is_reported_in_one_line(change: dict[str, Any], message: s
     with pytest.raises(UsageError) as caught:
         job(**change)
     assert message in str(caught.value)
+
+
+def test_all_bad_options_are_in_one_line() -> None:
+    bad: dict[str, Any] = {
+        "name": "A B",
+        "launcher": "x",
+        "memory": "q",
+        "port": 80,
+        "data": "here",
+        "env": ("1=",),
+    }
+    with pytest.raises(UsageError) as caught:
+        Job(command=(), pin="0.0", **bad)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert [flag for flag in bad if f"--{flag}" not in line] == []
+    for problem in ("launch needs --hosts", "no command", "0.0"):
+        assert problem in line
 
 
 def test_a_forwarded_variable_must_be_set_and_have_one_line() -> None:

@@ -72,6 +72,11 @@ def test_the_name_follows_from_the_pin_of_the_lock(tmp_path: Path) -> None:
     assert Runtime(image=IMAGE, cpus=2, memory="8Gi").name == "cpu-train-stack"
 
 
+def test_a_missing_lock_is_reported_with_the_other_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--cpus is missing.*none\.json.*--memory is missing"):
+        Runtime(image_lock=f"{tmp_path}/none.json")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
