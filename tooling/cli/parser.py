@@ -172,6 +172,9 @@ class TaskProgram(Program):
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         super().normalize_argv(argv)
+        for word in self.argv:
+            if word.encode(errors="replace").decode() != word:
+                raise UsageError(f"found the argument {word!r}, expected text in UTF-8")
         self.argv = canonical_argv(self.argv, self._groups)
         task = self._tasks.get(self.argv[1]) if len(self.argv) > 1 else None
         if isinstance(task, Task) and task.words:

@@ -110,7 +110,7 @@ class Plan:
 
 
 def make(request: Request) -> Plan:
-    """Raises UsageError if the model or the network is unknown."""
+    """Raises UsageError if the model or the network is unknown, or a number is out of the range of a float."""
     model = models.find(request.model)
     width = 2 if request.bf16_gradients else 4
     job = Job(
@@ -122,8 +122,14 @@ def make(request: Request) -> Plan:
         ranks_per_node=request.ranks_per_node,
         evaluated=request.eval_samples,
     )
-    known = _inputs(request, model)
-    rows = tuple(predict(job, nodes, known) for nodes in sorted(set(request.node_counts)))
+    try:
+        known = _inputs(request, model)
+        rows = tuple(predict(job, nodes, known) for nodes in sorted(set(request.node_counts)))
+    except (ArithmeticError, ValueError):
+        raise UsageError(
+            "plan-cluster: the numbers are too large or too small for a forecast: check --samples, --epochs, "
+            "--nodes and the speed of one node"
+        ) from None
     efficient = [row.nodes for row in rows if row.efficiency.value >= request.efficiency]
     return Plan(
         model=model,

@@ -90,7 +90,10 @@ def run(only: str, launcher: str) -> None:
 
     Raises Exit with code 1 if a job did not end or resume as expected.
     """
-    chosen = [fault for name, fault in FAULTS.items() if re.search(only, name)]
+    try:
+        chosen = [fault for name, fault in FAULTS.items() if re.search(only, name)]
+    except re.error as error:
+        raise UsageError(f"--only {only!r} is not a regular expression: {error}") from None
     launchers = [name for name in LAUNCHERS if launcher in ("", name)]
     if not chosen or not launchers:
         raise UsageError(

@@ -83,6 +83,7 @@ SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, inter
         (["build", "--nodes=2.5"], "--nodes expects an integer, found '2.5'"),
         (["build", "--rate", "fast"], "--rate expects a number, found 'fast'"),
         (["refuse"], "found a, expected b: do c"),
+        (["build", "--", "\udcff"], r"found the argument '\udcff', expected text in UTF-8"),  # the byte 0xff
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

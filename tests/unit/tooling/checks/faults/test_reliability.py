@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tooling.basis.errors import UsageError
 from tooling.checks.faults import reliability
 from tooling.checks.faults.faults import FAULTS
 from tooling.checks.faults.reliability import Recovery, Result
@@ -77,3 +78,8 @@ def test_a_result_is_a_row_in_the_file_and_in_the_table(recovery: Recovery | Non
     assert len(cells) == len(reliability.COLUMNS)
     assert cells[2:5] == ["1.0", "2.0", "137"]
     assert cells[6:] == [*(["4", "0.10%"] if recovery else ["", ""]), "leftovers"]
+
+
+def test_a_bad_regular_expression_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--only '\[' is not a regular expression: unterminated character set"):
+        reliability.run("[", "")
