@@ -144,11 +144,11 @@ def started_at(name: str) -> float:
 
 
 def users_folder(path: Path) -> Path:
-    """A folder for output that the user chose. Only one that is created here gets another owner.
+    """The user's folder for output. A new folder, or an empty one of root, is given to the containers' user.
 
-    Raises UsageError if the containers' user cannot write to it.
+    Raises UsageError if that user cannot write to the folder.
     """
-    if not path.is_dir():
+    if not path.is_dir() or (path.stat().st_uid == 0 and not any(path.iterdir())):
         return writable_folder(path)
     uid, gid = compose.container_user()
     found = path.stat()

@@ -94,6 +94,7 @@ def test_an_existing_output_folder_keeps_its_owner(
     assert changed == [tmp_path / "new"]
     existing = tmp_path / "existing"
     existing.mkdir()
+    (existing / "file").touch()
     existing.chmod(mode)
     if fits:
         assert cluster.users_folder(existing) == existing
