@@ -47,7 +47,7 @@ class _Data(dict[bytes, bytes]):
         return os.fsencode(value)
 
     def __delitem__(self, key: bytes) -> None:
-        if key in self or os.fsdecode(key) not in NAMES:  # otherwise the script found a value, and removes it
+        if key in self or os.fsdecode(key) not in NAMES:  # a value that only `missing` supplies is not stored
             super().__delitem__(key)
 
 

@@ -150,7 +150,8 @@ def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:
 
 def _check_batches(arguments: TrainingArguments, rows: int) -> None:
     """Raise UsageError if no rank would have a batch."""
-    needed = arguments.train_batch_size * arguments.world_size
+    is_shared = arguments.accelerator_config.split_batches
+    needed = arguments.train_batch_size * (1 if is_shared else arguments.world_size)
     if arguments.dataloader_drop_last and rows < needed:
         raise UsageError(
             f"--dataloader_drop_last with {rows} rows, expected {needed} or more, a batch for each rank: remove "

@@ -60,7 +60,7 @@ def export(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
     yield export
     for file in files:
-        file.unlink()  # gigabytes
+        file.unlink(missing_ok=True)  # gigabytes
 
 
 def test_a_job_stops_before_its_time_limit_resumes_and_can_be_cancelled(cluster: SlurmCluster) -> None:

@@ -263,7 +263,7 @@ def test_a_resumed_run_says_that_it_ends_after_other_epochs(alone: Alone) -> Non
     runs, output = alone
     assert runs["wider"]["code"] == 0, runs["wider"]["stderr"]
     said = (
-        "warning: this run has 6 steps, and the checkpoint's run had 11, because ranks, batch size or rows differ"
+        "warning: the checkpoint's run had 11 steps, and this run has 6, because ranks, batch size or rows differ"
     )
     assert f"{said}: it ends after 1.33 epochs in all instead of 2" in runs["wider"]["stderr"]
     assert result(output / "wider")["steps"] == 8

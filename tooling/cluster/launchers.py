@@ -9,16 +9,21 @@ from tooling.basis.errors import UsageError
 # mpirun's nodes start at the same time as its launcher, within a second or two.
 MPI_START_SECONDS = 60
 # Set by what starts the ranks, as are those that begin with PET_.
-_RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# Where the ranks meet. srun sets neither.
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def assignment(flag: str, text: str) -> tuple[str, str]:
-    """The name and the value of NAME=VALUE, a variable of the ranks in a manifest. Raises UsageError."""
+def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple[str, str]:
+    """The name and the value of NAME=VALUE, a variable of the ranks in a manifest. Raises UsageError.
+
+    `reserved`: variables that cannot be set, in addition to those that place a rank.
+    """
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{flag} {text!r}: expected NAME=VALUE")
-    if name in _RESERVED or name.startswith("PET_"):
+    if name in (*_RESERVED, *reserved) or name.startswith("PET_"):
         raise UsageError(f"{flag} {name}: what starts the ranks sets this variable: remove it")
     if name == contract.RANKS_PER_NODE:
         raise UsageError(f"{flag} {name}: use --ranks-per-node")

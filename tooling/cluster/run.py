@@ -148,7 +148,13 @@ def users_folder(path: Path) -> Path:
 
     Raises UsageError if that user cannot write to the folder.
     """
-    if not path.is_dir() or (path.stat().st_uid == 0 and not any(path.iterdir())):
+    try:
+        is_new = not path.is_dir() or (path.stat().st_uid == 0 and not any(path.iterdir()))
+    except OSError as error:
+        raise UsageError(
+            f"output folder {path}: {error.strerror}: choose a folder that you can write to"
+        ) from None
+    if is_new:
         return writable_folder(path)
     uid, gid = compose.container_user()
     found = path.stat()

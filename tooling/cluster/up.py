@@ -56,7 +56,11 @@ class Options:
         )
 
     def _check_data(self) -> None:
-        if self.data is not None and not Path(self.data).is_dir():
+        try:
+            is_folder = self.data is None or Path(self.data).is_dir()
+        except PermissionError as error:
+            raise UsageError(f"--data {self.data}: {error.strerror}: choose a folder that you can read") from None
+        if not is_folder:
             raise UsageError(f"--data {self.data} is not a folder: choose a folder to mount at {contract.DATA}")
 
     def _check_detach(self) -> None:

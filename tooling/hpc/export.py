@@ -74,7 +74,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--output {path} cannot be written: {error}: choose another path") from error
+        raise UsageError(f"--output {path} cannot be written: {error.strerror}: choose another path") from error
 
 
 def _check_new(path: Path) -> None:

@@ -90,7 +90,7 @@ class SlurmJob:
             if (path or is_required) and not (PurePosixPath(path).is_absolute() and re.fullmatch(allowed, path)):
                 found.append(
                     f"{flag} is {repr(path) if path else 'missing'}, expected an absolute path without ':'"
-                    + " and spaces" * has_no_spaces
+                    + " or spaces" * has_no_spaces
                 )
         for flag, text, pattern, expected in (
             ("--name", self.name, _NAME, "letters, digits, '-', '_' and '.'"),
@@ -106,7 +106,7 @@ class SlurmJob:
                 f"--time is {self.time}, expected {SHORTEST_SECONDS // 60} minutes or more, or --max-restarts 0: "
                 f"the job is requeued {WARNING_SECONDS // 60} minutes before the limit"
             )
-        found += mistakes(partial(launchers.assignment, "--env", text) for text in self.env)
+        found += mistakes(partial(launchers.assignment, "--env", text, reserved=()) for text in self.env)
         found += mistakes([partial(launchers.check_distinct, "--env", self.env)])
         if not self.command or self.command[0] in _LAUNCHERS:
             command = f"begins with {self.command[0]}" if self.command else "is missing"

@@ -169,12 +169,12 @@ def read(path: str) -> Table:
             )
 
     def reader(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        return chain.from_iterable(file.read(names) for file in found)
+        return chain.from_iterable(file.read(names) for file in with_rows)
 
     several = len(found) > 1
     return Table(
         source=f"{Path(path).name} ({len(found)} files)" if several else found[0].path.name,
-        columns=streams(dict.fromkeys(name for file in found for name in file.names), reader, rows),
+        columns=streams(dict.fromkeys(name for file in with_rows for name in file.names), reader, rows),
         parts=tuple((file.path.name, file.rows) for file in found) if several else (),
         reader=reader,
     )

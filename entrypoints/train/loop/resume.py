@@ -39,26 +39,26 @@ class BestCheckpoint(TrainerCallback):
 def best_checkpoint(state: TrainerState, output: Path) -> str | None:
     """Where rank 0 finds the best checkpoint of a checkpoint's run, whose output folder may have had another path.
 
-    A collective.
+    None if it no longer exists. A collective.
     """
     best = state.best_model_checkpoint
-    here = output / Path(best).name if best else None
-    found: str | None = gather(str(here) if here and here.is_dir() else best)[0]
+    places = (output / Path(best).name, Path(best)) if best else ()
+    found: str | None = gather(next((str(place) for place in places if place.is_dir()), None))[0]
     return found
 
 
 def changed_epochs(state: TrainerState, planned: int, arguments: TrainingArguments) -> str | None:
-    """A note if the run will not train for the epochs of its flags, because an epoch had other steps before.
+    """A note if the run will not train for the epochs of its flags: an epoch had another number of steps before.
 
     Trainer continues at the checkpoint's step. `planned`: the steps of the whole run now.
     """
     epochs = float(arguments.num_train_epochs)
-    if arguments.max_steps > 0 or state.epoch is None or state.epoch >= epochs:
+    if arguments.max_steps > 0 or planned == state.max_steps or state.epoch is None or state.epoch >= epochs:
         return None
     found = float(state.epoch) + max(0, planned - state.global_step) * epochs / planned
     if abs(found - epochs) < _TOLERANCE * epochs:
         return None
     return (
-        f"this run has {planned} steps, and the checkpoint's run had {state.max_steps}, because ranks, batch size "
+        f"the checkpoint's run had {state.max_steps} steps, and this run has {planned}, because ranks, batch size "
         f"or rows differ: it ends after {found:.2f} epochs in all instead of {epochs:g}; --max_steps changes that"
     )

@@ -19,8 +19,10 @@ CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
 _MAX_LENGTH = 300  # of an error in a message
-# Heads that peft trains as a whole, but that its "all-linear" includes.
-_HEADS = {"token-classification": ("classifier", "score"), "question-answering": ("qa_outputs",)}
+# The names of classifiers' heads, which peft trains as a whole.
+HEADS = frozenset({"classifier", "pre_classifier", "score", "qa_outputs"})
+# The tasks whose heads peft's "all-linear" includes nevertheless.
+_INCLUDED_HEADS = ("token-classification", "question-answering")
 
 
 def is_adapter(folder: Path) -> bool:
@@ -77,7 +79,8 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
             adapted = PeftModel.from_pretrained(model, name, is_trainable=True)
         except Exception as error:
             raise UsageError(f"adapter '{name}' cannot be loaded: {one_line(error)[:_MAX_LENGTH]}") from error
-        _widen_trained(adapted)
+        if _widen_heads(adapted):
+            adapted.load_adapter(name, adapted.active_adapter, is_trainable=True)  # again, without rounding
         return adapted
     if not arguments.use_peft:
         return model
@@ -94,36 +97,45 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
     )
     try:
         adapted = get_peft_model(model, config)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(
             f"--lora_target_modules {given or 'all-linear'}: {one_line(error)[:_MAX_LENGTH]}"
         ) from error
-    _widen_trained(adapted)
+    _widen_heads(adapted)
     return adapted
 
 
 def _all_linear(model: Any, task: str) -> Any:
     """peft's target_modules: all linear layers except the head, which is trained as a whole."""
-    if task not in _HEADS:
+    if task not in _INCLUDED_HEADS:
         return "all-linear"
     import torch
+    from transformers.pytorch_utils import Conv1D
 
-    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    return [name for name in linear if name.split(".")[0] not in _HEADS[task]]
+    linear = [name for name, module in model.named_modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
+    return [name for name in linear if not _is_head(name)]
 
 
-def _widen_trained(model: Any) -> None:
-    """Cast trained weights to float32, such as a classifier's new head: small steps are lost in bf16 weights.
+def _is_head(name: str) -> bool:
+    """Whether the module with this name is the head of a classifier, or a part of it."""
+    return not HEADS.isdisjoint(name.split("."))
 
-    peft casts the weights of the adapter itself. Modules with other weights get their inputs in float32.
+
+def _widen_heads(model: Any) -> bool:
+    """Cast a classifier's trained head to float32: small steps are lost in bf16 weights.
+
+    peft casts only the weights of the adapter. Returns whether the head was not in float32.
     """
-    for module in model.modules():
-        own = module.parameters(recurse=False)
-        narrow = [weight for weight in own if weight.requires_grad and _is_narrow(weight)]
-        for weight in narrow:
+    widened = False
+    for name, module in model.named_modules():
+        weights = [weight for weight in module.parameters(recurse=False) if _is_narrow(weight)]
+        if not (_is_head(name) and any(weight.requires_grad for weight in weights)):
+            continue
+        for weight in weights:
             weight.data = weight.data.float()
-        if narrow:
-            module.register_forward_pre_hook(_wide_inputs)
+        module.register_forward_pre_hook(_wide_inputs)
+        widened = True
+    return widened
 
 
 def _is_narrow(tensor: Any) -> bool:

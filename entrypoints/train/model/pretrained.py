@@ -111,7 +111,8 @@ def load(
     if shards > 1:
         options.update(sharding.options(shards))
     if arguments.load_in_4bit:
-        options.update(quantization.options(bf16))
+        is_classifier = rows.task in ("text-classification", "token-classification", "question-answering")
+        options.update(quantization.options(bf16, adapters.HEADS if is_classifier else ()))
     reading = quantization.tensor_by_tensor() if arguments.load_in_4bit else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
     if rows.task == "text-generation" and _config(arguments).is_encoder_decoder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Callable
 
 from entrypoints.cli import packages
@@ -57,10 +57,11 @@ def silence() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
-def options(bf16: bool) -> dict[str, Any]:
+def options(bf16: bool, heads: Collection[str]) -> dict[str, Any]:
     """from_pretrained's options for a model whose linear layers, except the head, are in 4 bits.
 
-    `bf16`: products are computed in bf16, otherwise in fp32.
+    `bf16`: products are computed in bf16, otherwise in fp32. `heads`: the names of the heads; without them,
+    transformers looks for the head of a language model.
     """
     import torch
     from transformers import BitsAndBytesConfig
@@ -70,6 +71,7 @@ def options(bf16: bool) -> dict[str, Any]:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
+        llm_int8_skip_modules=sorted(heads) or None,
     )
     return {"quantization_config": config}
 

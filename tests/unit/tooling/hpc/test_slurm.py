@@ -98,8 +98,12 @@ def test_enroot_passes_on_the_variables_that_place_a_rank() -> None:
 
 def test_enroot_cannot_mount_a_folder_with_a_space_in_its_name() -> None:
     script(data="/shared/my data")
-    with pytest.raises(UsageError, match=r"--data is '/shared/my data', expected .* without ':' and spaces"):
+    with pytest.raises(UsageError, match=r"--data is '/shared/my data', expected .* without ':' or spaces"):
         script(image="/shared/stack.sqsh", data="/shared/my data")
+
+
+def test_a_job_may_choose_where_its_ranks_meet() -> None:
+    assert "MASTER_PORT=29600" in srun(script(env=("MASTER_PORT=29600",)))
 
 
 def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
