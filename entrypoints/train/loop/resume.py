@@ -1,6 +1,5 @@
 """What a resumed run does not take from its checkpoint: intervals, the path of the best checkpoint, the epochs."""
 
-# ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
 import math
@@ -19,7 +18,7 @@ class IntervalsOfFlags(TrainerCallback):
     """Set the intervals for logging, evaluation and saving from the flags: a checkpoint restores those of its
     run. An interval below 1 is a share of all steps."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         for name in ("logging_steps", "eval_steps", "save_steps"):
             steps = getattr(args, name)
             if steps is not None:  # transformers 4.46 has no function for this
@@ -32,7 +31,7 @@ class BestCheckpoint(TrainerCallback):
     def __init__(self, path: str | None) -> None:
         self._path = path
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         state.best_model_checkpoint = self._path
 
 
