@@ -72,9 +72,8 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
     output = tmp_path_factory.mktemp("alone")
     shutil.copytree(train_data / "tiny", train_data / "three-labels")
     config = train_data / "three-labels" / "config.json"
-    config.write_text(
-        json.dumps({**json.loads(config.read_text()), "id2label": {n: f"LABEL_{n}" for n in range(3)}})
-    )
+    names = {number: f"LABEL_{number}" for number in range(3)}
+    config.write_text(json.dumps({**json.loads(config.read_text()), "id2label": names}))
     (train_data / "two-labels.csv").write_text("text,label\ngood,0\nbad,1\n")
     evaluated = {"train_file": None, "do_eval": True}
     lines = {
@@ -88,7 +87,7 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
             "/output/evaluated", resume_from_checkpoint=f"/output/full/checkpoint-{STEPS}", **evaluated
         ),
         "wider": line(
-            *("/output/wider",), resume_from_checkpoint="/output/full/checkpoint-8", per_device_train_batch_size=8
+            "/output/wider", resume_from_checkpoint="/output/full/checkpoint-8", per_device_train_batch_size=8
         ),
         "labels": line(
             "/output/labels",

@@ -55,33 +55,6 @@ HEAD = {
     "max_steps": 4,
 }
 
-# Models whose weights were saved in bfloat16, with an adapter and a new head.
-NARROW = """
-import torch
-from transformers import (
-    LlamaConfig, LlamaForQuestionAnswering, LlamaForSequenceClassification, LlamaForTokenClassification
-)
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import adapters
-config = LlamaConfig(
-    vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0
-)
-for kind, task in (
-    (LlamaForSequenceClassification, "text-classification"), (LlamaForTokenClassification, "token-classification"),
-    (LlamaForQuestionAnswering, "question-answering"),
-):
-    model = adapters.attach(kind(config).bfloat16(), task, TaskArguments(model_name_or_path="x", use_peft=True))
-    for is_autocast in (True, False):
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
-            model(input_ids=torch.arange(1, 9)[None])[0].float().sum().backward()
-    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    heads = [name for name in trained if "lora" not in name]
-    assert {name.split(".")[2] for name in heads} <= {"score", "qa_outputs"}, heads
-    assert heads
-    assert all(weight.dtype == weight.grad.dtype == torch.float32 for weight in trained.values())
-    assert all(weight.dtype == torch.bfloat16 for weight in model.parameters() if not weight.requires_grad)
-"""
-
 
 def argv(output: str, **flags: object) -> list[str]:
     words = ["--output_dir", output, "--save_strategy", "no"]
@@ -312,7 +285,8 @@ def test_bad_input_is_one_line_and_exit_2(alone: dict[str, dict[str, Any]], name
 
 
 def test_the_trained_weights_of_an_adapted_classifier_are_wide(image: str) -> None:
-    containers.works(containers.run(image, "python", "-c", NARROW, env=ONE_THREAD))
+    scripts = ("--volume", f"{HERE / 'scripts'}:/s:ro")
+    containers.works(containers.run(image, "python", "/s/adapted_heads.py", env=ONE_THREAD, docker_args=scripts))
 
 
 def test_an_adapter_and_the_head_of_a_tagger_are_trained(folder: Path, alone: dict[str, dict[str, Any]]) -> None:

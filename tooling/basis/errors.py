@@ -24,6 +24,12 @@ class EngineLostError(UsageError):
     """The engine does not answer. Code that watches a running job catches this error."""
 
 
+def check_at_least(flag: str, value: int, least: int) -> None:
+    """Raises UsageError for a smaller value of an option."""
+    if value < least:
+        raise UsageError(f"{flag} is {value}, expected {least} or more")
+
+
 def mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:
     """The messages of the checks that raise UsageError."""
     found = []

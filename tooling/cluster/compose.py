@@ -14,7 +14,7 @@ from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core
 from entrypoints.plan.cores import divide
 from tooling.basis import identity, yaml
-from tooling.basis.errors import UsageError, check_all
+from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.paths import COMPOSE
 from tooling.cluster import launchers
 
@@ -46,12 +46,6 @@ def check_backend(backend: str) -> None:
     """Check the name of a process group, for commands that build an image first. Raises UsageError."""
     if backend not in BACKENDS:
         raise UsageError(f"--backend is {backend!r}, expected {' or '.join(BACKENDS)}")
-
-
-def check_at_least(flag: str, value: int, least: int) -> None:
-    """Check a number. Raises UsageError."""
-    if value < least:
-        raise UsageError(f"{flag} is {value}, expected {least} or more")
 
 
 def check_command(command: Sequence[str], example: str) -> None:

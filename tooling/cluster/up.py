@@ -19,7 +19,7 @@ from entrypoints import contract
 from entrypoints.machine import topology
 from entrypoints.watch import main as watch_main
 from tooling.basis import yaml
-from tooling.basis.errors import UsageError, check_all
+from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.say import say
 from tooling.cluster import compose, launchers, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
@@ -50,7 +50,7 @@ class Options:
                 self._check_data,
                 partial(variables, self.env),
                 partial(api.check, self.engine),
-                partial(compose.check_at_least, "--max-restarts", self.max_restarts, 0),
+                partial(check_at_least, "--max-restarts", self.max_restarts, 0),
                 self._check_detach,
             ]
         )

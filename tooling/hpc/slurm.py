@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from entrypoints import contract
-from tooling.basis.errors import UsageError, mistakes
+from tooling.basis.errors import UsageError, check_at_least, mistakes
 from tooling.cluster import launchers
 
 # Before the time limit: for the last checkpoint, and for Slurm to requeue the job.
@@ -65,23 +65,22 @@ class SlurmJob:
             raise UsageError("; ".join(found))
 
     def _mistakes(self) -> list[str]:
-        found = [
-            f"{flag} is {value}, expected {least} or more"
+        found = mistakes(
+            partial(check_at_least, flag, value, least)
             for flag, value, least in (
                 ("--nodes", self.nodes, 1),
                 ("--ranks-per-node", self.ranks_per_node, 1),
                 ("--cpus", self.cpus, 0),
                 ("--max-restarts", self.max_restarts, 0),
             )
-            if value < least
-        ]
+        )
         if self.cpus > 0 and self.ranks_per_node > 0 and self.cpus % self.ranks_per_node:
             found.append(
                 f"--cpus {self.cpus} for {self.ranks_per_node} ranks, expected a multiple of {self.ranks_per_node}"
             )
         # enroot separates the parts of a mount by spaces.
-        has_no_spaces = self.image.endswith(SQUASHFS)
-        allowed = r"[^:,\s]+" if has_no_spaces else r"[^:,\n]+"
+        allows_spaces = not self.image.endswith(SQUASHFS)
+        allowed = r"[^:,\n]+" if allows_spaces else r"[^:,\s]+"
         for flag, path, is_required in (
             ("--image", self.image, True),
             ("--output", self.output, True),
@@ -90,7 +89,7 @@ class SlurmJob:
             if (path or is_required) and not (PurePosixPath(path).is_absolute() and re.fullmatch(allowed, path)):
                 found.append(
                     f"{flag} is {repr(path) if path else 'missing'}, expected an absolute path without ':'"
-                    + " or spaces" * has_no_spaces
+                    + ("" if allows_spaces else " or spaces")
                 )
         for flag, text, pattern, expected in (
             ("--name", self.name, _NAME, "letters, digits, '-', '_' and '.'"),

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tooling.basis.errors import UsageError, check_all
+from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.cluster import compose, launchers
 from tooling.image import lock
 from tooling.image.sign import KeyOption
@@ -74,10 +74,10 @@ class PodRequest:
 
     def _checks(self) -> list[Callable[[], object]]:
         checks: list[Callable[[], object]] = [
-            partial(_check_at_least, "--nodes", self.nodes, 1),
-            partial(_check_at_least, "--cpus", self.cpus, 1),
-            partial(_check_at_least, "--max-restarts", self.max_restarts, 0),
-            partial(_check_at_least, "--node-cpus", self.node_cpus, 0),
+            partial(check_at_least, "--nodes", self.nodes, 1),
+            partial(_check_cpus, self.cpus),
+            partial(check_at_least, "--max-restarts", self.max_restarts, 0),
+            partial(check_at_least, "--node-cpus", self.node_cpus, 0),
             lambda: self.reference,
             lambda: self.memory_bytes,
             lambda: self.local_world_size,
@@ -245,10 +245,10 @@ def warnings(request: Request) -> list[str]:
     return found
 
 
-def _check_at_least(flag: str, value: int, least: int) -> None:
-    if value < least:
-        found = "missing" if flag == "--cpus" and value == 0 else value
-        raise UsageError(f"{flag} is {found}, expected {least} or more")
+def _check_cpus(value: int) -> None:
+    if value == 0:
+        raise UsageError("--cpus is missing, expected 1 or more")
+    check_at_least("--cpus", value, 1)
 
 
 def _secret(text: str) -> tuple[str, tuple[str, str]]:

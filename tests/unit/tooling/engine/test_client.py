@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import certificates
+from tests.unit.tooling.answers import answer
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.cluster import follow, nodes
 from tooling.engine import find
@@ -31,12 +32,7 @@ ANSWERS = {
 class _Engine(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].removeprefix("/v1.45")
-        body = json.dumps(ANSWERS[path]).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        answer(self, ANSWERS[path])
 
     def log_message(self, *_: object) -> None:
         return

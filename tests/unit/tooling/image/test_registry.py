@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.server
-import json
 import threading
 from collections.abc import Iterator
 from urllib.parse import unquote
 
 import pytest
 
+from tests.unit.tooling.answers import answer
 from tooling.basis.errors import UsageError
 from tooling.engine import docker
 from tooling.image.registry import Registry, Target
@@ -59,12 +59,7 @@ class _Engine(http.server.BaseHTTPRequestHandler):
         self._answer({"status": "pulled"})
 
     def _answer(self, document: object) -> None:
-        body = json.dumps(document or {"message": "not found"}).encode()
-        self.send_response(200 if document else 404)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        answer(self, document or {"message": "not found"}, 200 if document else 404)
 
     def log_message(self, *_: object) -> None:
         return

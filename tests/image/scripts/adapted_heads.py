@@ -1,0 +1,34 @@
+"""Checks models whose weights were saved in bfloat16: their adapter and their new head are trained in float32."""
+
+from __future__ import annotations
+
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+)
+
+from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.model import adapters
+
+MODELS = {
+    "text-classification": LlamaForSequenceClassification,
+    "token-classification": LlamaForTokenClassification,
+    "question-answering": LlamaForQuestionAnswering,
+}
+config = LlamaConfig(
+    vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0
+)
+for task, kind in MODELS.items():
+    model = adapters.attach(kind(config).bfloat16(), task, TaskArguments(model_name_or_path="x", use_peft=True))
+    for is_autocast in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+            model(input_ids=torch.arange(1, 9)[None])[0].float().sum().backward()
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    heads = [name for name in trained if "lora" not in name]
+    assert {name.split(".")[2] for name in heads} <= {"score", "qa_outputs"}, heads
+    assert heads
+    assert all(weight.dtype == weight.grad.dtype == torch.float32 for weight in trained.values())
+    assert all(weight.dtype == torch.bfloat16 for weight in model.parameters() if not weight.requires_grad)

@@ -1,0 +1,15 @@
+"""Answers in JSON of HTTP servers that stand in for a part of the engine's API."""
+
+from __future__ import annotations
+
+import http.server
+import json
+
+
+def answer(handler: http.server.BaseHTTPRequestHandler, document: object, status: int = 200) -> None:
+    body = json.dumps(document).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
