@@ -27,7 +27,7 @@ def write_atomic(path: Path, text: str) -> None:
 def write_output(path: Path, text: str, option: str) -> None:
     """Write the file that the user gave with `option`. A link's target is replaced, never the link.
 
-    Devices and pipes are written to, and so is standard output under any name. Raises UsageError.
+    Writes directly to devices and pipes, and to standard output under any of its names. Raises UsageError.
     """
     try:
         if path.exists() and os.path.samestat(path.stat(), os.fstat(1)):

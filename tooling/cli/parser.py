@@ -91,7 +91,7 @@ def _with_dashes(argv: Sequence[str], context: ParserContext, word: str) -> str:
 
 
 def _given_twice(argv: Sequence[str], context: ParserContext | None, word: str) -> str | None:
-    """The option that has a value already before `word`, which follows it; or None."""
+    """The option that `word` follows, if the option was given before; otherwise None."""
     words = [part for text in argv for part in (text.split("=", 1) if text.startswith("--") else [text])]
     for place, (before, found) in enumerate(itertools.pairwise(words)):
         if found == word and context and before in context.flags and before in words[:place]:

@@ -161,7 +161,7 @@ def users_folder(path: Path) -> Path:
     allowed = found.st_mode >> (6 if found.st_uid == uid else 3 if found.st_gid == gid else 0)
     if os.geteuid() == 0 and allowed & 0o3 != 0o3:
         raise UsageError(
-            f"output folder {path}: root's containers run as uid {uid}, which cannot write to it: choose another "
+            f"output folder {path}: the containers run as uid {uid}, which cannot write to it: choose another "
             f"folder, or run chown {uid}:{gid} {path}"
         )
     return path.resolve()

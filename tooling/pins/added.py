@@ -82,7 +82,7 @@ def parse(values: Sequence[str]) -> Added:
         raise UsageError("\n".join(found.mistakes))
     if found.folders and not (found.requirements or found.wheels):
         typed = " ".join(f"--with {value}" for value in values)
-        raise UsageError(f"{typed} names no package: a folder is only searched, so add --with NAME of the package")
+        raise UsageError(f"{typed} names no package: a folder is only searched, so also pass --with NAME")
     return Added(
         typed=tuple(values),
         requirements=tuple(dict.fromkeys(found.requirements)),

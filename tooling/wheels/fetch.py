@@ -89,7 +89,7 @@ def _complete(pin: Pin, lock: dict[str, LockedWheel], folder: Path) -> None:
 
 
 def _partial_prefix(folder: Path) -> str:
-    """With "@", which no pin's name has: the name of one pin can be the beginning of another's."""
+    """Ends with "@", which no pin's name contains, because one pin's name can be a prefix of another's."""
     return f".partial-{folder.name}@"
 
 

@@ -198,7 +198,7 @@ def choose_labels(
 
 
 def _numbered(arguments: TaskArguments, found: list[str]) -> list[str]:
-    """The labels of a model without names for them: all of its numbers if the labels in the data are numbers.
+    """The labels for a model whose configuration does not name them: its numbers, if `found` has only those.
 
     The data may lack a label. With fewer labels than the model has, its head would get random weights.
     """

@@ -147,7 +147,7 @@ def test_cpus_that_the_ranks_cannot_share_are_refused(cpus: int) -> None:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        (("RANK=3",), "--env RANK: what starts the ranks sets this variable"),
+        (("RANK=3",), "--env RANK: the launcher sets this variable"),
         (("A=1", "A=2"), "--env: A is given twice, expected once"),
         (("CPU_TRAIN_STACK_RANKS_PER_NODE=2",), "--env CPU_TRAIN_STACK_RANKS_PER_NODE: use --ranks-per-node"),
     ],
