@@ -96,7 +96,8 @@ def test_a_hash_of_a_requirements_file_is_compared_and_all_its_lines_have_one(tm
 
 def test_a_folder_alone_is_refused_because_it_is_only_searched(tmp_path: Path) -> None:
     make_wheel(tmp_path, "tiny_a", "1.0")
-    with pytest.raises(UsageError, match=f"--with {tmp_path} names no package: a folder is only searched, so also pass"):
+    expected = f"--with {tmp_path} names no package: a folder is only searched, so also pass --with NAME"
+    with pytest.raises(UsageError, match=expected):
         added.parse([str(tmp_path)])
 
 
