@@ -30,8 +30,8 @@ def places(job: Job, remotes: Sequence[Remote], unreachable: Sequence[str]) -> l
     def check(remote: Remote) -> Facts | str:
         try:
             _check_engine(job, remote)
-            image_id = _image_id(job, remote)
-            return replace(_facts(remote), image_id=image_id)
+            image_id, _, content = _image(job, remote).partition(" ")
+            return replace(_facts(remote), image_id=image_id, image_content=content)
         except RemoteError as error:
             return f"{remote.name}: {error}"
 
@@ -76,13 +76,14 @@ def _check_engine(job: Job, remote: Remote) -> None:
         remote.check(commands.remove(*states), "docker rm")
 
 
-def _image_id(job: Job, remote: Remote) -> str:
-    done = remote.run(commands.image_id(job.image))
+def _image(job: Job, remote: Remote) -> str:
+    """The output of commands.image, after a pull if there is an image lock."""
+    done = remote.run(commands.image(job.image))
     if done.code != 0 and job.image_lock:
         pulled = remote.run(commands.pull(job.image), limit=PULL_SECONDS)
         if pulled.code != 0:
             raise RemoteError(f"{job.image} is missing and cannot be pulled: {pulled.last}")
-        done = remote.run(commands.image_id(job.image))
+        done = remote.run(commands.image(job.image))
     if done.code != 0:
         raise RemoteError(
             f"{job.image} is missing: copy it to the host (docker save, docker load), "

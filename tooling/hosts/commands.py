@@ -22,6 +22,7 @@ ENGINE = "docker version --format '{{.Server.Version}}'"
 CLOCK = "date +%s.%N"
 # On Debian, the PATH of users other than root lacks the folders of iproute2.
 _PATH = "PATH=$PATH:/usr/sbin:/sbin"
+_IMAGE_CONTENT = (".RootFS.Layers", ".Config.Env", ".Config.Entrypoint", ".Config.User", ".Config.Labels")
 FACTS = "; ".join(
     [
         f"set -e; {_PATH}",
@@ -47,8 +48,10 @@ def present_jobs(name: str) -> str:
     return f"docker ps --all {filters} --format '{{{{.Names}}}} {{{{.State}}}}'"
 
 
-def image_id(reference: str) -> str:
-    return f"docker image inspect --format '{{{{.Id}}}}' {shlex.quote(reference)}"
+def image(reference: str) -> str:
+    """Print the image's ID, which depends on the engine's image store, and its content, which does not."""
+    content = " ".join(f"{{{{json {part}}}}}" for part in _IMAGE_CONTENT)
+    return f"docker image inspect --format '{{{{.Id}}}} {content}' {shlex.quote(reference)}"
 
 
 def watch(container: str, terminal: bool) -> str:
@@ -173,7 +176,7 @@ def keep(container: str) -> str:
 def dry_run(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
     """Every command of the job in order, each with the name of its host."""
     names = [host.name for host in job.nodes]
-    checks = [ENGINE, present_jobs(job.name), image_id(job.image)]
+    checks = [ENGINE, present_jobs(job.name), image(job.image)]
     checks += [pull(job.image)] if job.image_lock else []
     checks += [CLOCK, FACTS]
     checks += [readable(job.data)] if job.data else []

@@ -18,7 +18,8 @@ class Facts:
     """The properties of a host. `addresses` maps each IPv4 address except loopback to its interface.
 
     `ssh_address` and `ssh_port`: the host's end of the ssh connection. `clock`: by how many seconds the host's
-    clock is ahead of this machine's, give or take `clock_error`.
+    clock is ahead of this machine's, give or take `clock_error`. `image_content`: equal on hosts with the same
+    image, whose ID is another one where Docker keeps images in containerd.
     """
 
     uid: str
@@ -32,6 +33,7 @@ class Facts:
     listening: frozenset[int]
     cpu: Cpu
     image_id: str = ""
+    image_content: str = ""
     clock: float = 0.0
     clock_error: float = 0.0
 
@@ -81,7 +83,7 @@ def problems(job: Job, indices: Sequence[int], known: Sequence[Facts]) -> list[s
         name = job.nodes[index].name
         lines = [*_resources(job, index, host), *_differences(first_name, first, host)]
         found += [f"{name}: {line}" for line in lines]
-        if host.image_id != first.image_id:
+        if host.image_content != first.image_content:
             found.append(
                 f"{name}: {job.image} differs from the image on {first_name} ({_short(host.image_id)}, expected "
                 f"{_short(first.image_id)}): push it with ./inv push and pass --image-lock"

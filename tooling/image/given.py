@@ -3,6 +3,7 @@
 import json
 import tarfile
 import zlib
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,18 +31,18 @@ _SILENCE_SECONDS = 600
 
 
 def name(image: str) -> str:
-    """What the engine calls the image: the ID of the image in a file, otherwise the name. Raises UsageError."""
-    return _id(Path(image)) if _is_file(image) else image
+    """What the engine calls the image: the ID of the image in a file, otherwise the name. Raises UsageError.
+
+    An engine that keeps images in containerd uses another ID, which `fetch` finds.
+    """
+    return _ids(Path(image))[0] if _is_file(image) else image
 
 
 def fetch(image: str, engine: Engine) -> Image:
     """The image in the engine: loaded or pulled if it is missing there. Raises UsageError."""
-    wanted = name(image)
+    names = _ids(Path(image)) if _is_file(image) else (image,)
     try:
-        found = docker.find_image_at(engine.endpoint, wanted)
-        if found is None:
-            _get(image, engine)
-            found = docker.find_image_at(engine.endpoint, wanted)
+        found = _find(names, engine) or _find((*names, *_get(image, engine)), engine)
     except (DockerException, requests.RequestException) as error:
         reason = " ".join(str(getattr(error, "explanation", None) or error).split())
         raise UsageError(
@@ -49,19 +50,30 @@ def fetch(image: str, engine: Engine) -> Image:
             "use a file of ./inv export --format docker"
         ) from None
     if found is None:
-        raise UsageError(f"--image {image}: {engine.name} loaded it, but has no image {wanted}: export it again")
-    return _image(found, wanted)
+        raise UsageError(
+            f"--image {image}: {engine.name} loaded it, but has no image {' or '.join(names)}: export it again"
+        )
+    return found
 
 
-def _get(image: str, engine: Engine) -> None:
+def _find(names: Sequence[str], engine: Engine) -> Image | None:
+    """The first of the names that the engine has."""
+    for each in names:
+        if found := docker.find_image_at(engine.endpoint, each):
+            return _image(found, each)
+    return None
+
+
+def _get(image: str, engine: Engine) -> list[str]:
+    """Load or pull the image. Returns the IDs that the engine prints for a loaded one."""
     with closing(connect(engine.endpoint, _SILENCE_SECONDS)) as client:
-        if _is_file(image):
-            say(f"loading {image} into {engine.name}")
-            with Path(image).open("rb") as stream:
-                client.images.load(stream)
-        else:
+        if not _is_file(image):
             say(f"pulling {image}")
             _pull(client, image)
+            return []
+        say(f"loading {image} into {engine.name}")
+        with Path(image).open("rb") as stream:
+            return [str(loaded.id) for loaded in client.images.load(stream)]
 
 
 def of_pin(pin: Pin, engine: Engine) -> Image:
@@ -86,20 +98,30 @@ def _is_file(image: str) -> bool:
     return False
 
 
-def _id(path: Path) -> str:
-    """The ID of the image in an archive of docker image save."""
+def _ids(path: Path) -> tuple[str, ...]:
+    """The possible IDs of the image in an archive of docker image save.
+
+    The digest of its configuration is the ID in Docker's own image store and in podman. The digest of its manifest
+    is the ID in containerd's image store, the default of Docker 29.
+    """
     try:
         with tarfile.open(path) as archive:
-            manifest = archive.extractfile("manifest.json")
-            entries: list[dict[str, Any]] = json.load(manifest) if manifest else []
-            (entry,) = entries
-        return "sha256:" + Path(entry["Config"]).name.removesuffix(".json")
+            (entry,) = _json(archive, "manifest.json")
+            # Docker 25 and later write the index.
+            index = _json(archive, "index.json") if "index.json" in archive.getnames() else {"manifests": []}
+        configuration = "sha256:" + Path(entry["Config"]).name.removesuffix(".json")
+        return (configuration, *(manifest["digest"] for manifest in index["manifests"]))
     except PermissionError:
         raise UsageError(f"--image {path}: you may not read this file: change its mode or its owner") from None
     except (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error):
         raise UsageError(
             f"--image {path} is not an archive with one image, expected a file of ./inv export --format docker"
         ) from None
+
+
+def _json(archive: tarfile.TarFile, name: str) -> Any:
+    member = archive.extractfile(name)
+    return json.load(member) if member else None
 
 
 def _pull(client: DockerClient, image: str) -> None:

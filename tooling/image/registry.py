@@ -34,6 +34,8 @@ _TARGET = re.compile(
     r"(?P<host>[a-zA-Z0-9.-]+\.[a-zA-Z0-9.-]+|localhost|[a-zA-Z0-9-]+(?=:))(?P<port>:[0-9]+)?"
     r"/(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
 )
+# The last line of a push. With containerd's image store, nothing else has the digest.
+_PUSHED = re.compile(r"\S+: digest: (sha256:[0-9a-f]{64}) size: \d+")
 # Part of the engine's message -> what to do about it. The first match wins.
 _CAUSES = (
     (
@@ -161,7 +163,8 @@ class Registry:
             for line in lines:
                 if "error" in line:
                     raise DockerException(line["error"])
-                digest = line.get("aux", {}).get("Digest", digest)
+                if ended := _PUSHED.fullmatch(str(line.get("status"))):
+                    digest = ended[1]
                 progress.see(line)
                 if moving or digest or time.monotonic() - checked < CHECK_SECONDS:
                     continue
@@ -177,7 +180,7 @@ class Registry:
             raise self._taken(tag, existing)
         if digest is None:
             raise DockerException("the push ended without a digest")
-        return str(digest)
+        return digest
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
@@ -203,7 +206,7 @@ class _Progress:
     def see(self, line: dict[str, Any]) -> None:
         detail = line.get("progressDetail") or {}
         if line.get("status") == "Pushing" and detail.get("total"):
-            self.layers[line["id"]] = (min(detail["current"], detail["total"]), detail["total"])
+            self.layers[line["id"]] = (min(detail.get("current", 0), detail["total"]), detail["total"])
         elif str(line.get("status")).startswith("Retrying in 5 "):
             say(f"  layer {line['id']} failed: retrying")
         sent = sum(current for current, _ in self.layers.values())

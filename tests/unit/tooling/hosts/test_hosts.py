@@ -116,7 +116,7 @@ def test_the_answer_of_a_host_is_parsed() -> None:
 
 
 def sound() -> Facts:
-    return replace(facts.parse(FACTS), listening=frozenset({22}), image_id="sha256:1")
+    return replace(facts.parse(FACTS), listening=frozenset({22}), image_id="sha256:1", image_content="1")
 
 
 def judged(index: int, change: dict[str, Any], launcher: str = "torchrun") -> list[str]:
@@ -170,10 +170,14 @@ def test_a_clock_is_off_only_beyond_the_error_of_the_measurement() -> None:
 
 
 def test_a_different_image_is_reported() -> None:
-    found = judged(2, {"image_id": "sha256:2"})
+    found = judged(2, {"image_id": "sha256:2", "image_content": "2"})
     assert [line.partition(" (")[0] for line in found] == [
         f"gamma: {parse.load().pin().image} differs from the image on alpha"
     ]
+
+
+def test_an_image_is_the_same_under_another_id_of_another_image_store() -> None:
+    assert judged(2, {"image_id": "sha256:2"}) == []
 
 
 def test_candidates_are_addresses_of_the_first_host_and_the_resolved_one_comes_first() -> None:

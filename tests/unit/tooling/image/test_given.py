@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
 import tarfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from tests.unit.tooling.answers import answer
 from tooling.basis.errors import UsageError
+from tooling.engine.api import Engine
 from tooling.image import given
 from tooling.image.choice import Choice
 
+MANIFEST = f"sha256:{8:064x}"
 ID = "14547f534e4bbaa7fbc794c92ab425507c487373c53be64f919e10cf7557e02d"
 
 
-def archive(path: Path, config: str) -> str:
-    text = json.dumps([{"Config": config, "RepoTags": None, "Layers": []}]).encode()
+def archive(path: Path, config: str, index: object = None) -> str:
+    files = {"manifest.json": [{"Config": config, "RepoTags": None, "Layers": []}], "index.json": index}
     with tarfile.open(path, "w") as stream:
-        member = tarfile.TarInfo("manifest.json")
-        member.size = len(text)
-        stream.addfile(member, io.BytesIO(text))
+        for name, document in files.items():
+            if document is not None:
+                text = json.dumps(document).encode()
+                member = tarfile.TarInfo(name)
+                member.size = len(text)
+                stream.addfile(member, io.BytesIO(text))
     return str(path)
+
+
+class _Engine(http.server.BaseHTTPRequestHandler):
+    """An engine with containerd's image store: an image's ID is the digest of its manifest."""
+
+    loaded: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].removeprefix("/v1.45")
+        image = {"Id": MANIFEST, "Size": 1, "Config": {}, "RootFS": {"Layers": []}}
+        if path == "/version":
+            answer(self, {"ApiVersion": "1.45"})
+        elif path == f"/images/{MANIFEST}/json" and MANIFEST in self.loaded:
+            answer(self, image)
+        else:
+            answer(self, {"message": f"No such image: {path}"}, 404)
+
+    def do_POST(self) -> None:
+        self.loaded.append(MANIFEST)
+        answer(self, {"stream": f"Loaded image ID: {MANIFEST}\n"})
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    _Engine.loaded.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Engine(f"tcp://127.0.0.1:{server.server_address[1]}", cpus=1)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("index", [{"manifests": [{"digest": MANIFEST}]}, None], ids=["Docker 25", "older"])
+def test_a_file_is_found_in_containerds_image_store(index: object, engine: Engine, tmp_path: Path) -> None:
+    image = archive(tmp_path / "stack.tar", f"{ID}.json", index)
+    assert given.fetch(image, engine).tag == MANIFEST
+    assert _Engine.loaded == [MANIFEST]
+
+
+def test_an_image_that_containerds_image_store_has_is_not_loaded_again(engine: Engine, tmp_path: Path) -> None:
+    image = archive(tmp_path / "stack.tar", f"blobs/sha256/{ID}", {"manifests": [{"digest": MANIFEST}]})
+    for _ in range(2):
+        assert given.fetch(image, engine).id == MANIFEST
+    assert _Engine.loaded == [MANIFEST]
 
 
 @pytest.mark.parametrize("config", [f"blobs/sha256/{ID}", f"{ID}.json"], ids=["Docker 25", "older"])

@@ -50,13 +50,14 @@ class _Engine(http.server.BaseHTTPRequestHandler):
         path = unquote(self.path).partition("?")[0].partition("/stack")[2]
         tagged = {"Descriptor": {"digest": DIGEST}, "Platforms": []}
         known = {":taken/json": tagged, f"@{DIGEST}/json": {"Id": self.local} if self.local else None}
-        known[""] = {"ApiVersion": "1.45"}
+        known[""] = {"ApiVersion": "1.45", "Id": OURS}  # the version, and the image by its ID
         self._answer(known.get(path))
 
     def do_POST(self) -> None:
         type(self).seen.append(self.path.partition("?")[0])
         type(self).local = self.remote
-        self._answer({"status": "pulled"})
+        pushed = f"taken: digest: {DIGEST} size: 7"
+        self._answer({"status": pushed if self.path.partition("?")[0].endswith("/push") else "pulled"})
 
     def _answer(self, document: object) -> None:
         answer(self, document or {"message": "not found"}, 200 if document else 404)
@@ -101,3 +102,9 @@ def test_a_tag_of_another_image_is_refused(
     with pytest.raises(UsageError, match="this tag is never overwritten"):
         repository.push(OURS, "taken")
     assert removed == ([f"registry.example/stack@{DIGEST}"] if remote else [])
+
+
+def test_the_digest_of_a_push_is_in_its_last_line(repository: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "remove_image", lambda _: None)
+    monkeypatch.setattr(_Engine, "remote", OURS)
+    assert repository.push(OURS, "taken", moving=True) == DIGEST
