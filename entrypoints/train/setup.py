@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,10 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         pretrained.check_folder(str(task.model_name_or_path))
         adapters.check(task)
         quantization.check(task, parsed.fsdp, adapters.has_adapter(task))
-        rows = registry.read_rows(task, splits.load(task, arguments.do_train, arguments.do_eval))
+        # A checkpoint keeps its own labels, in their order.
+        model = task.model_name_or_path if start.checkpoint is None else str(start.checkpoint)
+        tables = splits.load(task, arguments.do_train, arguments.do_eval)
+        rows = registry.read_rows(replace(task, model_name_or_path=model), tables)
         if arguments.label_smoothing_factor and rows.problem_type in (MULTI_LABEL, REGRESSION):
             raise UsageError(
                 "--label_smoothing_factor is for one class per row, but the labels are lists or numbers: remove it"

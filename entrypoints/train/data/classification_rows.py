@@ -167,7 +167,7 @@ def check_known_labels(names: Sequence[str], data: LabelledTexts | TaggedWords) 
     strange = sorted(set(distinct(data)) - set(names))
     if strange:
         raise UsageError(
-            f"{data.source} has {_quoted(strange)} in its label column, but the labels are {_quoted(names)}: "
+            f"{data.source} has {quoted(strange)} in its label column, but the labels are {quoted(names)}: "
             "training and validation data must have the same labels"
         )
 
@@ -221,6 +221,7 @@ def trainable(data: Questions) -> tuple[Questions, int]:
     return Questions(data.source, kept), len(data) - len(kept)
 
 
-def _quoted(names: Sequence[str], most: int = 5) -> str:
+def quoted(names: Sequence[str], most: int = 5) -> str:
+    """The first names in quotes, and how many there are besides."""
     listed = ", ".join(f"'{name:.40}'" for name in names[:most])
     return listed + (f" and {len(names) - most} more" if len(names) > most else "")

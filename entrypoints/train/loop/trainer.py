@@ -29,7 +29,7 @@ from entrypoints.train.loop.losses import Losses
 from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
 from entrypoints.train.model import adapters, ipex, sharding
-from entrypoints.train.output import checkpoints, replicas
+from entrypoints.train.output import checkpoints, replicas, weights
 
 
 @contextlib.contextmanager
@@ -237,6 +237,12 @@ class CpuTrainer(Trainer):
         self.state.best_model_checkpoint = gather(self.state.best_model_checkpoint)[0]
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(output / name))
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Also save an adapter's labels, and delete weights that an earlier run left."""
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            weights.complete(Path(output_dir or self.args.output_dir), self.model)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing while saving: the staging folder is about to be renamed."""

@@ -15,7 +15,8 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.labels import REGRESSION
 from entrypoints.train.data.types import Rows
 from entrypoints.train.flags.arguments import TASKS, TaskArguments
-from entrypoints.train.model import adapters, quantization, sharding
+from entrypoints.train.model import adapters, configuration, quantization, sharding
+from entrypoints.train.model.configuration import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -115,18 +116,19 @@ def load(
         options.update(quantization.options(bf16, adapters.HEADS if is_classifier else ()))
     reading = quantization.tensor_by_tensor() if arguments.load_in_4bit else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
-    if rows.task == "text-generation" and _config(arguments).is_encoder_decoder:
+    if rows.task == "text-generation" and configuration.read(arguments).is_encoder_decoder:
         raise UsageError(
             f"model '{name}' is an encoder-decoder model, expected a decoder: to train it on pairs of texts, pass "
             "--task text2text-generation"
         )
+    labels = configuration.other_labels(arguments, rows)
     random_state = torch.get_rng_state()
     try:
         with reading:
             model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
-            f"model '{name}' cannot be loaded for {rows.task}: {_first_line(error)}: check the name, or copy the "
+            f"model '{name}' cannot be loaded for {rows.task}: {first_line(error)}: check the name, or copy the "
             "model again"
         ) from error
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
@@ -139,8 +141,16 @@ def load(
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
-    if shards > 1:
-        sharding.initialize(model, new, random_state)
+    if mismatched and rows.train is None and checkpoint is None:
+        raise UsageError(
+            f"model '{name}' has another number of labels than the {len(rows.labels or ['number'])} of the data, "
+            "so its head cannot be evaluated: pass data with the model's labels, or train it with --train_file"
+        )
+    replaced = [] if labels is None or mismatched else configuration.head_of(model, auto)
+    if shards > 1 or replaced:
+        sharding.initialize(model, [*(new if shards > 1 else ()), *replaced], random_state)
+        sharding.clear_biases(model, replaced)
+    new = sorted({*new, *replaced})
     # transformers 5 keeps the dtype of the saved weights. Small steps are lost in bf16 weights, so that only
     # frozen weights may be bf16.
     if (
@@ -154,33 +164,10 @@ def load(
     # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;
     # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
-    note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}"
+    note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}" if new else None
     limit = _limit(model, tokenizer)
-    return Loaded(adapters.attach(model, rows.task, arguments), tokenizer, limit, (note,) if new else ())
-
-
-def label_count_of(arguments: TaskArguments) -> int:
-    """The number of labels in the model's configuration."""
-    return len(_config(arguments).id2label)
-
-
-def label_names_of(arguments: TaskArguments) -> list[str] | None:
-    """The labels of a fine-tuned classifier; None if they are only LABEL_0, LABEL_1, ..."""
-    config = _config(arguments)
-    names = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    return None if names == [f"LABEL_{index}" for index in range(len(names))] else names
-
-
-def _config(arguments: TaskArguments) -> Any:
-    given = str(arguments.model_name_or_path)
-    try:
-        return transformers.AutoConfig.from_pretrained(
-            adapters.base_of(given) or given, revision=arguments.model_revision
-        )
-    except Exception as error:
-        raise UsageError(
-            f"model '{arguments.model_name_or_path}' cannot be loaded: {_first_line(error)}: check the name"
-        ) from error
+    notes = tuple(filter(None, (labels, note)))
+    return Loaded(adapters.attach(model, rows.task, arguments), tokenizer, limit, notes)
 
 
 def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBase:
@@ -198,7 +185,7 @@ def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBa
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
     except Exception as error:
-        raise UsageError(f"tokenizer '{name}' cannot be loaded: {_first_line(error)}") from error
+        raise UsageError(f"tokenizer '{name}' cannot be loaded: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise UsageError(f"tokenizer '{name}' is a slow tokenizer, expected a tokenizer with tokenizer.json")
     if task != "text-generation" and tokenizer.pad_token_id is None:
@@ -230,8 +217,3 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
     if tokenizer.model_max_length < _NO_LIMIT:
         limits.append(int(tokenizer.model_max_length))
     return min(limits, default=None)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

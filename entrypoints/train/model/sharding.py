@@ -35,7 +35,7 @@ def options(world_size: int) -> dict[str, Any]:
 
 
 def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
-    """Give new weights the values that they would have in an unsharded model.
+    """Give new weights the values that they would have in a new, unsharded model.
 
     `names`: the new weights. `random_state`: torch's state (uint8) before loading. transformers 5.23 lets each
     rank draw its own shard from the same seed: all shards of a new head are equal then, and a classifier of two
@@ -54,6 +54,14 @@ def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
                     part.detach().copy_(parts[dist.get_rank()])
             else:
                 parameter.detach().copy_(full)
+
+
+def clear_biases(model: Any, names: Iterable[str]) -> None:
+    """Set these parameters to zero if they are vectors, as in a new linear layer."""
+    wanted = set(names)
+    for name, parameter in model.named_parameters():
+        if name in wanted and parameter.dim() == 1:
+            parameter.detach().zero_()
 
 
 def is_sharded(model: Any) -> bool:

@@ -23,6 +23,7 @@ from entrypoints.train.model import adapters
 _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_LABELS = ("id2label",)
 # In the output folder: a rename works only within one file system.
 _STAGING = ".unfinished"
 _REPLACED = ".replaced"
@@ -94,10 +95,11 @@ def check_same_model(path: Path, config: dict[str, Any], adapter: bool = False) 
             f"checkpoint '{path}' belongs to another run: found {found}, expected {expected}: resume with "
             "the same --use_peft"
         )
-    if adapter:
-        return  # peft checks the shapes when it loads the weights
-    saved = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "id2label"):
+    # An adapter has a configuration if its labels have names. peft checks the shapes when it loads the weights.
+    saved = (
+        (_json(path / "config.json") or {}) if adapter else json.loads((path / "config.json").read_text("utf-8"))
+    )
+    for name in _LABELS if adapter else ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", *_LABELS):
         # JSON turns the numbers of labels into strings.
         expected = json.loads(json.dumps(config.get(name)))
         if name in saved and saved[name] != expected:

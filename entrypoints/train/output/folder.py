@@ -15,6 +15,7 @@ from typing import Any
 from entrypoints.cli.errors import UsageError
 from entrypoints.machine import files
 from entrypoints.records import origin
+from entrypoints.train.model import adapters
 from entrypoints.train.output import checkpoints
 
 RESULT = "result.json"
@@ -118,6 +119,8 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
             for path in checkpoints.all_in(folder):
                 if start.replaces and path.resolve() != kept:
                     shutil.rmtree(path)
+            if start.replaces:
+                shutil.rmtree(folder / adapters.MERGED, ignore_errors=True)
             # Last: if this process is killed before, the next start must still delete the old checkpoints.
             names = sorted({*jobs} - {""})
             if names:

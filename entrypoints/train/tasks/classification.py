@@ -22,7 +22,8 @@ from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.token_rows import TokenRows
 from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.pretrained import Loaded, label_count_of, label_names_of
+from entrypoints.train.model.configuration import label_count_of, label_names_of, predicts_numbers
+from entrypoints.train.model.pretrained import Loaded
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 from entrypoints.train.tasks.tokens import check_evaluated
 
@@ -157,7 +158,8 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     names = parse_text_columns(arguments.text_column_names)
     label = arguments.label_column_name
-    kind = REGRESSION if arguments.do_regression else None
+    numbers = arguments.do_regression or (splits.train is None and predicts_numbers(arguments))
+    kind = REGRESSION if numbers else None
     train = classification_rows.labelled_texts(splits.train, label, names, kind) if splits.train else None
     if train is not None:
         # Validation data may have more columns, and only integers as numbers: read it like the training data.
@@ -179,7 +181,8 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 def choose_labels(
     arguments: TaskArguments, train: Labelled | None, validation: Labelled | None, classes: Sequence[str] = ()
 ) -> list[str]:
-    """The labels of the training data; for evaluation alone, of the model. `classes`: those of the data set.
+    """The labels of the training data, in the order of the model if it has the same ones; for evaluation alone,
+    those of the model. `classes`: those of the data set.
 
     Raises UsageError for validation data with other labels.
     """
@@ -188,6 +191,9 @@ def choose_labels(
         if isinstance(train, LabelledTexts):
             classification_rows.check_label_names(names, train)
         names = classification_rows.in_order(names, classes)
+        known = label_names_of(arguments)
+        if known is not None and set(known) == set(names):
+            names = known  # the order of the model's head
     elif validation is not None:
         names = label_names_of(arguments) or _numbered(arguments, classification_rows.distinct(validation))
     else:
