@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.containers import RunInImage
+from tests.image.train_runs import line, result, run_alone
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -31,3 +33,27 @@ def test_every_rank_ends_with_the_best_checkpoint_where_it_is_not_the_last(
         "asked_to_stop checkpoint-1 3 1,3 others alike",
         "asked_to_stop: the checkpoint has 3 losses",
     ]
+
+
+def test_the_least_perplexity_is_the_best_unless_the_user_says_otherwise(
+    image: str, train_data: Path, output_folder: Path
+) -> None:
+    worse = {
+        "task": "fill-mask",
+        "learning_rate": 0.5,
+        "metric_for_best_model": "perplexity",
+        "num_train_epochs": 3,
+    }
+    common = {**worse, "load_best_model_at_end": True, "save_strategy": None, "text_column_names": "text"}
+    lines = {
+        "least": line("/output/least", **common),
+        "most": line("/output/most", **common, greater_is_better="true"),
+    }
+    runs = run_alone(image, train_data, output_folder, lines)
+    assert [run["code"] for run in runs.values()] == [0, 0], runs
+    for name, choose in (("least", min), ("most", max)):
+        last = max((output_folder / name).glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+        history = json.loads((last / "trainer_state.json").read_text())["log_history"]
+        found = [entry["eval_perplexity"] for entry in history if "eval_perplexity" in entry]
+        assert min(found) < max(found)
+        assert result(output_folder / name)["metric_after"] == pytest.approx(choose(found), rel=1e-3)

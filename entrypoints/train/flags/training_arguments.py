@@ -5,9 +5,11 @@ accelerate, which TrainingArguments sets up, would otherwise create its own proc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from entrypoints import contract
@@ -17,6 +19,25 @@ from entrypoints.train.flags.arguments import Parsed
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
+
+# The ends of these metrics' names. transformers knows only the loss.
+_LOWER_IS_BETTER = ("loss", "perplexity", "mae", "mse")
+
+
+@contextlib.contextmanager
+def changed(arguments: TrainingArguments, name: str, value: Any) -> Iterator[None]:
+    """Give a field of TrainingArguments another value inside the block."""
+    original = getattr(arguments, name)
+    setattr(arguments, name, value)
+    try:
+        yield
+    finally:
+        setattr(arguments, name, original)
+
+
+def is_better_if_greater(metric: str) -> bool:
+    """Whether a greater value of this metric is better, with or without `eval_` before its name."""
+    return not metric.endswith(_LOWER_IS_BETTER)
 
 
 def create(parsed: Parsed) -> TrainingArguments:
@@ -32,6 +53,8 @@ def create(parsed: Parsed) -> TrainingArguments:
     if values["load_best_model_at_end"] and "save_strategy" not in parsed.given:
         values["save_strategy"] = values["eval_strategy"]
         values["save_steps"] = values["eval_steps"] or values["logging_steps"]
+    if values["metric_for_best_model"] and values["greater_is_better"] is None:
+        values["greater_is_better"] = is_better_if_greater(values["metric_for_best_model"])
     if values["data_seed"] is None:
         # The order of the data must be the same on every rank. torch's generator differs between ranks.
         values["data_seed"] = values["seed"]

@@ -61,3 +61,20 @@ def changed_epochs(state: TrainerState, planned: int, arguments: TrainingArgumen
         f"the checkpoint's run had {state.max_steps} steps, and this run has {planned}, because ranks, batch size "
         f"or rows differ: it ends after {found:.2f} epochs in all instead of {epochs:g}; --max_steps changes that"
     )
+
+
+def changed_rows(state: TrainerState, per_epoch: int) -> str | None:
+    """A note if the next step's place in the data is another one than in the checkpoint's run.
+
+    `per_epoch`: the steps of an epoch now.
+    """
+    if state.epoch is None or not state.global_step:
+        return None
+    now = state.global_step / per_epoch
+    # transformers counts batches: with gradient accumulation, its share of the epoch is less than a step away.
+    if abs(now - float(state.epoch)) <= max(1 / per_epoch, _TOLERANCE * now):
+        return None
+    return (
+        f"the checkpoint's run saved step {state.global_step} after {state.epoch:.2f} epochs, and this run counts "
+        f"{now:.2f}, because ranks, batch size or rows differ: some rows of an epoch are trained again or left out"
+    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler, SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -23,6 +22,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
 from entrypoints.records.tokens import count
+from entrypoints.train.flags.training_arguments import changed
 from entrypoints.train.loop import console, resume
 from entrypoints.train.loop.grouping import GroupedByLength, Shuffled
 from entrypoints.train.loop.losses import Losses
@@ -30,17 +30,6 @@ from entrypoints.train.loop.progress import Progress
 from entrypoints.train.loop.speed import Speed
 from entrypoints.train.model import adapters, ipex, sharding
 from entrypoints.train.output import checkpoints, replicas, weights
-
-
-@contextlib.contextmanager
-def _changed(arguments: TrainingArguments, name: str, value: Any) -> Iterator[None]:
-    """Give a field of TrainingArguments another value inside the block."""
-    original = getattr(arguments, name)
-    setattr(arguments, name, value)
-    try:
-        yield
-    finally:
-        setattr(arguments, name, original)
 
 
 class DropoutPerRank(TrainerCallback):
@@ -70,7 +59,7 @@ class CpuTrainer(Trainer):
         """
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
-        with _changed(arguments, "save_only_model", arguments.save_only_model or sharded):
+        with changed(arguments, "save_only_model", arguments.save_only_model or sharded):
             super().__init__(**options)
         self._sharded = sharded
         self._exchange = exchange
@@ -145,7 +134,7 @@ class CpuTrainer(Trainer):
 
     def get_eval_dataloader(self, *arguments: Any) -> Any:
         """Evaluate every row: Trainer would apply --dataloader_drop_last to evaluation too."""
-        with _changed(self.args, "dataloader_drop_last", False):
+        with changed(self.args, "dataloader_drop_last", False):
             return super().get_eval_dataloader(*arguments)
 
     def _groups_rows(self) -> bool:
@@ -160,8 +149,12 @@ class CpuTrainer(Trainer):
             return
         planned, state = self._planned_steps(), TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         state.best_model_checkpoint = resume.best_checkpoint(state, Path(self.args.output_dir))
-        if (note := resume.changed_epochs(state, planned, self.args)) is not None:
-            console.note(note, self.args.process_index, kind="warning")
+        for note in (
+            resume.changed_epochs(state, planned, self.args),
+            resume.changed_rows(state, self._per_epoch()),
+        ):
+            if note is not None:
+                console.note(note, self.args.process_index, kind="warning")
         if state.global_step < planned:
             self.add_callback(resume.BestCheckpoint(state.best_model_checkpoint))
             self.train(resume_from_checkpoint=str(checkpoint))
@@ -172,6 +165,11 @@ class CpuTrainer(Trainer):
         if self.args.load_best_model_at_end and state.best_model_checkpoint:
             self._load_best_model()
 
+    def _run_epoch(self, **options: Any) -> None:
+        """Set the epoch of the rows first: with several ranks, transformers 5 misses a resumed epoch."""
+        options["train_dataloader"].set_epoch(options["epoch"])
+        super()._run_epoch(**options)
+
     def load(self, checkpoint: Path) -> None:
         """Load the weights of a checkpoint."""
         self._load_from_checkpoint(str(checkpoint))
@@ -179,8 +177,12 @@ class CpuTrainer(Trainer):
     def _planned_steps(self) -> int:
         if self.args.max_steps > 0:
             return int(self.args.max_steps)
-        per_epoch: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
-        return math.ceil(float(self.args.num_train_epochs) * per_epoch)
+        return math.ceil(float(self.args.num_train_epochs) * self._per_epoch())
+
+    def _per_epoch(self) -> int:
+        """The number of steps in an epoch."""
+        batches: int = len(self.get_train_dataloader())
+        return math.ceil(batches / self.args.gradient_accumulation_steps)
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder of Trainer's checkpoints: while a checkpoint is being written, the staging folder."""
@@ -254,7 +256,7 @@ class CpuTrainer(Trainer):
 
         Without predictions, Trainer would give a short last batch full weight, and would not count rows.
         """
-        with _changed(self.args, "prediction_loss_only", False):
+        with changed(self.args, "prediction_loss_only", False):
             found = super().evaluation_loop(*arguments, **options)
         if self.args.prediction_loss_only:
             for name in [name for name in found.metrics if not name.endswith(("_loss", "_samples"))]:

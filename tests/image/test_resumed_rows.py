@@ -1,0 +1,31 @@
+"""A run that resumes in any epoch has the rows of the uninterrupted run, on two ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.containers import RunInImage
+from tests.image.train_runs import ONE_THREAD
+
+SCRIPTS = Path(__file__).with_name("scripts")
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_a_run_resumed_within_an_epoch_has_the_rows_of_the_uninterrupted_run(
+    run_in_image: RunInImage, backend: str
+) -> None:
+    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/resumed_rows.py")
+    done = run_in_image(*command, env=ONE_THREAD, docker_args=("--volume", f"{SCRIPTS}:/s:ro"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        line
+        for name in ("shuffled", "grouped")
+        for line in (
+            f"{name}: every row once True",
+            *(f"{name}, from step {step}: same rows" for step in (3, 8, 10, 13)),
+            f"{name}, in smaller batches: same steps",
+        )
+    ]
+    assert done.stderr.count("some rows of an epoch are trained again or left out") == 1
