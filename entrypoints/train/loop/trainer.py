@@ -181,8 +181,8 @@ class CpuTrainer(Trainer):
 
     def _per_epoch(self) -> int:
         """The number of steps in an epoch."""
-        batches: int = len(self.get_train_dataloader())
-        return math.ceil(batches / self.args.gradient_accumulation_steps)
+        steps: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
+        return steps
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder of Trainer's checkpoints: while a checkpoint is being written, the staging folder."""
@@ -234,8 +234,7 @@ class CpuTrainer(Trainer):
         if self.args.should_save:
             checkpoints.publish(output, name)
             checkpoints.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
-        # After the rename. Ranks that do not share the folder do not find the best checkpoint under its final
-        # name.
+        # After the rename. Ranks that do not share the folder do not find the best checkpoint there.
         self.state.best_model_checkpoint = gather(self.state.best_model_checkpoint)[0]
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(output / name))
