@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
 _MAX_LENGTH = 300  # of an error in a message
-# The names of classifiers' heads, which peft trains as a whole.
-HEADS = frozenset({"classifier", "pre_classifier", "score", "qa_outputs"})
-# The tasks whose heads peft's "all-linear" includes nevertheless.
-_INCLUDED_HEADS = ("token-classification", "question-answering")
+# The tasks whose models have a head of their own, which is trained and saved as a whole beside the adapter.
+WITH_HEAD = ("text-classification", "token-classification", "question-answering")
 
 
 def is_adapter(folder: Path) -> bool:
@@ -66,8 +65,18 @@ def check(arguments: TaskArguments) -> None:
         )
 
 
-def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
+def heads_of(model: Any) -> list[str]:
+    """The modules with weights outside the pretrained base model, such as `classifier`, or `pooler` of DeBERTa."""
+    parts = {name for name, part in model.named_children() if any(True for _ in part.parameters())}
+    if model.base_model_prefix in parts:
+        return sorted(parts - {model.base_model_prefix})
+    return sorted(parts & {"classifier", "score", "qa_outputs"})  # T5's encoder and decoder are parts too
+
+
+def attach(model: Any, task: str, arguments: TaskArguments, new: Collection[str] = ()) -> Any:
     """The model with a new adapter (--use_peft) or with the adapter of its folder; unchanged without an adapter.
+
+    `new`: the names of weights that were not pretrained. A new adapter is saved with them and with the head.
 
     Raises UsageError if peft finds no layer for the adapter.
     """
@@ -86,6 +95,7 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
         return model
     from peft import LoraConfig, get_peft_model
 
+    saved = _saved_whole(model, task, new)
     given = arguments.lora_target_modules
     layers = [layer.strip() for layer in (given or "all-linear").split(",") if layer.strip()]
     config = LoraConfig(
@@ -93,7 +103,8 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,
         lora_dropout=arguments.lora_dropout,
-        target_modules=_all_linear(model, task) if layers == ["all-linear"] else layers,
+        target_modules=_all_linear(model, saved) if layers == ["all-linear"] else layers,
+        modules_to_save=saved or None,
     )
     try:
         adapted = get_peft_model(model, config)
@@ -105,31 +116,62 @@ def attach(model: Any, task: str, arguments: TaskArguments) -> Any:
     return adapted
 
 
-def _all_linear(model: Any, task: str) -> Any:
-    """peft's target_modules: all linear layers except the head, which is trained as a whole."""
-    if task not in _INCLUDED_HEADS:
+def trained_whole(model: Any) -> list[str]:
+    """The modules that are trained and saved as a whole beside the model's adapter."""
+    modules = (name for name, part in model.named_modules() if hasattr(part, "modules_to_save"))
+    return [name.rpartition("base_model.model.")[2] for name in modules if name.startswith("base_model.model.")]
+
+
+def not_saved(adapted: Any, names: Collection[str]) -> list[str]:
+    """The weights among `names` that the adapter of `adapted` does not replace."""
+    marker = f".modules_to_save.{adapted.active_adapter}."
+    saved = [name.replace(marker, ".") for name, _ in adapted.named_parameters() if marker in name]
+    return [name for name in names if not any(whole.endswith(f".{name}") for whole in saved)]
+
+
+def _saved_whole(model: Any, task: str, new: Collection[str]) -> list[str]:
+    """peft's modules_to_save: the head, and other modules with new weights, which are random."""
+    heads = heads_of(model) if task in WITH_HEAD else []
+    owners = {name.rpartition(".")[0] for name in new if not _is_inside(name, heads)}
+    # The bias of a language model's head starts as zero, and stays beside the frozen words.
+    words = {id(weight) for weight in model.get_input_embeddings().parameters()}
+    alone = [
+        name
+        for name in owners
+        if not any(id(weight) in words for weight in model.get_submodule(name).parameters())
+    ]
+    return [*heads, *sorted(name for name in alone if not _is_inside(name, [one for one in alone if one != name]))]
+
+
+def _is_inside(name: str, modules: Collection[str]) -> bool:
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)
+
+
+def _all_linear(model: Any, saved: Collection[str]) -> Any:
+    """peft's target_modules: all linear layers except those that are trained as a whole."""
+    if not saved:
         return "all-linear"
     import torch
     from transformers.pytorch_utils import Conv1D
 
-    linear = [name for name, module in model.named_modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
-    return [name for name in linear if not _is_head(name)]
-
-
-def _is_head(name: str) -> bool:
-    """Whether the module with this name is the head of a classifier, or a part of it."""
-    return not HEADS.isdisjoint(name.split("."))
+    words = model.get_output_embeddings()
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D)) and module is not words
+    ]
+    return [name for name in linear if not _is_inside(name, saved)]
 
 
 def _widen_heads(model: Any) -> bool:
-    """Cast a classifier's trained head to float32: small steps are lost in bf16 weights.
+    """Cast layers that are trained as a whole to float32: small steps are lost in bf16 weights.
 
-    peft casts only the weights of the adapter. Returns whether the head was not in float32.
+    peft casts only the weights of the adapter. Returns whether one was not in float32.
     """
     widened = False
-    for name, module in model.named_modules():
+    for module in model.modules():
         weights = [weight for weight in module.parameters(recurse=False) if _is_narrow(weight)]
-        if not (_is_head(name) and any(weight.requires_grad for weight in weights)):
+        if not any(weight.requires_grad for weight in weights):
             continue
         for weight in weights:
             weight.data = weight.data.float()

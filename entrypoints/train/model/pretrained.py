@@ -112,8 +112,8 @@ def load(
     if shards > 1:
         options.update(sharding.options(shards))
     if arguments.load_in_4bit:
-        is_classifier = rows.task in ("text-classification", "token-classification", "question-answering")
-        options.update(quantization.options(bf16, adapters.HEADS if is_classifier else ()))
+        heads = _heads(auto, arguments) if rows.task in adapters.WITH_HEAD else ()
+        options.update(quantization.options(bf16, heads))
     reading = quantization.tensor_by_tensor() if arguments.load_in_4bit else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
     if rows.task == "text-generation" and configuration.read(arguments).is_encoder_decoder:
@@ -141,7 +141,7 @@ def load(
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in info.get("mismatched_keys", ())]
     new = sorted({*info.get("missing_keys", ()), *mismatched})
     _refuse_random_weights(name, model, new)
-    if mismatched and rows.train is None and checkpoint is None:
+    if mismatched and rows.train is None and checkpoint is None and name == given:
         raise UsageError(
             f"model '{name}' has another number of labels than the {len(rows.labels or ['number'])} of the data, "
             "so its head cannot be evaluated: pass data with the model's labels, or train it with --train_file"
@@ -164,10 +164,27 @@ def load(
     # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;
     # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
-    note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}" if new else None
     limit = _limit(model, tokenizer)
+    adapted = adapters.attach(model, rows.task, arguments, new)
+    whole = adapters.trained_whole(adapted)
+    if shards > 1 and whole:
+        raise UsageError(
+            f"--fsdp cannot train {', '.join(whole)} beside an adapter: remove --fsdp, or train all weights "
+            "without --use_peft"
+        )
+    if name != given:
+        new = adapters.not_saved(adapted, new)
+    note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}" if new else None
     notes = tuple(filter(None, (labels, note)))
-    return Loaded(adapters.attach(model, rows.task, arguments), tokenizer, limit, notes)
+    return Loaded(adapted, tokenizer, limit, notes)
+
+
+def _heads(auto: Any, arguments: TaskArguments) -> list[str]:
+    """The modules that are not loaded in 4 bits: the head, and poolers, which may be new."""
+    with torch.device("meta"):
+        model = auto.from_config(configuration.read(arguments))
+    poolers = (name for name, _ in model.named_modules() if name.endswith("pooler"))
+    return sorted({*adapters.heads_of(model), *poolers})
 
 
 def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBase:

@@ -1,0 +1,63 @@
+"""--use_peft: layers that are not pretrained are trained and saved beside the adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import containers
+from tests.image.train_runs import ONE_THREAD, Runs, line, mounts, result, run_alone
+
+# The layers that a classifier adds to each model.
+ADDED = {
+    "bart": "classification_head.dense",
+    "bert": "bert.pooler.dense",
+    "deberta": "pooler.dense",
+    "distilbert": "pre_classifier",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("heads")
+    made.chmod(0o777)
+    done = containers.run(
+        image,
+        *("python", "/tests/scripts/headless_models.py", "/data/tiny", "/output"),
+        docker_args=mounts(train_data, made),
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(image: str, train_data: Path, folder: Path) -> Runs:
+    lines = {}
+    for name in ADDED:
+        trained = f"/output/{name}-adapter"
+        lines[name] = line(trained, model_name_or_path=f"/output/{name}", use_peft=True)
+        # Another seed: new layers would have other random weights.
+        again = {"model_name_or_path": trained, "train_file": None, "seed": 7}
+        lines[f"{name} again"] = line(f"/output/{name}-again", **again)
+    return run_alone(image, train_data, folder, lines)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_an_adapter_is_saved_with_all_new_layers(runs: Runs, folder: Path, name: str) -> None:
+    first, again = runs[name], runs[f"{name} again"]
+    assert first["code"] == again["code"] == 0, (first, again)
+    assert f"{ADDED[name]}.weight" in first["stderr"].partition("new weights, not pretrained: ")[2]
+    assert "new weights" not in again["stderr"]
+    found, expected = (result(folder / f"{name}-{what}")["metrics"]["eval_loss"] for what in ("again", "adapter"))
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_head_beside_an_adapter_is_not_sharded(image: str, train_data: Path, folder: Path) -> None:
+    flags = line("/output/sharded", use_peft=True, fsdp="full_shard")
+    done = containers.run(
+        image, "launch", "--nproc-per-node=2", "--", "train", *flags,
+        env=ONE_THREAD, docker_args=mounts(train_data, folder),
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("--fsdp cannot train classifier beside an adapter: remove --fsdp") == 1
