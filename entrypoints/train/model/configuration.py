@@ -35,6 +35,17 @@ def read(arguments: TaskArguments, labels: bool = False) -> Any:
         raise UsageError(f"model '{given}' cannot be loaded: {first_line(error)}: check the name") from error
 
 
+def text_of(config: Any) -> Any:
+    """The part of a multimodal model's configuration that describes the text; else the configuration itself."""
+    return getattr(config, "text_config", None) or config
+
+
+def pad_like(tokenizer: Any, config: Any) -> None:
+    """Set the tokenizer's padding token, by which a decoder's classifier finds the last token of each row."""
+    for part in (config, text_of(config)):
+        part.pad_token_id = tokenizer.pad_token_id
+
+
 def label_count_of(arguments: TaskArguments) -> int:
     """The number of labels in the model's configuration."""
     return len(read(arguments, labels=True).id2label)

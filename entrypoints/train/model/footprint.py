@@ -12,7 +12,7 @@ from entrypoints.adapt import lora, no_padding
 from entrypoints.operators import output_layer, recomputation
 from entrypoints.records.tokens import count
 from entrypoints.train.data.types import TrainerInputs
-from entrypoints.train.model import memory
+from entrypoints.train.model import configuration, memory
 from entrypoints.train.model.memory import Footprint
 
 
@@ -36,11 +36,12 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
     rows = arguments.per_device_train_batch_size
     is_padded = not no_padding.skips_padding(model, arguments)
     tokens = memory.largest_batch(lengths, rows, is_padded)
-    layers = int(getattr(model.config, "num_hidden_layers", 1))
+    config = configuration.text_of(model.config)
+    layers = int(getattr(config, "num_hidden_layers", 1))
     slope = max(0.0, (two - one) / tokens_of_one)
     per_token, per_layer = slope, slope / layers
     if arguments.gradient_checkpointing:  # Trainer turns it on when it starts
-        per_token = layers * model.config.hidden_size * 4.0
+        per_token = layers * config.hidden_size * 4.0
     return Footprint(
         # The allocator keeps what the batches needed, and training uses it again.
         loaded=resident - saved - min(two, max(0, resident - before)),

@@ -164,6 +164,8 @@ def load(
     # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;
     # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
+    if rows.task == "text-classification":
+        configuration.pad_like(tokenizer, model.config)
     limit = _limit(model, tokenizer)
     adapted = adapters.attach(model, rows.task, arguments, new)
     whole = adapters.trained_whole(adapted)
@@ -225,7 +227,7 @@ def _refuse_random_weights(name: str, model: Any, new: list[str]) -> None:
 
 
 def _limit(model: Any, tokenizer: Any) -> int | None:
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(configuration.text_of(model.config), "max_position_embeddings", None)
     limits = [] if not positions or positions < 1 else [int(positions)]
     for module_name, module in model.named_modules():
         # RoBERTa's positions start after the padding index: 514 rows hold 512 positions.

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import transformers
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.train.model import configuration
 
 
 def options(world_size: int) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def initialize(model: Any, names: Iterable[str], random_state: Any) -> None:
     classes never distinguishes them.
     """
     new = set(names)
-    deviation = float(getattr(model.config, "initializer_range", 0.02))
+    deviation = float(getattr(configuration.text_of(model.config), "initializer_range", 0.02))
     torch.set_rng_state(random_state)
     for name, parameter in model.named_parameters():
         if name in new and parameter.dim() > 1:  # biases and norms start as constants

@@ -95,12 +95,14 @@ def check_same_model(path: Path, config: dict[str, Any], adapter: bool = False) 
             f"checkpoint '{path}' belongs to another run: found {found}, expected {expected}: resume with "
             "the same --use_peft"
         )
+    config = {**config.get("text_config", {}), **config}
     # An adapter has a configuration if its labels have names. peft checks the shapes when it loads the weights.
     saved = (
         (_json(path / "config.json") or {}) if adapter else json.loads((path / "config.json").read_text("utf-8"))
     )
+    saved = {**saved.get("text_config", {}), **saved}
     for name in _LABELS if adapter else ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", *_LABELS):
-        # JSON turns the numbers of labels into strings.
+        # A multimodal model has some of these for its text alone. JSON turns the numbers of labels into strings.
         expected = json.loads(json.dumps(config.get(name)))
         if name in saved and saved[name] != expected:
             raise UsageError(
