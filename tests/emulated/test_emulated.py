@@ -30,11 +30,12 @@ ROUNDED = 2**-8
 
 
 def test_amx_is_found_and_the_exit_code_is_the_commands(emulate: Emulate) -> None:
-    """And where arch_prctl refuses AMX, `doctor` says so."""
+    """And where arch_prctl refuses AMX, `doctor` says so. The number of instructions is the last line."""
     doctor = "entrypoint doctor --quick --json"
     script = f"entrypoint plan --json; {doctor}; python /data/without_amx.py {doctor}; exit 7"
     done = emulate("bash", "-c", script, data=SCRIPTS)
     assert done.returncode == 7, done.stderr
+    assert re.fullmatch(r"the command took [1-9]\d+ million instructions", done.stderr.splitlines()[-1])
     plan, *reports = (json.loads(text) for text in re.split(r"\n(?=\{\n)", done.stdout.strip()))
     assert plan["bf16"] == "amx_bf16"
     found, refused = ({check["name"]: check for check in report["checks"]} for report in reports)
