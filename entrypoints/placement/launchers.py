@@ -188,9 +188,12 @@ MARKS = (
         beside="ACCELERATE_MIXED_PRECISION",
     ),
 )
-# HOROVOD_RANK and similar. Not the rank of a node or a role: users set those too.
-_RANK = re.compile(r"[A-Z][A-Z0-9_]*_RANK(ID)?")
+# HOROVOD_RANK and HOROVOD_SIZE, or PMI_LOCAL_RANK. Other variables, such as LORA_RANK, are a user's own, and so is
+# the rank of a node or a role.
+_RANK = re.compile(r"([A-Z][A-Z0-9_]*)_RANK(ID)?")
 _NO_RANK = re.compile(r"(.*_)?(NODE|GROUP|ROLE|HOST|MACHINE)_RANK")
+_SIZES = ("SIZE", "WORLD_SIZE", "NPROCS", "NRANKS", "NTASKS", "NUM_PROCS", "NUM_RANKS", "NUM_TASKS")
+_PROCESS_RANK = re.compile(r"(.*_)?(LOCAL|GLOBAL|WORLD|PROC|PROCESS|MPI|MPIRUN|PMI[0-9X]*)_RANK(ID)?")
 
 
 def unplaced(environ: Mapping[str, str]) -> str | None:
@@ -202,9 +205,17 @@ def unplaced(environ: Mapping[str, str]) -> str | None:
         if mark.left(environ):
             return _unplaced(mark.launcher, mark.variable, environ, mark.instead)
     for name in sorted(environ):
-        if _RANK.fullmatch(name) and not _NO_RANK.fullmatch(name) and whole_number(environ[name]) is not None:
+        if _is_process_rank(name, environ):
             return _unplaced("its launcher", name, environ, _MPIRUN_OR_PLAIN)
     return None
+
+
+def _is_process_rank(name: str, environ: Mapping[str, str]) -> bool:
+    found, rank = _RANK.fullmatch(name), whole_number(environ[name])
+    if found is None or rank is None or _NO_RANK.fullmatch(name):
+        return False
+    sizes = [whole_number(environ.get(f"{found[1]}_{suffix}", "")) for suffix in _SIZES]
+    return bool(_PROCESS_RANK.fullmatch(name)) or any(size is not None and rank < size for size in sizes)
 
 
 def _unplaced(launcher: str, variable: str, environ: Mapping[str, str], instead: str) -> str:

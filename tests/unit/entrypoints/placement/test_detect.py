@@ -140,6 +140,13 @@ ALONE = {
     "an LSF script": {"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "4"},
     "an array's task": {"SLURM_ARRAY_TASK_ID": "3", "PBS_ARRAY_INDEX": "3", "SGE_TASK_ID": "3"},
     "a script's own": {"NODE_RANK": "1", "PET_NODE_RANK": "0", "PAGE_RANK": "on"},
+    "a script's settings": {
+        "LORA_RANK": "8",
+        "LORA_ALPHA": "16",
+        "TENSOR_RANK": "2",
+        "NODE_RANK": "0",
+        "NODE_SIZE": "2",
+    },
 }
 
 

@@ -105,6 +105,7 @@ MARKED = {
     "Slurm, its step lost": {"SLURM_PROCID": "1"},
     "an unknown launcher": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
     "another": {"PMI_LOCAL_RANK": "1"},
+    "an old mpirun": {"MPIRUN_RANK": "1", "MPIRUN_NPROCS": "4"},
 }
 
 
