@@ -110,6 +110,10 @@ class SlurmJob:
         if not self.command or self.command[0] in _LAUNCHERS:
             command = f"begins with {self.command[0]}" if self.command else "is missing"
             found.append(f"the command {command}, expected -- train, run or bench: srun starts the ranks")
+        if ":" in self.command:
+            found.append(
+                "the command has the argument ':', which srun takes as the start of another program: remove it"
+            )
         return found
 
     @property

@@ -113,7 +113,7 @@ def main(argv: list[str]) -> int:
 
 def _start(options: MpiLaunch, hosts: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ranks = len(options.hosts) * options.ranks_per_node
-    command = python_command("entrypoints.launch.mpi.rank_parent", list(options.command))
+    command = python_command("entrypoints.launch.mpi.rank_parent", hydra.escape(options.command))
     argv = hydra.argv(hosts, ranks, options.ranks_per_node, [contract.WATCH, *options.variables], command)
     sys.stdout.flush()
     # Its own process group: ctrl-C at a terminal is handled here, once.

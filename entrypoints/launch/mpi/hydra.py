@@ -47,6 +47,16 @@ def argv(
     ]
 
 
+def escape(words: Sequence[str]) -> list[str]:
+    """The arguments of a rank's command without a `:`, which separates the programs of mpirun's command line."""
+    return [f"{word}:" if word and not word.strip(":") else word for word in words]
+
+
+def unescape(words: Sequence[str]) -> list[str]:
+    """The reverse of `escape`."""
+    return [word[:-1] if word and not word.strip(":") else word for word in words]
+
+
 def environ(base: Mapping[str, str], hosts: Sequence[str], ssh_config: Path) -> dict[str, str]:
     """mpirun's environment. The ranks meet on the first host, unless `base` sets MASTER_* or ports."""
     return {

@@ -19,7 +19,7 @@ from entrypoints import contract
 from entrypoints.cli import account
 from entrypoints.cli.interpreter import python_command
 from entrypoints.launch.failures import failed_rank, for_records
-from entrypoints.launch.mpi import ssh_user
+from entrypoints.launch.mpi import hydra, ssh_user
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
 from entrypoints.report import at_end
@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Run `entrypoint argv...`. Returns its exit code, 128 + N for signal N."""
+    """Run `entrypoint ARGUMENTS...`. Returns its exit code, 128 + N for signal N. `argv`: of hydra.escape."""
     folder = Path(os.environ.pop(contract.WATCH))
     ssh_user.forget(os.environ)
     account.complete()  # sshd passes none of its variables to a rank
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     own = tempfile.TemporaryDirectory(prefix="rank-")
     recorded = at_end.Failures(Path(own.name))
-    child = subprocess.Popen(python_command("entrypoints", argv), preexec_fn=_set_up_rank)
+    child = subprocess.Popen(python_command("entrypoints", hydra.unescape(argv)), preexec_fn=_set_up_rank)
     state = {"pid": child.pid, "local_rank": place.local_rank}
     write_state(folder, place.rank, state)
     code = child.wait()

@@ -138,6 +138,12 @@ def test_all_bad_options_are_in_one_line() -> None:
     assert "the command begins with srun" in line
 
 
+def test_a_colon_which_srun_takes_for_another_program_is_refused() -> None:
+    with pytest.raises(UsageError, match="the command has the argument ':'"):
+        script(command=(*COMMAND, ":", "x"))
+    script(command=(*COMMAND, "a:b", "::"))
+
+
 @pytest.mark.parametrize("cpus", [1, 7])
 def test_cpus_that_the_ranks_cannot_share_are_refused(cpus: int) -> None:
     with pytest.raises(UsageError, match=f"--cpus {cpus} for 2 ranks, expected a multiple of 2"):

@@ -69,6 +69,13 @@ def test_mpirun_passes_on_only_named_variables() -> None:
     assert "-genvall" not in argv
 
 
+def test_mpirun_gets_no_argument_that_it_takes_for_another_program() -> None:
+    words = ["train", ":", "::", "a:b", ":a", "", ":::"]
+    escaped = hydra.escape(words)
+    assert ":" not in escaped
+    assert hydra.unescape(escaped) == words
+
+
 def test_the_ranks_meet_on_the_first_host_unless_the_user_sets_another() -> None:
     environ = hydra.environ({"A": "b"}, ["node-0", "node-1"], Path("/run/ssh/config"))
     assert (environ["MASTER_ADDR"], environ["MASTER_PORT"], environ["A"]) == ("node-0", "29500", "b")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from entrypoints import contract
-from entrypoints.launch.mpi import node_watch
+from entrypoints.launch.mpi import hydra, node_watch
 from entrypoints.machine import processes
 from tests.unit.entrypoints import ROOT
 
@@ -94,6 +94,13 @@ def test_a_ranks_exit_code_is_reported_with_its_rank_and_time(watched: Callable[
     event = watch.event()
     assert began < event.pop("at") < time.time()
     assert event == {"rank": 1, "local_rank": 1, "state": "ended", "code": 7, "out_of_memory": False}
+
+
+def test_a_rank_gets_the_colon_that_mpirun_would_take_for_another_program(
+    watched: Callable[[], Watched],
+) -> None:
+    words = hydra.escape(["sh", "-c", 'test "$1" = : && test "$2" = ::', "sh", ":", "::"])
+    assert watched().start(0, *words).wait(20) == 0
 
 
 def test_a_killed_rank_is_reported_with_its_signal(watched: Callable[[], Watched]) -> None:
