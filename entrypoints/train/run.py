@@ -33,7 +33,7 @@ from entrypoints.train.loop import console, ddp
 from entrypoints.train.loop.stopping import StopOnRequest
 from entrypoints.train.loop.trainer import CpuTrainer
 from entrypoints.train.model import adapters, footprint, memory, sharding
-from entrypoints.train.output import folder, hub, replicas
+from entrypoints.train.output import checkpoints, folder, hub, replicas
 from entrypoints.train.setup import Setup, set_up
 from entrypoints.train.tasks.tokens import TokenLoss
 
@@ -63,7 +63,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
         if stop is not None and stop.end(environment.rank):
             console.note(f"stopped at step {trainer.state.global_step}, with a checkpoint", environment.rank)
             return contract.STOPPED_EXIT_CODE
-        trainer.save_model(_internal_call=True)  # without a push
+        with checkpoints.full_disk_reported(output, "the final weights", arguments.should_save):
+            trainer.save_model(_internal_call=True)  # without a push
         if arguments.push_to_hub:
             code = hub.push(trainer)
         if environment.rank == 0:
@@ -97,11 +98,16 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
             "train": round(ended - began, 3),
         },
     }
+    with checkpoints.full_disk_reported(output, folder.RESULT):
+        path = result.write(output, document)
     if setup.task.merge_adapter:
-        merged = adapters.save_merged(trainer.model, setup.loaded.tokenizer, output)
+        then = (
+            f"merge it: --model_name_or_path {output} --validation_file FILE --output_dir FOLDER --merge_adapter"
+        )
+        with checkpoints.full_disk_reported(output, "the merged model", then=then):
+            merged = adapters.save_merged(trainer.model, setup.loaded.tokenizer, output)
         folder.share_weights(merged)
-        document["merged"] = str(merged)
-    path = result.write(output, document)
+        result.write(output, {**document, "merged": str(merged)})
     say(f"done: {result.summary(document)}; {path}")
     return code
 

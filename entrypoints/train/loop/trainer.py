@@ -220,13 +220,9 @@ class CpuTrainer(Trainer):
         self.losses.reduce()
         self._saving = True
         try:
-            super()._save_checkpoint(*arguments, **options)
-            self._forget_staging(output, name)
-        except Exception as error:
-            full = checkpoints.full_disk_error(output, step, error) if self.args.should_save else None
-            if full is None:
-                raise
-            raise full from error
+            with checkpoints.full_disk_reported(output, f"the checkpoint of step {step}", self.args.should_save):
+                super()._save_checkpoint(*arguments, **options)
+                self._forget_staging(output, name)
         finally:
             self._saving = False
         if dist.is_initialized():

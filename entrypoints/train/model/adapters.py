@@ -19,6 +19,7 @@ from entrypoints.train.model import quantization
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
+UNFINISHED = f".{MERGED}"
 _MAX_LENGTH = 300  # of an error in a message
 # The tasks whose models have a head of their own, which is trained and saved as a whole beside the adapter.
 WITH_HEAD = ("text-classification", "token-classification", "question-answering")
@@ -199,7 +200,7 @@ def describe(model: Any) -> dict[str, int]:
 
 def save_merged(model: Any, tokenizer: Any, output: Path) -> Path:
     """Write the model with its adapter merged to OUTPUT/merged, atomically. Removes the adapter from `model`."""
-    folder, partial = output / MERGED, output / f".{MERGED}"
+    folder, partial = output / MERGED, output / UNFINISHED
     shutil.rmtree(partial, ignore_errors=True)
     merged = model.merge_and_unload()
     merged.save_pretrained(partial)

@@ -8,16 +8,18 @@ lets transformers write to a staging folder, flushes the files to the disk, and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shutil
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from entrypoints.cli.errors import UsageError
+from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.train.model import adapters
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -164,20 +166,44 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
         shutil.rmtree(path)
 
 
-def full_disk_error(output: Path, step: int, error: Exception) -> UsageError | None:
-    """The error to report if `error` was caused by a full disk, otherwise None. Deletes the staging folder."""
+@contextlib.contextmanager
+def full_disk_reported(output: Path, what: str, writes: bool = True, then: str | None = None) -> Iterator[None]:
+    """Raise full_disk_error instead of errors inside the block that a full disk has caused.
+
+    `writes`: whether this rank writes.
+    """
+    try:
+        yield
+    except Exception as error:
+        full = full_disk_error(output, what, error, then) if writes else None
+        if full is None:
+            raise
+        raise full from error
+
+
+def full_disk_error(output: Path, what: str, error: Exception, then: str | None = None) -> UsageError | None:
+    """The error to report if `error` was caused by a full disk, otherwise None.
+
+    `what`: what was to be written. `then`: what to do with free space; by default, to resume from the last
+    checkpoint. Deletes the staging folder and what is incomplete.
+    """
     try:
         free = shutil.disk_usage(output).free
     except OSError:
         return None
     clear_staging(output)
-    if free >= _FULL_BYTES:
+    shutil.rmtree(output / adapters.UNFINISHED, ignore_errors=True)
+    if free >= _FULL_BYTES and os.strerror(errno.ENOSPC) not in str(error):
         return None
+    for path in output.glob("*.safetensors"):
+        if not _is_complete_safetensors(path):
+            path.unlink()
     last, _ = last_complete(output)
-    resume = f", then resume from {last.name} with --resume_from_checkpoint true" if last else ""
+    if then is None and last is not None:
+        then = f"resume from {last.name} with --resume_from_checkpoint true"
     return UsageError(
-        f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected space for the checkpoint of "
-        f"step {step} ({error}): free some space{resume}"
+        f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected space for {what} "
+        f"({one_line(error)}): free some space{f', then {then}' if then else ''}"
     )
 
 

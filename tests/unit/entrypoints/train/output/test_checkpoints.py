@@ -187,7 +187,7 @@ def test_the_error_of_a_full_disk_names_the_rank_its_node_and_the_checkpoint_to_
     complete(tmp_path, 10)
     incomplete(checkpoints.staging_folder(tmp_path), 20)
     monkeypatch.setattr(checkpoints, "_FULL_BYTES", 1 << 62)
-    error = checkpoints.full_disk_error(tmp_path, 20, RuntimeError("write failed"))
+    error = checkpoints.full_disk_error(tmp_path, "step 20", RuntimeError("write failed"))
     assert isinstance(error, UsageError)
     for text in ("rank 0 on ", "is full", "step 20 (write failed)", "resume from checkpoint-10"):
         assert text in str(error)
@@ -195,4 +195,4 @@ def test_the_error_of_a_full_disk_names_the_rank_its_node_and_the_checkpoint_to_
 
 
 def test_another_failure_is_not_reported_as_a_full_disk(tmp_path: Path) -> None:
-    assert checkpoints.full_disk_error(tmp_path, 20, RuntimeError("something else")) is None
+    assert checkpoints.full_disk_error(tmp_path, "step 20", RuntimeError("something else")) is None
