@@ -98,7 +98,7 @@ def reach(master: Master) -> list[Check]:
     """Connect to rank 0's node, and compare pin and clock with its doctor. Raises UsageError."""
     address = network.resolve(master.addr, RESOLVE_SECONDS)
     where = f"{master.addr}:{master.port}"
-    if network.is_loopback(address) or network.source_address(address) == address:
+    if network.is_own(address):
         return [Check("master", Status.OK, f"{master.addr} is this node")]
     try:
         connection = socket.create_connection((address, master.port), CONNECT_SECONDS)

@@ -178,8 +178,7 @@ def _rendezvous(options: Launch, node: DistributedEnvironment) -> dict[str, Any]
     if options.node_rank is not None:
         configs = {"rank": options.node_rank, "timeout": seconds}
         return {**where, "rdzv_configs": configs, "local_addr": node.master_addr if node.rank == 0 else None}
-    found = network.route(node.master_addr, options.timeout_seconds)
-    hosts = found.address == found.source
+    hosts = network.is_own(network.resolve(node.master_addr, options.timeout_seconds))
     # torchrun orders ranks by these names, and rank 0's is MASTER_ADDR. All nodes can resolve the endpoint's name.
     name = node.master_addr if hosts else socket.gethostname()
     if not hosts:

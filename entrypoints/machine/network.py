@@ -6,12 +6,13 @@ host name may advertise an address that no other node can reach. The route to MA
 
 from __future__ import annotations
 
+import array
 import fcntl
 import ipaddress
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, TypeVar
@@ -22,7 +23,9 @@ T = TypeVar("T")
 
 # The variable with the user's choice of an interface. Despite its name, it applies to every backend of this stack.
 USERS_CHOICE = "GLOO_SOCKET_IFNAME"
-_SIOCGIFADDR = 0x8915
+_SIOCGIFCONF = 0x8912
+# Of struct ifreq, and how many of them are asked for: one for each IPv4 address.
+_ENTRY_BYTES, _ENTRIES = 40, 1024
 _RETRY_SECONDS = 0.5
 
 
@@ -135,21 +138,27 @@ def source_address(address: str) -> str:
 
 
 def interfaces(if_inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, list[str]]:
-    """The addresses of each interface: its primary IPv4 address and all IPv6 addresses."""
-    found: dict[str, list[str]] = {}
+    """All addresses of each interface: IPv4 before IPv6, the primary one first."""
+    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    entries = array.array("B", bytes(_ENTRIES * _ENTRY_BYTES))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            found[name] = []
-            try:
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # an interface without an IPv4 address
-                continue
-            found[name].append(socket.inet_ntoa(reply[20:24]))
+        asked = struct.pack("iL", len(entries), entries.buffer_info()[0])
+        length = struct.unpack("iL", fcntl.ioctl(probe, _SIOCGIFCONF, asked))[0]
+    for name, address in ipv4_addresses(entries.tobytes()[:length]):
+        found.setdefault(name, []).append(address)
     if if_inet6.exists():
         for line in if_inet6.read_text().splitlines():
             fields = line.split()
             found.setdefault(fields[5], []).append(str(ipaddress.IPv6Address(bytes.fromhex(fields[0]))))
     return found
+
+
+def ipv4_addresses(entries: bytes) -> Iterator[tuple[str, str]]:
+    """The interface and the address in each of the kernel's entries (struct ifreq)."""
+    for start in range(0, len(entries), _ENTRY_BYTES):
+        label, address = struct.unpack_from("16s4x4s", entries, start)
+        # A further address of eth0 may have the label eth0:1.
+        yield label.partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(address)
 
 
 def interface_of(address: str, table: Mapping[str, list[str]]) -> str:
@@ -161,6 +170,11 @@ def interface_of(address: str, table: Mapping[str, list[str]]) -> str:
         f"no interface has {address}, this host's address on the route to MASTER_ADDR (found {table}): "
         f"set {USERS_CHOICE} to the interface to use"
     )
+
+
+def is_own(address: str) -> bool:
+    """Whether `address` is this host's. The route to a secondary address has another source, the primary one."""
+    return is_loopback(address) or any(address in held for held in interfaces().values())
 
 
 def is_loopback(address: str) -> bool:

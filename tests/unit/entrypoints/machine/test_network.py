@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.doctor.network import Master, reach
 from entrypoints.machine import network
 
 
@@ -104,6 +106,28 @@ def test_resolving_gives_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_address_of_no_interface_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"no interface has 10\.9\.9\.9.*set GLOO_SOCKET_IFNAME"):
         network.interface_of("10.9.9.9", {"eth0": ["10.0.0.1"]})
+
+
+def test_further_addresses_of_an_interface_are_its_addresses_too() -> None:
+    entries = [("eth0", "10.7.0.1"), ("eth0", "10.8.0.1"), ("eth0:1", "10.7.0.2"), ("ib0", "10.9.0.1")]
+    reply = b"".join(
+        struct.pack("16s4x4s16x", label.encode(), socket.inet_aton(address)) for label, address in entries
+    )
+    table: dict[str, list[str]] = {}
+    for name, address in network.ipv4_addresses(reply):
+        table.setdefault(name, []).append(address)
+    assert table == {"eth0": ["10.7.0.1", "10.8.0.1", "10.7.0.2"], "ib0": ["10.9.0.1"]}
+    assert network.interface_of("10.8.0.1", table) == "eth0"
+
+
+def test_a_secondary_address_is_this_hosts_although_packets_to_it_have_another_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network, "interfaces", lambda: {"eth0": ["10.7.0.1", "10.7.0.2"]})
+    assert network.is_own("10.7.0.2")
+    assert network.is_own("127.0.0.1")
+    assert not network.is_own("10.7.0.9")
+    assert [check.detail for check in reach(Master("10.7.0.2", 29500, True))] == ["10.7.0.2 is this node"]
 
 
 def test_an_ipv6_address_is_looked_up_in_the_kernels_own_form(tmp_path: Path) -> None:
