@@ -6,6 +6,7 @@ One class per row, any number of classes per row, or a number per row.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,9 @@ from entrypoints.train.data.tables import Table, refuse_unlabelled, short
 SINGLE_LABEL = "single_label_classification"
 MULTI_LABEL = "multi_label_classification"
 REGRESSION = "regression"
+# Not str.isdigit: int() refuses digits such as a superscript two.
+_INTEGER = re.compile(r"-?[0-9]{1,30}")
+_BITS = frozenset({"0", "1", "0.0", "1.0", "False", "True"})
 
 
 def read(table: Table, name: str, values: Iterable[Any], problem_type: str) -> Sequence[Any]:
@@ -42,7 +46,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -88,7 +92,26 @@ def _sets(table: Table, name: str, values: Iterable[Any]) -> list[list[str]]:
         refuse_unlabelled(table, row, name, value)
         found = dict.fromkeys(_class(table, name, row, one) for one in value)
         labels.append(known.setdefault(tuple(found), list(found)))
+    _refuse_multi_hot(table, name, values)
     return labels
+
+
+def _refuse_multi_hot(table: Table, name: str, values: Iterable[Any]) -> None:
+    """Raise UsageError for rows such as [0, 1, 0], which say of each class whether the row has it.
+
+    Labels that happen to have the names 0 and 1 are never given twice in a row.
+    """
+    first: tuple[str, ...] = ()
+    is_seen = False
+    for value in values:
+        row = tuple(map(str, value))
+        first = first or row
+        if len(row) < 2 or len(row) != len(first) or not {*row} <= _BITS:
+            return
+        is_seen = is_seen or len({*row}) < len(row) or row != first
+    if is_seen:
+        expected = 'the names of the row\'s labels, such as ["a", "b"], and not a 0 or 1 for each label'
+        raise _unexpected(table, 1, name, next(iter(values)), expected)
 
 
 def _numbers(table: Table, name: str, values: Iterable[Any]) -> Sequence[float]:
@@ -116,7 +139,5 @@ _READERS: dict[str, Callable[[Table, str, Iterable[Any]], Sequence[Any]]] = {
 
 def label_names(labels: Iterable[str]) -> list[str]:
     """Distinct labels, sorted as numbers if all labels are numbers, otherwise as texts."""
-    names = set(labels)
-    if all(name.lstrip("-").isdigit() for name in names):
-        return sorted(names, key=int)
-    return sorted(names)
+    names = sorted(set(labels))  # first as texts: labels such as 1 and 01 are equal as numbers
+    return sorted(names, key=int) if all(map(_INTEGER.fullmatch, names)) else names
