@@ -289,6 +289,11 @@ def test_the_trained_weights_of_an_adapted_classifier_are_wide(image: str) -> No
     containers.works(containers.run(image, "python", "/s/adapted_heads.py", env=ONE_THREAD, docker_args=scripts))
 
 
+def test_words_and_answers_keep_their_places_with_byte_level_tokenizers(image: str) -> None:
+    scripts = ("--volume", f"{HERE / 'scripts'}:/s:ro")
+    containers.works(containers.run(image, "python", "/s/word_tokens.py", env=ONE_THREAD, docker_args=scripts))
+
+
 def test_an_adapter_and_the_head_of_a_tagger_are_trained(folder: Path, alone: dict[str, dict[str, Any]]) -> None:
     found = result(folder, "adapted", alone)
     assert found["adapter"]["trainable_parameters"] < found["adapter"]["parameters"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,25 +62,24 @@ class Windows(torch.utils.data.Dataset):
 def windows_of(question: Question, layout: Layout) -> list[tuple[dict[str, Any], list[tuple[int, int] | None]]]:
     """The windows of one question: the model's inputs with labels, and the characters (begin, end) of each token.
 
-    A window without the complete answer has the label 0: its first token means "no answer in this window".
+    A window without the complete answer has the label 0: its first token means "no answer in this window". The
+    question is first: a decoder's tokens in the context see it, and the first token never belongs to an answer.
     """
     tokenizer = layout.tokenizer
-    question_first = tokenizer.padding_side == "right"
-    texts = (question.question.lstrip(), question.context)
     encoded = tokenizer(
-        *(texts if question_first else reversed(texts)),
-        truncation="only_second" if question_first else "only_first",
+        question.question.lstrip(),
+        question.context,
+        truncation="only_second",
         max_length=layout.max_length,
         stride=layout.doc_stride,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
-    context = 1 if question_first else 0
     names = [name for name in tokenizer.model_input_names if name in encoded]
     windows = []
     for window, characters in enumerate(encoded["offset_mapping"]):
         parts = encoded.sequence_ids(window)
-        offsets = [tuple(span) if part == context else None for span, part in zip(characters, parts)]
+        offsets = [tuple(span) if part == 1 else None for span, part in zip(characters, parts)]
         start, end = _labels(question, offsets)
         row = {name: encoded[name][window] for name in names}
         windows.append(({**row, "start_positions": start, "end_positions": end}, offsets))
@@ -156,11 +156,18 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: T
     return TrainerInputs(
         train=train,
         validation=validation,
-        collate=tokenizer_padder(loaded.tokenizer, length, arguments.pad_to_max_length),
+        collate=tokenizer_padder(_padding_right(loaded.tokenizer), length, arguments.pad_to_max_length),
         compute_metrics=ExactMatchAndF1(rows.validation, validation, options) if validation is not None else None,
         metric=METRIC,
         max_seq_length=length,
     )
+
+
+def _padding_right(tokenizer: Any) -> Any:
+    """A tokenizer that pads after a row's tokens: answers are numbers of tokens, counted from the row's first."""
+    right = copy.copy(tokenizer)
+    right.padding_side = "right"
+    return right
 
 
 def _check_room(data: Questions, layout: Layout) -> None:

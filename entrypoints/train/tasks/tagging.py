@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -113,8 +114,11 @@ def _examples(
 ) -> Iterator[Example]:
     """The rows with a label for each token. Counts rows that are cut."""
     numbers = {name: number for number, name in enumerate(names)}
+    tokenizer = _accepting_words(tokenizer)
+    spaced = _needs_spaces(tokenizer)
     for words, tags in zip(data.words, data.tags):
-        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
+        texts = [f" {word}" if word else word for word in words] if spaced else words
+        encoded = tokenizer(texts, is_split_into_words=True, truncation=True, max_length=length)
         owners = encoded.word_ids()
         labels = [
             IGNORED if owner is None or owner == before else numbers[tags[owner]]
@@ -123,3 +127,20 @@ def _examples(
         last = max((owner for owner in owners if owner is not None), default=-1)
         counts["cut"] += bool(words) and last < len(words) - 1
         yield encoded["input_ids"], labels
+
+
+def _accepting_words(tokenizer: Any) -> Any:
+    """transformers 4 refuses to tokenize words with RoBERTa's tokenizers, unless they say that they add spaces."""
+    accepting = copy.copy(tokenizer)
+    accepting.add_prefix_space = True
+    return accepting
+
+
+def _needs_spaces(tokenizer: Any) -> bool:
+    """Whether a word has its tokens inside a text only after a space, as with byte-level tokenizers."""
+
+    def ids(text: Any, is_split: bool) -> Any:
+        return tokenizer(text, is_split_into_words=is_split, add_special_tokens=False)["input_ids"]
+
+    inside = ids("a a", False)
+    return bool(ids(["a", "a"], True) != inside == ids(["a", " a"], True))
