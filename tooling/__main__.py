@@ -17,6 +17,8 @@ def _terminate(signum: int, _frame: object) -> None:
 def main() -> None:
     """Exit with 0, with 2 after bad usage, with 128 + N after signal N, otherwise with the task's exit code."""
     os.chdir(os.environ.pop("INV_CWD", "."))
+    if os.geteuid() == 0:  # then containers run as another user, who has to read the files that root writes
+        os.umask(os.umask(0o022) & 0o022)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _terminate)

@@ -65,7 +65,7 @@ def inputs_sha256(pin: Pin, base: Base) -> str:
         *sorted(KERNELS.glob("*.[ch]pp")),  # not the library, which may be in the same folder
     ]
     for path in paths:
-        total.update(f"\n{path.relative_to(ROOT)} {path.stat().st_mode & 0o111:o} ".encode())
+        total.update(f"\n{path.relative_to(ROOT)} {0o111 if path.stat().st_mode & 0o100 else 0:o} ".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 

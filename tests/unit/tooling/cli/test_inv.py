@@ -97,6 +97,28 @@ def test_the_users_folder_is_passed_on_through_a_symlink(ready: Checkout, tmp_pa
     assert json.loads(done.stdout)["inv_cwd"] == str(tmp_path)
 
 
+def test_a_user_who_installs_for_the_user_gets_an_environment(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    (tmp_path / "pip.conf").write_text("[install]\nuser = true\n")
+    for number, setting in enumerate(({"PIP_USER": "1"}, {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")})):
+        checkout.lock.write_text(f"# no package, {number}\n")  # creates .venv again
+        process = checkout.start(environ={**checkout.environ, **setting})
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, err.count("creating .venv")) == (0, 1), err
+
+
+def test_files_that_root_writes_for_containers_are_readable_for_their_user() -> None:
+    code = """
+import atexit, os, runpy, sys
+os.umask(0o077)
+atexit.register(lambda: print(f"{os.umask(0):o}"))
+sys.argv = ["inv", "--list"]
+runpy.run_module("tooling")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == ("22" if os.geteuid() == 0 else "77"), done.stderr
+
+
 def test_a_failed_install_leaves_an_environment_without_a_stamp(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project")
     good = checkout.lock.read_text()

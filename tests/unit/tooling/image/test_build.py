@@ -100,6 +100,7 @@ def test_a_change_of_an_input_rebuilds_the_image(checkout: Path, change: Callabl
         pytest.param(append("entrypoints/.ruff_cache/0.1/1"), id="cache-of-a-tool"),
         pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").touch(), id="time-stamp"),
         pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").chmod(0o600), id="umask"),
+        pytest.param(lambda checkout: (checkout / "images/scripts/settled").chmod(0o700), id="umask-of-a-script"),
     ],
 )
 def test_a_change_of_anything_else_does_not_rebuild_the_image(
