@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from entrypoints.operators import library
+from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -30,10 +31,11 @@ def supported() -> bool:
 
 
 def computable(*tensors: Any) -> bool:
-    """Whether the kernels support these tensors."""
+    """Whether the kernels support these tensors, and results in autocast's dtype."""
     return (
         are_plain(*tensors)
         and all(tensor.dtype in _DTYPES and tensor.numel() for tensor in tensors)
+        and autocast_dtype() in (None, *_DTYPES)
         and not torch.jit.is_tracing()
         and not torch.compiler.is_compiling()
     )

@@ -79,10 +79,10 @@ class OutputLayer:
         with torch.autocast("cpu", enabled=False):
             if torch.is_grad_enabled():
                 loss = _Loss.apply(kept, layer.weight, layer.bias, labels[is_kept])
-                return torch.stack((loss, is_kept.sum().float(), torch.zeros(())))[None]
+                return torch.stack((loss, is_kept.sum().float(), _zeros()))[None]
             found = _losses(kept, layer.weight, layer.bias, labels[is_kept])
         rows = is_kept.nonzero()[:, 0]
-        return torch.zeros(len(labels), 3).index_add(0, rows, found)
+        return _zeros(len(labels), 3).index_add(0, rows, found)
 
 
 def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
@@ -142,11 +142,11 @@ class _Loss(torch.autograd.Function):
     def forward(ctx: Any, states: Any, weight: Any, bias: Any, labels: Any) -> Any:
         by_states, by_weight, by_bias, _ = ctx.needs_input_grad
         narrow, narrow_bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
-        loss = torch.zeros(())
+        loss = _zeros()
         gradients = (
             torch.empty_like(states) if by_states else None,
-            torch.zeros(weight.shape) if by_weight else None,
-            torch.zeros(bias.shape) if by_bias else None,
+            _zeros(*weight.shape) if by_weight else None,
+            _zeros(*bias.shape) if by_bias else None,
         )
         size, begin = _group_size(len(weight)), 0
         for group, targets in zip(states.split(size), labels.split(size)):
@@ -181,6 +181,11 @@ class _Loss(torch.autograd.Function):
         return *(None if gradient is None else gradient.mul_(scale) for gradient in gradients), None
 
 
+def _zeros(*shape: int) -> torch.Tensor:
+    """float32, whatever the script's default dtype is."""
+    return torch.zeros(shape, dtype=torch.float32)
+
+
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """total += left @ right. The total is float32."""
     if left.dtype == torch.float32:
@@ -192,9 +197,9 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
 def _losses(states: Any, weight: Any, bias: Any, labels: Any) -> Any:
     """The cross entropy of each token, a one, and whether its label has the highest score: float32 [tokens, 3]."""
     narrow, narrow_bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
-    size, found = _group_size(len(weight)), [torch.zeros(0, 3)]
+    size, found = _group_size(len(weight)), [_zeros(0, 3)]
     for group, targets in zip(states.split(size), labels.split(size)):
         scores = functional.linear(group, narrow, narrow_bias).float()
         losses = functional.cross_entropy(scores, targets, reduction="none")
-        found.append(torch.stack((losses, torch.ones(len(group)), (scores.argmax(-1) == targets).float()), 1))
+        found.append(torch.stack((losses, torch.ones_like(losses), (scores.argmax(-1) == targets).float()), 1))
     return torch.cat(found)

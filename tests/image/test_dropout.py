@@ -33,6 +33,7 @@ with_amx = pytest.mark.skipif(cpus.read_model().bf16 != "amx_bf16", reason="this
     [
         ("dropout", NO_BF16),
         ("attention", NO_BF16),
+        pytest.param("surroundings", NO_AMX, marks=with_instructions),
         *(
             pytest.param(name, limit, marks=mark, id=f"{name}-{instructions}")
             for name in ("attention_bf16", "attention_joined")
