@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.containers import works
 from tests.unit.tooling.tiny import make_wheel
 from tooling.bench import measure
 from tooling.bench.train import recipes
-from tooling.engine import docker
+from tooling.engine import api, docker
 from tooling.image import build, recipe, reproduce
 from tooling.pins import choose
 from tooling.pins.pin import Pin
@@ -161,8 +162,9 @@ def test_bench_train_measures_trls_trainer_on_the_rows_of_the_guide(own: tuple[P
     for name in (recipes.TRL, recipes.BF16):
         command = recipes.BY_NAME[name].command(1, ("--output_dir=/tmp/out", "--job=tiny-lora", *STEPS))
         assert not isinstance(command, str)
-        container = (*measure.arguments("0-1", None, None), f"--env={recipes.PLAIN[0]}")
-        reports.append(measure.run(pin.image, command, container, f"test-{name}"))
+        container = measure.container(api.ensure(), pin.image, "0-1")
+        container = replace(container, variables=(*container.variables, *recipes.PLAIN))
+        reports.append(measure.run(container, command, f"test-{name}"))
     trl, guide = reports
     assert [(report["steps"], report["warm_up"]) for report in reports] == [(3, 5), (3, 5)]
     assert trl["tokens_labelled"] > 0

@@ -9,13 +9,14 @@ from rich.console import Console
 
 from entrypoints.machine import cpus
 from tooling.bench import attention, measure
+from tooling.engine import api
 
 CASE = {"rows": 2, "heads": 12, "tokens": 64, "features": 32, "causal": False, "dropout": 0.1, "trains": True}
 
 
 def test_both_kernels_are_measured_and_the_used_one_is_named(image: str) -> None:
     command = (*attention.COMMAND, "32")
-    report = measure.run(image, command, measure.arguments("0-1", None, None), "attention")
+    report = measure.run(measure.container(api.ensure(), image, "0-1"), command, "attention")
     bf16 = cpus.read_model().bf16
     assert report["bf16_by"] == bf16
     assert [row["tokens"] for row in report["rows"]] == [16, 16, 16, 32, 32, 32]

@@ -12,6 +12,8 @@ from tests.containers import RunInImage
 from tooling.bench import measure, output
 from tooling.bench.train import run
 from tooling.bench.train.run import Options
+from tooling.engine import api
+from tooling.image.choice import Choice
 
 ROW = {"job", "recipe", "ranks", "samples_per_second", "ceiling_share", "peak_memory_bytes"}
 
@@ -20,7 +22,7 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
-    options = Options(job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
+    options = Options(Choice(), job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
     run.run(options)
     document = json.loads(capsys.readouterr().out)
     (run_cpu, ours) = document["rows"]
@@ -52,7 +54,7 @@ def test_a_language_model_with_adapters_is_measured(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
-    run.run(Options(job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True))
+    run.run(Options(Choice(), job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True))
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["reason"], row["steps"]) == (None, [4])
     # Samples have up to 64 tokens (28 on average), of which 30 to 70% have a label.
@@ -82,7 +84,7 @@ print(json.dumps({
 
 
 def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
-    run_in_image: RunInImage, model_folder: Path, tmp_path: Path
+    run_in_image: RunInImage, image: str, model_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2,label\nA dog sat.,A cat,1\n")
     context = "The cat sat. " * 120  # 480 tokens, and 481 with the last sentence
@@ -95,7 +97,8 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
     row = {"context": context, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [4]}}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [article, row]}))
     tmp_path.chmod(0o755)  # the container has another user
-    done = run_in_image("python", "-c", ROWS, docker_args=measure.arguments("0-1", model_folder, tmp_path))
+    container = measure.container(api.ensure(), image, None, model_folder, tmp_path)
+    done = run_in_image("python", "-c", ROWS, docker_args=container.arguments())
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     # [CLS] and two [SEP], five words and a full stop.

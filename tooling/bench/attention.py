@@ -3,15 +3,17 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from entrypoints.machine.cpus import format_cpu_list
 from tooling.basis.console import JsonOption
 from tooling.basis.say import say
 from tooling.bench import measure, output
-from tooling.image.choice import Choice, PinOption
+from tooling.bench.measure import CpusOption
+from tooling.image.choice import Choice
 
 COMMAND = ("run", "--quiet", f"{measure.FOLDER}/benchmarks/attention.py")
 # A kernel is the faster one if the other takes more than this many times as long. Less is noise.
@@ -22,19 +24,19 @@ NOISE = 1.1
 class Options:
     """The options of `./inv bench attention`."""
 
-    pin: PinOption = None
-    cpus: Annotated[str | None, "CPUs of the container, as in docker's --cpuset-cpus; default: all"] = None
+    choice: Choice
+    cpus: CpusOption = None
     json: JsonOption = False
 
 
 def run(options: Options) -> None:
     """Write .cache/bench/attention-TIME.json and print the result. Raises Exit if the measurement fails."""
-    engine, image = Choice(options.pin).ensure()
-    cpus = options.cpus or f"0-{engine.cpus - 1}"
+    engine, image = options.choice.ensure()
+    cpus = format_cpu_list(measure.parse_cpus(options.cpus, engine))
     load = os.getloadavg()[0]
     say("measuring: about two minutes")
     try:
-        report = measure.run(image.tag, COMMAND, measure.arguments(cpus, None, None), "attention")
+        report = measure.run(measure.container(engine, image.id, options.cpus), COMMAND, "attention")
     except measure.RunError as failure:
         raise Exit(f"bench failed: {failure}", code=1) from None
     document = {**output.facts(engine, image), "cpus": cpus, "load": round(load, 1), **report}

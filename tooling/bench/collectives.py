@@ -19,7 +19,7 @@ from tooling.bench.output import OutputOption
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.engine.api import Engine
-from tooling.image.choice import Choice, PinOption
+from tooling.image.choice import Choice
 
 CLUSTER = "bench"
 # The collective in the picture: DDP calls it in every step. The table has all collectives.
@@ -30,7 +30,7 @@ PLOTTED = "all_reduce"
 class Options:
     """The options of `./inv bench collectives`. Raises UsageError."""
 
-    pin: PinOption = None
+    choice: Choice
     nodes: Annotated[int, "containers of the second measurement, with one rank each; 1 skips this measurement"] = 2
     ranks: Annotated[int, "ranks in the single container of the first measurement"] = 2
     sizes: Annotated[
@@ -69,19 +69,19 @@ def collectives(options: Options) -> None:
     with the cluster's exit code if a measurement fails.
     """
     folder = output.folder(options.output)
-    docker, image = Choice(options.pin).ensure()
+    engine, image = options.choice.ensure()
     documents = []
     for node_count, ranks_per_node in ((1, options.ranks), *([(options.nodes, 1)] if options.nodes > 1 else [])):
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
         spec = ClusterSpec(CLUSTER, image.tag, node_count, ranks_per_node, options.command)
-        documents.append(measure(spec, docker))
-    document = collectives_report.merge(documents, output.facts(docker, image))
+        documents.append(measure(spec, engine))
+    document = collectives_report.merge(documents, output.facts(engine, image))
     has_picture = any(row["collective"] == PLOTTED for row in document["rows"])
     draw = partial(plots.collectives, collective=PLOTTED) if has_picture else None
     output.publish("collectives", document, folder, collectives_report.table, draw, options.json)
 
 
-def measure(spec: ClusterSpec, docker: Engine) -> dict[str, Any]:
+def measure(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
     """Run a cluster whose command is the image's `bench`, and return the document that rank 0 wrote.
 
     Raises Exit with the cluster's exit code if it fails.
@@ -95,7 +95,7 @@ def measure(spec: ClusterSpec, docker: Engine) -> dict[str, Any]:
         mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
         offline=True,
     )
-    outcome = run.run(measured, docker, shown=sys.stderr.buffer)
+    outcome = run.run(measured, engine, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ The launchers take turns, so that a disturbance of the machine affects all of th
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,12 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.bench import output
-from tooling.engine import docker
-from tooling.image.choice import Choice, PinOption
+from tooling.bench.measure import Container
+from tooling.cluster.compose import Mount
+from tooling.engine.api import Engine
+from tooling.image.choice import Choice
 
-SCRIPT = "/data/throughput.py"
+SCRIPT = f"{contract.DATA}/throughput.py"
 LIMIT_SECONDS = 600.0
 
 
@@ -53,7 +54,7 @@ def launchers(ranks: int) -> list[Launcher]:
 class Options:
     """The options of `./inv bench launch`. Raises UsageError."""
 
-    pin: PinOption = None
+    choice: Choice
     ranks: Annotated[int, "ranks that launch and torchrun start"] = 2
     rounds: Annotated[int, "number of rounds; each round measures every launcher once"] = 5
     steps: Annotated[int, "training steps in each measurement"] = 10
@@ -72,11 +73,11 @@ def run(options: Options) -> None:
     Raises Exit if a job fails.
     """
     loop_arguments = [f"--steps={options.steps}"]
-    engine, image = Choice(options.pin).ensure()
+    engine, image = options.choice.ensure()
     reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
     for number in range(1, options.rounds + 1):
         for launcher in launchers(options.ranks):
-            report = measure(image.tag, launcher, loop_arguments)
+            report = measure(engine, image.id, launcher, loop_arguments)
             speed = report["samples_per_second"]
             say(f"round {number} of {options.rounds}: {launcher.name}: {speed:.1f} samples/s")
             reports[launcher.name].append(report)
@@ -88,15 +89,12 @@ def run(options: Options) -> None:
     output.publish("launch", document, output.folder(), table, None, options.json)
 
 
-def measure(image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
+def measure(engine: Engine, image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
     """The report that the loop prints. If the loop fails, prints its output and raises Exit."""
-    options_of_docker = ["--volume", f"{ROOT / 'examples'}:/data:ro"]
-    if launcher.is_baseline:  # torchrun's own ranks, without this project's plan and process group
-        options_of_docker += ["--env", f"{contract.TORCHRUN}=plain"]
-    command = (*launcher.command, *options)
-    done = docker.run(
-        image, command, options_of_docker, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
-    )
+    # torchrun's own ranks, without this project's plan and process group
+    variables = (f"{contract.TORCHRUN}=plain",) if launcher.is_baseline else ()
+    container = Container(engine, image, mounts=(Mount(ROOT / "examples", contract.DATA),), variables=variables)
+    done = container.run((*launcher.command, *options), LIMIT_SECONDS)
     lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
     if done.returncode != 0 or len(lines) != 1:
         sys.stderr.buffer.write(done.stdout + done.stderr)

@@ -3,12 +3,16 @@
 import json
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from entrypoints.machine import cpus as machine_cpus
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.cluster.compose import Mount
 from tooling.engine import docker
+from tooling.engine.api import Engine
 
 LOGS = CACHE / "logs"
 # Where the container finds benchmarks/, the model and the data.
@@ -16,27 +20,101 @@ FOLDER = "/bench"
 LIMIT_SECONDS = 1800.0
 # oneDNN's variable, which hides instructions of the CPU from oneDNN and from this project's kernels.
 INSTRUCTIONS = "ONEDNN_MAX_CPU_ISA"
-# The exit code of `docker run` if the engine refuses, for example because a CPU does not exist.
-DOCKER_REFUSED = 125
+# The exit code of `docker run` and `podman run` if the engine refuses.
+REFUSED = 125
+
+CpusOption = Annotated[str | None, "CPUs of the containers, such as 0-3,8; default: all"]
 
 
 class RunError(Exception):
     """The reason why a run has no report, in one line."""
 
 
-def run(image: str, command: Sequence[str], docker_arguments: Sequence[str], log: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Container:
+    """How an image is run for a measurement. `image`: its ID.
+
+    `cpus`: CPUs such as 0-3,8; None for all. `variables`: NAME=VALUE, or NAME for this process's value, if any.
+    """
+
+    engine: Engine
+    image: str
+    cpus: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """The arguments of the engine's `run`.
+
+        taskset in the container chooses the CPUs: podman has no cpusets for users who are not root.
+        """
+        words = [word for variable in self.variables for word in ("--env", variable)]
+        for mount in self.mounts:
+            words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
+        return [*words, "--entrypoint=taskset"] if self.cpus else words
+
+    def words(self, command: Sequence[str]) -> list[str]:
+        """What follows the image in the engine's `run`."""
+        if not self.cpus:
+            return [*command]
+        own = docker.read_image_at(self.engine.endpoint, self.image).configuration.get("Entrypoint") or ()
+        return ["--cpu-list", self.cpus, *own, *command]
+
+    def run(self, command: Sequence[str], limit_seconds: float) -> subprocess.CompletedProcess[bytes]:
+        """Run the command, with its output in pipes.
+
+        Raises subprocess.TimeoutExpired, and UsageError if the engine refuses to start the container.
+        """
+        done = docker.run(
+            self.image,
+            self.words(command),
+            self.arguments(),
+            subprocess.PIPE,
+            subprocess.PIPE,
+            limit_seconds,
+            client=self.engine.client,
+        )
+        if done.returncode == REFUSED:
+            why = reason(done.stderr.decode(errors="replace"))
+            raise UsageError(f"bench: {self.engine.name} cannot start a container: {why}")
+        return done
+
+
+def container(
+    engine: Engine, image: str, cpus: str | None = None, model: Path | None = None, data: Path | None = None
+) -> Container:
+    """A container with the scripts of benchmarks/, a model and data, and this process's value of INSTRUCTIONS."""
+    folders = ((ROOT / "benchmarks", "benchmarks"), (model, "model"), (data, "data"))
+    mounts = tuple(Mount(path, f"{FOLDER}/{name}") for path, name in folders if path)
+    variables = (f"PYTHONPATH={FOLDER}", "HF_HUB_OFFLINE=1", INSTRUCTIONS)
+    return Container(engine, image, cpus, mounts, variables)
+
+
+def parse_cpus(text: str | None, engine: Engine) -> tuple[int, ...]:
+    """The CPUs of CpusOption in the engine, all by default. Raises UsageError for others than the engine has."""
+    online = machine_cpus.online(Path("/")) if engine.endpoint.startswith("unix:") else frozenset()
+    has = online or frozenset(range(engine.cpus))
+    try:
+        chosen = has if text is None else machine_cpus.parse_cpu_list(text)
+    except ValueError:
+        chosen = frozenset()
+    if not chosen or chosen - has:
+        raise UsageError(
+            f"bench: --cpus is {text!r}, expected CPUs of {machine_cpus.format_cpu_list(has)}, such as 0-3,8"
+        )
+    return tuple(sorted(chosen))
+
+
+def run(container: Container, command: Sequence[str], log: str) -> dict[str, Any]:
     """Run the command and return its report, the line of JSON that it prints.
 
-    Raises UsageError if Docker refuses to start it, and RunError if it fails. Its output is then in .cache/logs/.
+    Raises UsageError if the engine refuses to start it, and RunError if it fails. Its output is then in
+    .cache/logs/.
     """
     try:
-        done = docker.run(
-            image, command, docker_arguments, subprocess.PIPE, subprocess.PIPE, limit_seconds=LIMIT_SECONDS
-        )
+        done = container.run(command, LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise RunError(f"did not end within {LIMIT_SECONDS:.0f} s") from None
-    if done.returncode == DOCKER_REFUSED:
-        raise UsageError(f"bench: docker cannot start a container: {reason(done.stderr.decode(errors='replace'))}")
     out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     lines = [line for line in out.splitlines() if line.startswith('{"')]
     if done.returncode == 0 and len(lines) == 1:
@@ -56,16 +134,3 @@ def reason(output: str) -> str:
     errors = [line for line in lines if "Error" in line or line.startswith("error")]
     causes = [line for line in errors if "ChildFailedError" not in line and "CalledProcessError" not in line]
     return next(iter(reversed(causes or errors or lines)), "no output")[:200]
-
-
-def arguments(cpus: str, model: Path | None, data: Path | None) -> tuple[str, ...]:
-    """The arguments of `docker run` for a container on `cpus` with the scripts, the model and the data.
-
-    The container gets this process's value of INSTRUCTIONS, if it is set.
-    """
-    mounts = [(ROOT / "benchmarks", "benchmarks"), (model, "model"), (data, "data")]
-    variables = (f"PYTHONPATH={FOLDER}", "HF_HUB_OFFLINE=1", INSTRUCTIONS)
-    words = ["--cpuset-cpus", cpus, *(word for variable in variables for word in ("--env", variable))]
-    for path, name in mounts:
-        words += ["--volume", f"{path}:{FOLDER}/{name}:ro"] if path else []
-    return tuple(words)

@@ -11,7 +11,7 @@ from tooling.bench import collectives, output, plots, scaling_report
 from tooling.bench.output import OutputOption
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec, check_backend
 from tooling.forecast.request import node_counts
-from tooling.image.choice import Choice, PinOption
+from tooling.image.choice import Choice
 
 CLUSTER = "scaling"
 # The predicted ratio of communication to computing of QQP on two nodes, the longest job of the guides
@@ -23,8 +23,8 @@ GUIDES_RATIO = 0.1196
 class Options:
     """The options of `./inv bench scaling`. Raises UsageError."""
 
+    choice: Choice
     backend: Annotated[tuple[str, ...], "ccl or gloo; may be repeated; default: both"] = ()
-    pin: PinOption = None
     nodes: Annotated[str, "numbers of containers to compare; all containers get equal shares of the machine"] = (
         "1,2,4"
     )
@@ -66,7 +66,7 @@ def run(options: Options) -> None:
             f"at most {cores_of_each(available, most):g}: {available} cores for {most} nodes"
         )
     folder = output.folder(options.output)
-    docker, image = Choice(options.pin).ensure()
+    engine, image = options.choice.ensure()
     each = options.cores or cores_of_each(available, most)
     turns = ", ".join(map(str, options.counts))
     say(f"{most} containers with {each:g} of {available} physical cores each; {turns} of them train in turn")
@@ -78,9 +78,9 @@ def run(options: Options) -> None:
         *([f"--backends={','.join(options.backend)}"] if options.backend else []),
     )
     spec = ClusterSpec(CLUSTER, image.tag, most, 1, command, cpus=quota)
-    measured = collectives.measure(spec, docker)
+    measured = collectives.measure(spec, engine)
     facts = {
-        **output.facts(docker, image),
+        **output.facts(engine, image),
         "cores_of_each_node": each,
         "quota_period_us": CPU_PERIOD_US if quota else None,
     }

@@ -17,7 +17,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
 from tooling.cluster.compose import BACKENDS
-from tooling.engine import docker
+from tooling.engine import api, docker
 from tooling.image.choice import Choice
 
 CHECKS = ROOT / "bindings" / "tests"
@@ -129,7 +129,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
     """
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
-    _, image = Choice(pin_name).ensure()
+    _, image = Choice(pin_name, engine=api.DOCKER).ensure()
     say(f"running torch's suite with {ranks} ranks and {' and '.join(BACKENDS)}: this takes some minutes")
     comparison = compare(image.tag, ranks, only)
     document = json.dumps(asdict(comparison), indent=1)

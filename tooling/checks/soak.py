@@ -25,6 +25,7 @@ from tooling.cluster.compose import (
     RanksPerNodeOption,
     check_backend,
 )
+from tooling.engine import api
 from tooling.engine.api import Engine
 from tooling.image.choice import Choice
 
@@ -68,7 +69,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
     """Run the jobs, and write .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     if jobs < 1:
         raise UsageError(f"--jobs is {jobs}, expected 1 or more")
-    choice = Choice(pin_name)
+    choice = Choice(pin_name, engine=api.DOCKER)
     spec = ClusterSpec(
         name=NAME,
         image=choice.reference,

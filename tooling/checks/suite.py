@@ -12,6 +12,7 @@ from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
+from tooling.engine import api
 from tooling.image.choice import Choice
 
 CHECKS = (
@@ -41,7 +42,7 @@ def run(part: str | None = None) -> None:
             say("$ " + " ".join(check))
             _call("-m", *check)
     if part != "unit" and not (file and file.startswith("tests/unit/")):
-        Choice().ensure()
+        Choice(engine=api.DOCKER).ensure()
     if file:
         _pytest(file)
         return

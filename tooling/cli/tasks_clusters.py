@@ -11,7 +11,6 @@ from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
-from tooling.engine.api import EngineOption
 from tooling.forecast import command as forecast
 from tooling.forecast.request import Request
 from tooling.hosts import control, record
@@ -30,10 +29,9 @@ def demo(
     backend: Annotated[str, "the process group: ccl or gloo"] = "ccl",
     launcher: LauncherOption = "torchrun",
     task: cluster_demo.TaskOption = cluster_demo.CLASSIFICATION,
-    engine: EngineOption = None,
 ) -> None:
     """Build the image, fine-tune a real model in bf16 on two containers, show the results."""
-    cluster_demo.demo(choice, nodes, ranks_per_node, backend, launcher, task, engine)
+    cluster_demo.demo(choice, nodes, ranks_per_node, backend, launcher, task)
 
 
 @Task

@@ -9,6 +9,7 @@ from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
 from tooling.checks import in_image, suite
 from tooling.cli.options import Task
+from tooling.engine import api
 from tooling.engine import doctor as engine_doctor
 from tooling.image.choice import TORCH_SOURCE_HELP, Choice
 
@@ -42,6 +43,6 @@ def run_suite(
     if (part and inside) or (torch_source and not inside):
         raise UsageError("test takes --part, or --inside PIN with or without --torch-source: give one of the two")
     if inside:
-        in_image.run(Choice(inside, torch_source=torch_source))
+        in_image.run(Choice(inside, torch_source=torch_source, engine=api.DOCKER))
     else:
         suite.run(part)

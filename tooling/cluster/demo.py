@@ -64,7 +64,6 @@ def demo(
     backend: str,
     launcher: str,
     task: str = CLASSIFICATION,
-    engine_name: str | None = None,
 ) -> None:
     """Build the image, train on a cluster, print a summary, and write result.json to the task's folder in .cache.
 
@@ -80,13 +79,12 @@ def demo(
             partial(check_launcher, launcher),
             partial(check_backend, backend),
             partial(check_task, task, row),
-            partial(api.check, engine_name),
         ]
     )
     folder = FOLDERS[task]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
-    engine, image = choice.ensure(engine_name)
+    engine, image = choice.ensure()
     batch = batch_size // world_size
     held_out: list[demo_chats.Chat] = []
     if task == SFT:

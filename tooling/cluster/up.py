@@ -26,7 +26,6 @@ from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.follow import copy
 from tooling.cluster.run import Outcome
 from tooling.engine import api
-from tooling.engine.api import EngineOption
 from tooling.image.choice import Choice
 
 
@@ -39,7 +38,6 @@ class Options:
         str | None, "a folder on this machine, mounted writable at /output; default: .cache/clusters/NAME/output"
     ] = None
     env: EnvOption = ()
-    engine: EngineOption = None
     detach: Annotated[bool, "leave the cluster running: see ./inv logs and ./inv down"] = False
     max_restarts: Annotated[int, "restarts after a failure, each from the last checkpoint; default: none"] = 0
     print_compose: Annotated[bool, "print a file for docker compose up, and start nothing"] = False
@@ -49,7 +47,6 @@ class Options:
             [
                 self._check_data,
                 partial(variables, self.env),
-                partial(api.check, self.engine),
                 partial(check_at_least, "--max-restarts", self.max_restarts, 0),
                 self._check_detach,
             ]
@@ -100,7 +97,7 @@ def up(request: Request) -> None:
         document = compose.document(spec, topology.read().cores, folder)
         print(yaml.render([compose.plain(document, name)]), end="")
         return
-    engine, image = request.choice.ensure(options.engine)
+    engine, image = request.choice.ensure()
     spec = replace(spec, image=image.tag, environment={contract.IMAGE: image.id, **environment})
     if options.detach:
         run.start(spec, engine)

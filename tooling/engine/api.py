@@ -32,6 +32,18 @@ class Engine:
     cpus: int
     name: str = DOCKER
 
+    @property
+    def client(self) -> tuple[str, ...]:
+        """The command line of this engine, to which the words of a command are added. Raises UsageError."""
+        if self.name == DOCKER:  # it follows the same settings as `endpoint`
+            return ("docker",)
+        if not podman.installed():  # another machine's podman
+            raise UsageError(
+                f"the engine at {self.endpoint} is podman, and podman is not on PATH; to install: "
+                f"{podman.install_command(read_host())}"
+            )
+        return ("podman", "--remote", f"--url={self.endpoint}")
+
 
 def check(name: str | None) -> None:
     """Check the value of --engine. Raises UsageError."""

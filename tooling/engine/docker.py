@@ -1,4 +1,4 @@
-"""Commands of the docker client that several rooms use: for one container and for one image."""
+"""Commands of an engine's client that several rooms use: for one container and for one image."""
 
 import json
 import subprocess
@@ -16,6 +16,7 @@ from tooling.basis.say import last_line
 from tooling.engine.client import connect
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
+CLIENT = ("docker",)
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
 
 
@@ -27,30 +28,33 @@ def run(
     stderr: IO[bytes] | int | None = None,
     limit_seconds: float | None = None,
     stdin: IO[bytes] | None = None,
+    client: Sequence[str] = CLIENT,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command in a new container with a /dev/shm of 1 GB, and remove the container.
 
-    Raises subprocess.TimeoutExpired after `limit_seconds`.
+    `client`: as Engine.client. Raises subprocess.TimeoutExpired after `limit_seconds`.
     """
     name = f"{PREFIX}{uuid.uuid4().hex}"
-    argv = ["docker", "run", "--rm", "--name", name, _LABEL, "--shm-size=1g", *docker_arguments, image, *command]
+    argv = [*client, "run", "--rm", "--name", name, _LABEL, "--shm-size=1g", *docker_arguments, image, *command]
     try:
         return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
     finally:  # returns at once if --rm has removed the container
-        call("rm", "--force", name)
+        call("rm", "--force", name, client=client)
 
 
-def call(*arguments: str, limit_seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+def call(
+    *arguments: str, limit_seconds: float | None = None, client: Sequence[str] = CLIENT
+) -> subprocess.CompletedProcess[str]:
     """The result of a command of the client, with its output."""
-    argv = ["docker", *arguments]
+    argv = [*client, *arguments]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_seconds)
 
 
-def output(*arguments: str) -> str:
+def output(*arguments: str, client: Sequence[str] = CLIENT) -> str:
     """The standard output of a quick command that must succeed. Raises UsageError."""
-    done = call(*arguments, limit_seconds=60)
+    done = call(*arguments, limit_seconds=60, client=client)
     if done.returncode != 0:
-        raise UsageError(f"docker {arguments[0]} failed: {last_line(done.stderr)}")
+        raise UsageError(f"{client[0]} {arguments[0]} failed: {last_line(done.stderr)}")
     return done.stdout
 
 
@@ -85,6 +89,14 @@ def find_image_at(endpoint: str, reference: str) -> LocalImage | None:
             return None
 
 
+def read_image_at(endpoint: str, reference: str) -> LocalImage:
+    """The image in the engine at `endpoint`. Raises UsageError if it is missing."""
+    image = find_image_at(endpoint, reference)
+    if image is None:
+        raise UsageError(f"image {reference} is not in the engine at {endpoint}: retry")
+    return image
+
+
 def _local_image(document: Mapping[str, Any]) -> LocalImage:
     configuration = document["Config"]
     return LocalImage(
@@ -110,10 +122,10 @@ def remove_image(reference: str) -> None:
 
 
 @contextmanager
-def created(image: LocalImage) -> Iterator[str]:
-    """A container of the image that never runs: docker exports the file systems of containers."""
-    name = output("container", "create", _LABEL, image.id).strip()
+def created(image: LocalImage, client: Sequence[str] = CLIENT) -> Iterator[str]:
+    """A container of the image that never runs: an engine exports the file systems of containers."""
+    name = output("container", "create", _LABEL, image.id, client=client).strip()
     try:
         yield name
     finally:
-        call("container", "rm", name)
+        call("container", "rm", name, client=client)

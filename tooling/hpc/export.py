@@ -13,6 +13,7 @@ from pathlib import Path
 from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line, say
 from tooling.engine import docker
+from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
 from tooling.image.choice import Choice
 
@@ -28,6 +29,8 @@ _PROGRAMS = {
 FACTS = "opt/cpu-train-stack/image.json"
 # charliecloud's own file: ch-run --set-env reads the image's variables there.
 ENVIRONMENT = "ch/environment"
+# Only root can make the devices that an engine adds to a container's /dev.
+_NO_DEVICES = ("--exclude=dev/*",)
 # charliecloud mounts the host's folders and files on these.
 _MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "home", "mnt", "etc/hosts", "etc/resolv.conf")
 
@@ -50,10 +53,10 @@ def run(choice: Choice, form: str, output: str) -> None:
     """Write the image to the new path `output`. Raises UsageError, and leaves nothing behind then."""
     path = check(form, output)
     with _draft(path) as draft:  # before the build, which can take minutes
-        _, image = choice.ensure()
-        found = docker.read_image(image.id)
+        engine, image = choice.ensure()
+        found = docker.read_image_at(engine.endpoint, image.id)
         with _explained(path):
-            _WRITERS[form](found, draft)
+            _WRITERS[form](engine, found, draft)
             _check_new(path)  # another export may have written it
             draft.rename(path)
     say(f"wrote {output} ({form}, image {found.id})")
@@ -82,29 +85,35 @@ def _check_new(path: Path) -> None:
         raise UsageError(f"--output is '{path}', which exists, expected a new path in a folder that exists")
 
 
-def _docker(image: LocalImage, path: Path) -> None:
-    _piped(["docker", "image", "save", f"--output={path}", image.id])
+def _docker(engine: Engine, image: LocalImage, path: Path) -> None:
+    _piped([*_save(engine, "docker-archive"), f"--output={path}", image.id])
 
 
-def _oci(image: LocalImage, path: Path) -> None:
+def _oci(engine: Engine, image: LocalImage, path: Path) -> None:
     """docker image save writes an OCI layout, and Docker's own manifest.json beside it."""
-    _unpack(["docker", "image", "save", image.id], path)
+    _unpack([*_save(engine, "oci-archive"), image.id], path)
     (path / "manifest.json").unlink(missing_ok=True)
     (path / "repositories").unlink(missing_ok=True)
     if not (path / "oci-layout").is_file():
         raise UsageError("docker image save wrote no OCI layout, expected Docker 25 or later: use --format docker")
 
 
-def _tar(image: LocalImage, path: Path) -> None:
-    with docker.created(image) as name:
-        _piped(["docker", "container", "export", f"--output={path}", name])
+def _save(engine: Engine, form: str) -> tuple[str, ...]:
+    """The engine's command that saves an image. Docker has one format, which is both of podman's."""
+    options = ("--quiet", f"--format={form}") if engine.name == PODMAN else ()
+    return (*engine.client, "image", "save", *options)
+
+
+def _tar(engine: Engine, image: LocalImage, path: Path) -> None:
+    with docker.created(image, engine.client) as name:
+        _piped([*engine.client, "container", "export", f"--output={path}", name])
     with tarfile.open(path, "a") as archive:
         _add(archive, FACTS, facts(image))
 
 
-def _charliecloud(image: LocalImage, path: Path) -> None:
-    with docker.created(image) as name:
-        _unpack(["docker", "container", "export", name], path)
+def _charliecloud(engine: Engine, image: LocalImage, path: Path) -> None:
+    with docker.created(image, engine.client) as name:
+        _unpack([*engine.client, "container", "export", name], path, *_NO_DEVICES)
     for point in _MOUNT_POINTS:
         place = path / point
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -115,16 +124,19 @@ def _charliecloud(image: LocalImage, path: Path) -> None:
         (path / file).write_text(text, encoding="utf-8")
 
 
-def _apptainer(image: LocalImage, path: Path) -> None:
-    _piped(["apptainer", "build", str(path), f"docker-daemon:{image.id}"])
+def _apptainer(engine: Engine, image: LocalImage, path: Path) -> None:
+    archive = path.with_name(f"{path.name}.archive")
+    _docker(engine, image, archive)
+    _piped(["apptainer", "build", str(path), f"docker-archive:{archive}"])
 
 
-def _enroot(image: LocalImage, path: Path) -> None:
+def _enroot(engine: Engine, image: LocalImage, path: Path) -> None:
     """The image's ID and labels are comments in /etc/rc."""
-    _piped(["enroot", "import", f"--output={path}", f"dockerd://{image.id}"])
+    scheme = "podman" if engine.name == PODMAN else "dockerd"
+    _piped(["enroot", "import", f"--output={path}", f"{scheme}://{image.id}"])
 
 
-_WRITERS: dict[str, Callable[[LocalImage, Path], None]] = {
+_WRITERS: dict[str, Callable[[Engine, LocalImage, Path], None]] = {
     "oci": _oci,
     "docker": _docker,
     "tar": _tar,
@@ -151,13 +163,13 @@ def _piped(command: Sequence[str]) -> None:
         raise UsageError(f"{' '.join(command[:3])} failed: {last_line(done.stderr)}")
 
 
-def _unpack(command: Sequence[str], folder: Path) -> None:
-    """Unpack the archive that the command writes to its output. Raises UsageError."""
+def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
+    """Unpack the archive that the command writes to its output, with options of tar. Raises UsageError."""
     folder.mkdir()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         # Files of other users become this user's: the image needs none of its owners.
         reader = subprocess.run(
-            ["tar", "--extract", "--no-same-owner", f"--directory={folder}"],
+            ["tar", "--extract", "--no-same-owner", *options, f"--directory={folder}"],
             stdin=writer.stdout,
             capture_output=True,
             check=False,

@@ -1,13 +1,13 @@
 """Which image a command runs: the image of a pin, an image that ./inv push pushed, or a given one."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated
 
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, check_all
 from tooling.engine import api
-from tooling.engine.api import Engine
+from tooling.engine.api import Engine, EngineOption
 from tooling.image import build, given, sign
 from tooling.image import lock as image_lock
 from tooling.image.build import Image
@@ -37,7 +37,7 @@ ImageLockOption = Annotated[
 
 @dataclass(frozen=True)
 class Choice:
-    """The options that name an image."""
+    """The options that name an image and the engine that has it. Raises UsageError, one line with all mistakes."""
 
     pin: PinOption = None
     set: SetOption = ()
@@ -46,14 +46,20 @@ class Choice:
     image_lock: ImageLockOption = None
     key: KeyOption = ""
     image: ImageOption = None
+    engine: EngineOption = None
 
     def __post_init__(self) -> None:
+        check_all([self._check_image, self._check_key, partial(api.check, self.engine)])
+
+    def _check_image(self) -> None:
         own = self.pin or self.set or self.with_ or self.torch_source
         if (self.image_lock and (own or self.image)) or (self.image and own):
             raise UsageError(
                 f"{'--image-lock' if self.image_lock else '--image'} names the image: do not combine it with "
                 f"--pin, --set, --with{', --image' if self.image_lock else ''} or --torch-source"
             )
+
+    def _check_key(self) -> None:
         if self.key and not self.image_lock:
             raise UsageError(
                 "found --key without --image-lock: only pushed images are signed, so add --image-lock with the "
@@ -81,16 +87,16 @@ class Choice:
         """Check the image's signature if there is a key. Raises UsageError."""
         sign.verify_with(self.key, self.reference)
 
-    def ensure(self, engine_name: str | None = api.DOCKER) -> tuple[Engine, Image]:
-        """An engine and the image in it: built if it is not up to date, or loaded or pulled if an option names it.
+    def ensure(self) -> tuple[Engine, Image]:
+        """The engine, and the image in it: built if it is not up to date, loaded or pulled if an option names it.
 
-        `engine_name`: as in api.for_cluster. ./inv does not build with podman.
+        ./inv does not build with podman.
         """
         # First, because a mistake in the options is reported before Docker is set up.
         source = self.source
         _ = self.reference
         self.verify()
-        engine = api.for_cluster(engine_name)
+        engine = api.for_cluster(self.engine)
         if self.image:
             return engine, given.fetch(self.image, engine)
         if isinstance(source, ImageLock):

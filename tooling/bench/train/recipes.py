@@ -30,7 +30,8 @@ class Recipe:
 
     `flags`: arguments of the script, in addition to the job's. `pin`: the row of the image, or "" for the measured
     row. `variables`: NAME=VALUE in the container. `packages`: what the image has in addition to the row, as in
-    `--with`. `task`: the only task that it trains, or "" for all.
+    `--with`. `task`: the only task that it trains, or "" for all. `bind`: arguments before the script for the CPUs
+    of `--cpus`, of a recipe that would use all CPUs.
     """
 
     name: str
@@ -40,11 +41,15 @@ class Recipe:
     variables: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     task: str = ""
+    bind: Callable[[Sequence[int]], tuple[str, ...]] | None = None
 
-    def command(self, ranks: int, job: Sequence[str]) -> tuple[str, ...] | str:
-        """The command of the container, or the reason why there is none."""
+    def command(self, ranks: int, job: Sequence[str], cpus: Sequence[int] = ()) -> tuple[str, ...] | str:
+        """The command of the container, or the reason why there is none. `cpus`: those of --cpus, if any."""
         start = self.start(ranks)
-        return start if isinstance(start, str) else (*start, SCRIPT, *job, "--use_cpu", *self.flags)
+        if isinstance(start, str):
+            return start
+        bound = self.bind(cpus) if self.bind and cpus else ()
+        return (*start, *bound, SCRIPT, *job, "--use_cpu", *self.flags)
 
 
 def _torchrun(ranks: int) -> tuple[str, ...]:
@@ -55,6 +60,11 @@ def _run_cpu(ranks: int) -> tuple[str, ...] | str:
     if ranks > 1:
         return "run_cpu creates no process group: its instances would train independently"
     return ("python", "-m", "torch.backends.xeon.run_cpu")
+
+
+def _bind_run_cpu(cpus: Sequence[int]) -> tuple[str, ...]:
+    """run_cpu calls taskset with all cores of the machine, whatever its own affinity is."""
+    return ("--ncores-per-instance", str(len(cpus)), "--core-list", ",".join(map(str, cpus)))
 
 
 def _accelerate(ranks: int) -> tuple[str, ...]:
@@ -73,7 +83,7 @@ ALL = (
     Recipe(BF16, _torchrun, variables=PLAIN),
     # TRL's defaults include bf16 and gradient checkpointing.
     Recipe(TRL, _torchrun, ("--trl",), variables=PLAIN, packages=(TRL_PACKAGE,), task=jobs.LANGUAGE),
-    Recipe("run_cpu", _run_cpu),
+    Recipe("run_cpu", _run_cpu, bind=_bind_run_cpu),
     Recipe("accelerate", _accelerate),
     # IPEX alone: the image of its row also has the kernels of this project.
     Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{contract.KERNELS}=torch",)),

@@ -3,26 +3,29 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 
 from benchmarks import jobs
+from entrypoints.machine.cpus import format_cpu_list, parse_cpu_list
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.bench import measure, output
-from tooling.bench.measure import RunError
+from tooling.bench.measure import Container, CpusOption, RunError
 from tooling.bench.train import pairs, picture, recipes, results
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
 from tooling.engine import docker
-from tooling.image.choice import Choice, PinOption
+from tooling.engine.api import Engine
+from tooling.image.choice import Choice
+from tooling.image.recipe import PIN_LABEL
 from tooling.pins import choose, parse
-from tooling.pins.pin import Pin, TorchSource
+from tooling.pins.pin import TorchSource
 
 # A load average above this share of the CPUs, before the start, comes from other programs.
 BUSY = 0.3
@@ -33,7 +36,7 @@ CEILING = f"{measure.FOLDER}/benchmarks/ceiling.py"
 class Options:
     """The options of `./inv bench train`."""
 
-    pin: PinOption = None
+    choice: Choice
     job: Annotated[
         str | None,
         f"{', '.join(jobs.BY_NAME)}, separated by commas; default: {', '.join(jobs.DEFAULT)}",
@@ -48,7 +51,7 @@ class Options:
         "json for squad-guide",
     ] = None
     ranks: Annotated[str, "numbers of ranks in one container; each number is measured"] = "1,2"
-    cpus: Annotated[str | None, "CPUs of the containers, as in docker's --cpuset-cpus; default: all"] = None
+    cpus: CpusOption = None
     seconds: Annotated[float, "approximate time of the measured steps of each run"] = 15.0
     steps: Annotated[int, "measured steps of each run; 0: as many as fit in --seconds"] = 0
     repeats: Annotated[int, "number of rounds; each round measures every combination once"] = 3
@@ -102,10 +105,10 @@ def run(options: Options) -> None:
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
     chosen = plan(options)
-    pin = parse.load().pin(options.pin)
-    engine, image = Choice(options.pin).ensure()
-    found = {recipe.name: _present(recipe, pin) for recipe in chosen.recipes}
-    cpus = options.cpus or f"0-{engine.cpus - 1}"
+    engine, image = options.choice.ensure()
+    cpus = measure.parse_cpus(options.cpus, engine)
+    pin = docker.read_image_at(engine.endpoint, image.id).labels.get(PIN_LABEL)
+    images = {recipe.name: _image(recipe, engine, image.id, pin) for recipe in chosen.recipes}
     load = os.getloadavg()[0]
     if load > BUSY * engine.cpus:
         say(
@@ -115,8 +118,8 @@ def run(options: Options) -> None:
     ceilings: dict[str, list[Report]] = {}
     facts = {
         **output.facts(engine, image),
-        "pin": pin.name,
-        "cpus": cpus,
+        "pin": pin,
+        "cpus": format_cpu_list(cpus),
         "instructions": os.environ.get(measure.INSTRUCTIONS),
         "data": chosen.data.name if chosen.data else None,
     }
@@ -124,7 +127,8 @@ def run(options: Options) -> None:
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
-        container, rows = _data(jobs.BY_NAME[name], chosen.data, cpus)
+        model, data, rows = _data(jobs.BY_NAME[name], chosen.data)
+        container = measure.container(engine, image.id, options.cpus, model, data)
         for ranks in chosen.ranks:
             own = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
             runs += own
@@ -132,8 +136,8 @@ def run(options: Options) -> None:
                 say(f"{name}, ranks: {ranks}, round {number} of {chosen.repeats}")
                 profile = ("--profile",) if number == 1 else ()
                 flags = ("--job", name, *chosen.flags, *rows, *profile)
-                shapes = _round(own, chosen.recipes, flags, found, container)
-                ceilings[name] += _ceiling(name, shapes, pin.image, container) if shapes else []
+                shapes = _round(own, chosen.recipes, flags, images, container)
+                ceilings[name] += _ceiling(name, shapes, container) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
                 output.save("train", document, folder)  # an interrupted measurement keeps the rounds so far
@@ -147,10 +151,10 @@ def _round(
     runs: Sequence[Runs],
     chosen: Sequence[Recipe],
     flags: Sequence[str],
-    found: Mapping[str, str | None],
-    container: Sequence[str],
+    images: Mapping[str, str | None],
+    container: Container,
 ) -> list[str]:
-    """Run each recipe once, except those that failed before.
+    """Run each recipe once in its image, except those that failed before.
 
     Return the shapes of the batches, such as `8x384`, the most frequent first.
     """
@@ -158,7 +162,7 @@ def _round(
     for recipe, one in zip(chosen, runs, strict=True):
         report = None
         if one.reason is None:
-            report = _report(recipe, one, flags, found[recipe.name], container)
+            report = _report(recipe, one, flags, images[recipe.name], container)
             outcome = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
             say(f"  {recipe.name}: {outcome}")
         one.reports.append(report)
@@ -168,13 +172,14 @@ def _round(
 
 
 def _report(
-    recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, container: Sequence[str]
+    recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, container: Container
 ) -> Report | None:
     """The report of one run. Without a report, sets the reason in `one` and returns None."""
     if recipe.task and recipe.task != jobs.BY_NAME[one.job].task:
         one.reason = f"{recipe.name} trains only {recipe.task} models"
         return None
-    command = recipe.command(one.ranks, ("--output_dir", "/tmp/out", *flags))  # noqa: S108 - the container's
+    cpus = sorted(parse_cpu_list(container.cpus or ""))
+    command = recipe.command(one.ranks, ("--output_dir", "/tmp/out", *flags), cpus)  # noqa: S108 - the container's
     if isinstance(command, str):
         one.reason = command
         return None
@@ -186,9 +191,8 @@ def _report(
         )
         return None
     try:
-        variables = [word for variable in recipe.variables for word in ("--env", variable)]
-        name = f"train-{one.job}-{recipe.name}-{one.ranks}"
-        report = measure.run(image, command, [*container, *variables], name)
+        own = replace(container, image=image, variables=(*container.variables, *recipe.variables))
+        report = measure.run(own, command, f"train-{one.job}-{recipe.name}-{one.ranks}")
     except RunError as failure:
         one.reason, one.failed = str(failure), True
         return None
@@ -198,36 +202,43 @@ def _report(
     return report
 
 
-def _ceiling(name: str, shapes: Sequence[str], image: str, container: Sequence[str]) -> list[dict[str, Any]]:
+def _ceiling(name: str, shapes: Sequence[str], container: Container) -> list[dict[str, Any]]:
     """The report of the ceiling, or an empty list if its run failed."""
     if jobs.BY_NAME[name].task == jobs.LANGUAGE:
         shapes = shapes[:1]  # nearly every batch of chats has another shape
     try:
         command = ("run", "--quiet", CEILING, name, *shapes)
-        return [measure.run(image, command, container, f"train-{name}-ceiling")]
+        return [measure.run(container, command, f"train-{name}-ceiling")]
     except RunError as failure:
         say(f"{name}: the ceiling was not measured: {failure}")
         return []
 
 
-def _present(recipe: Recipe, measured: Pin) -> str | None:
-    """The image of a recipe: the measured pin's, or one with either source of torch. None if no image exists."""
+def _image(recipe: Recipe, engine: Engine, measured: str, pin: str | None) -> str | None:
+    """The ID of a recipe's image: the measured one, or one with either source of torch. None if no image exists.
+
+    `pin`: the row of the measured image, if known.
+    """
     if not (recipe.pin or recipe.packages):
-        return measured.image
-    name = recipe.pin or measured.name
-    candidates = (choose.choose(name, torch_source=source, packages=recipe.packages) for source in TorchSource)
-    return next((one.image for one in candidates if docker.find_image(one.image)), None)
+        return measured
+    name = recipe.pin or pin
+    if name not in parse.load().pins:
+        return None
+    for source in TorchSource:
+        tag = choose.choose(name, torch_source=source, packages=recipe.packages).image
+        if found := docker.find_image_at(engine.endpoint, tag):
+            return found.id
+    return None
 
 
-def _data(job: jobs.Job, rows: Path | None, cpus: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The arguments of `docker run` for a job's containers, and those of the script for its data.
+def _data(job: jobs.Job, rows: Path | None) -> tuple[Path | None, Path | None, Sequence[str]]:
+    """The folders of a job's model and data, and the arguments of the script for its data.
 
     Fetches the model and creates the data if needed.
     """
     if job.is_pretrained and rows is None:
         rows = pairs.write(output.FOLDER / "data")
     if rows is None:
-        return measure.arguments(cpus, None, None), ()
+        return None, None, ()
     rows = rows.resolve()
-    container = measure.arguments(cpus, pretrained.minilm(), rows.parent)
-    return container, ("--data", f"{measure.FOLDER}/data/{rows.name}")
+    return pretrained.minilm(), rows.parent, ("--data", f"{measure.FOLDER}/data/{rows.name}")

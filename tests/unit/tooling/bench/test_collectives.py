@@ -12,6 +12,7 @@ from rich.console import Console
 from tooling.basis.errors import UsageError
 from tooling.bench import collectives, collectives_report, plots
 from tooling.bench.collectives import Options
+from tooling.image.choice import Choice
 
 MIB = 1 << 20
 
@@ -157,15 +158,15 @@ def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_pat
 )
 def test_bad_options_are_refused_before_the_build(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Options(**options)
+        Options(Choice(), **options)
 
 
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--output .*: Not a directory: choose a folder"):
-        collectives.collectives(Options(output=str(tmp_path / "file" / "folder")))
+        collectives.collectives(Options(Choice(), output=str(tmp_path / "file" / "folder")))
 
 
 def test_the_arguments_of_the_images_bench_follow_from_the_options() -> None:
-    assert Options().command == ("bench", "collectives", "--seconds=2")
-    assert Options(sizes="4K,25M", seconds=0.5).command[2:] == ("--seconds=0.5", "--sizes=4K,25M")
+    assert Options(Choice()).command == ("bench", "collectives", "--seconds=2")
+    assert Options(Choice(), sizes="4K,25M", seconds=0.5).command[2:] == ("--seconds=0.5", "--sizes=4K,25M")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tooling.basis.errors import UsageError
 from tooling.bench import launch
+from tooling.image.choice import Choice
 
 
 def reports(*speeds: float) -> list[dict[str, Any]]:
@@ -60,4 +61,4 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
 @pytest.mark.parametrize(("ranks", "rounds"), [(1, 5), (2, 0)])
 def test_too_few_ranks_or_rounds_are_refused(ranks: int, rounds: int) -> None:
     with pytest.raises(UsageError, match="expected 2 or more ranks, 1 or more rounds"):
-        launch.Options(ranks=ranks, rounds=rounds)
+        launch.Options(Choice(), ranks=ranks, rounds=rounds)

@@ -18,6 +18,7 @@ from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.step import Inputs, Job, step
+from tooling.image.choice import Choice
 
 GRADIENT, EMBEDDING, BUCKETS, BATCH = 52_000_000, 10_000_000, 17, 8
 CORES = [Core((cpu,), (cpu,)) for cpu in range(2)]
@@ -193,9 +194,9 @@ def test_fractions_of_cores_become_a_cpu_quota() -> None:
 )
 def test_options_that_cannot_be_compared_are_refused(nodes: str, seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
-        scaling.run(scaling.Options(nodes=nodes, seconds=seconds, cores=cores))
+        scaling.run(scaling.Options(Choice(), nodes=nodes, seconds=seconds, cores=cores))
 
 
 def test_an_unknown_backend_is_refused_before_the_build() -> None:
     with pytest.raises(UsageError, match="--backend is 'nccl', expected ccl or gloo"):
-        scaling.Options(backend=("ccl", "nccl"))
+        scaling.Options(Choice(), backend=("ccl", "nccl"))

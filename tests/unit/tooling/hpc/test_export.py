@@ -11,12 +11,14 @@ import pytest
 
 from tooling.basis.errors import UsageError
 from tooling.engine import docker
+from tooling.engine.api import Engine
 from tooling.engine.docker import LocalImage
 from tooling.hpc import export
 from tooling.image.build import Image
 from tooling.image.choice import Choice
 
 CONFIGURATION = {"Env": ["PATH=/opt/venv/bin", "A=1 2"]}
+ENGINE = Engine("unix:///var/run/docker.sock", 2)
 Run = Callable[[Callable[[Path], object], Path], None]
 IMAGE = LocalImage("sha256:" + "1" * 64, 1, {"cpu-train-stack.pin": "2.13"}, (), CONFIGURATION)
 
@@ -62,11 +64,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Export an image that exists, with a writer of the test."""
 
     def run(write: Callable[[Path], object], output: Path) -> None:
-        monkeypatch.setitem(export._WRITERS, "docker", lambda _image, path: write(path))
+        monkeypatch.setitem(export._WRITERS, "docker", lambda _engine, _image, path: write(path))
         export.run(Choice(), "docker", str(output))
 
-    monkeypatch.setattr(Choice, "ensure", lambda _self: (None, Image("made", IMAGE.id, 1, False, 0.0)))
-    monkeypatch.setattr(docker, "read_image", lambda _id: IMAGE)
+    monkeypatch.setattr(Choice, "ensure", lambda _self: (ENGINE, Image("made", IMAGE.id, 1, False, 0.0)))
+    monkeypatch.setattr(docker, "read_image_at", lambda _endpoint, _id: IMAGE)
     return run
 
 

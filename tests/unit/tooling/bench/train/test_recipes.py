@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import jobs
+from tooling.bench.measure import Container
 from tooling.bench.train import recipes, run
 from tooling.bench.train.results import Runs
 from tooling.engine import docker
+from tooling.engine.api import Engine
 from tooling.pins import choose, parse
+
+ENGINE = Engine("unix:///var/run/docker.sock", 2)
+CONTAINER = Container(ENGINE, "sha256:1")
 
 
 @pytest.mark.parametrize("recipe", recipes.ALL, ids=lambda recipe: recipe.name)
@@ -26,6 +31,12 @@ def test_every_recipe_runs_the_same_script_with_the_same_job(recipe: recipes.Rec
         assert ("--bf16" in after) == (not recipe.name.endswith("-fp32") and recipe.name != "trl")
         assert str(ranks) in before or recipe.name == "run_cpu"
         assert ("--mpirun_hostfile" in before) == ((recipe.name, ranks) == ("accelerate", 2))
+
+
+def test_a_recipe_that_would_use_all_cpus_is_told_which() -> None:
+    words = recipes.BY_NAME["run_cpu"].command(1, (), [1, 3])
+    assert words[3:8] == ("--ncores-per-instance", "2", "--core-list", "1,3", recipes.SCRIPT)
+    assert recipes.BY_NAME["ours"].command(1, (), [1, 3]) == recipes.BY_NAME["ours"].command(1, ())
 
 
 def test_only_ours_and_ipex_start_through_this_stack() -> None:
@@ -49,27 +60,28 @@ def test_chosen_names_keep_the_order_of_the_known_names() -> None:
 
 def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
     one = Runs("tiny", "ipex-2.8", 2)
-    assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, ()) is None
+    assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, CONTAINER) is None
     assert str(one.reason).startswith("the image is missing: run ./inv build --pin 2.8, or")
     assert not one.failed
 
 
 def test_trl_is_measured_in_an_image_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = parse.load().pin()
+    pin = parse.load().pin().name
     asked: list[str] = []
-    monkeypatch.setattr(docker, "find_image", asked.append)
-    assert run._present(recipes.BY_NAME["guide-bf16"], measured) == measured.image
-    assert run._present(recipes.BY_NAME["trl"], measured) is None
+    monkeypatch.setattr(docker, "find_image_at", lambda _endpoint, tag: asked.append(tag))
+    assert run._image(recipes.BY_NAME["guide-bf16"], ENGINE, "sha256:1", pin) == "sha256:1"
+    assert run._image(recipes.BY_NAME["trl"], ENGINE, "sha256:1", pin) is None
     sources = [
         choose.choose(packages=[recipes.TRL_PACKAGE], torch_source=source).image for source in ("row", "default")
     ]
     assert asked == sources
+    assert run._image(recipes.BY_NAME["trl"], ENGINE, "sha256:1", None) is None, "an image of no known row"
     one = Runs("smollm-sft", "trl", 2)
-    assert run._report(recipes.BY_NAME["trl"], one, (), None, ()) is None
+    assert run._report(recipes.BY_NAME["trl"], one, (), None, CONTAINER) is None
     assert str(one.reason).startswith(f"the image is missing: run ./inv build --with {recipes.TRL_PACKAGE}, or")
 
 
 def test_trl_does_not_train_other_models() -> None:
     one = Runs("mrpc-guide", "trl", 2)
-    assert run._report(recipes.BY_NAME["trl"], one, (), "image", ()) is None
+    assert run._report(recipes.BY_NAME["trl"], one, (), "image", CONTAINER) is None
     assert (one.reason, one.failed) == ("trl trains only language models", False)

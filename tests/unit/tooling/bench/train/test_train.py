@@ -16,6 +16,10 @@ from tooling.bench import measure
 from tooling.bench.train import pairs, picture, results, run
 from tooling.bench.train.results import Runs
 from tooling.bench.train.run import Options
+from tooling.engine import docker
+from tooling.engine.api import PODMAN, Engine
+from tooling.engine.docker import LocalImage
+from tooling.image.choice import Choice
 
 SPLIT = dict.fromkeys(CLASSES, 0.1) | {"products": 0.5}
 BATCHES = {(8, 32): 2_000_000_000, (8, 16): 1_000_000_000}
@@ -77,28 +81,56 @@ def document() -> dict[str, Any]:
     return results.document(RUNS, {"tiny": reports}, FACTS)
 
 
+ENGINE = Engine("unix:///run/user/1000/podman/podman.sock", 2, PODMAN)
+
+
 def test_containers_get_the_variable_that_hides_instructions() -> None:
-    words = measure.arguments("0-1", None, None)
+    words = measure.container(ENGINE, "sha256:1").arguments()
     assert words[words.index("ONEDNN_MAX_CPU_ISA") - 1] == "--env"
+
+
+def test_taskset_in_the_container_starts_the_images_entrypoint_on_the_chosen_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = LocalImage("sha256:1", 1, {}, (), {"Entrypoint": ["entrypoint"]})
+    monkeypatch.setattr(docker, "read_image_at", lambda _endpoint, _reference: image)
+    bound = measure.container(ENGINE, image.id, "0,2")
+    assert "--entrypoint=taskset" in bound.arguments()
+    assert bound.words(["run", "a.py"]) == ["--cpu-list", "0,2", "entrypoint", "run", "a.py"]
+    free = measure.container(ENGINE, image.id)
+    assert "--entrypoint=taskset" not in free.arguments()
+    assert free.words(["run", "a.py"]) == ["run", "a.py"]
+
+
+@pytest.mark.parametrize("text", ["0-7", "x", "", "1-0", "-1"])
+def test_cpus_that_the_engine_does_not_have_are_refused(text: str) -> None:
+    engine = Engine("ssh://another", 4)
+    assert measure.parse_cpus("0,2-3", engine) == (0, 2, 3)
+    assert measure.parse_cpus(None, engine) == (0, 1, 2, 3)
+    with pytest.raises(UsageError, match=f"--cpus is '{text}', expected CPUs of 0-3, such as"):
+        measure.parse_cpus(text, engine)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(job="bert"), "--job 'bert', expected one or more of mrpc-guide, "),
-        (Options(recipe="theirs"), "--recipe 'theirs', expected one or more of guide-fp32, "),
-        (Options(ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
-        (Options(ranks="²"), "--ranks '²', expected numbers separated by commas"),
-        (Options(ranks="0"), "--ranks '0', expected numbers"),
-        (Options(repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 or more repeats"),
-        (Options(seconds=0), "--repeats 3 --seconds 0"),
-        (Options(steps=-1), "--steps -1, expected"),
-        (Options(data="rows.csv"), "--data with the jobs mrpc-guide, squad-guide, .*, expected --job with one"),
+        (Options(Choice(), job="bert"), "--job 'bert', expected one or more of mrpc-guide, "),
+        (Options(Choice(), recipe="theirs"), "--recipe 'theirs', expected one or more of guide-fp32, "),
+        (Options(Choice(), ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
+        (Options(Choice(), ranks="²"), "--ranks '²', expected numbers separated by commas"),
+        (Options(Choice(), ranks="0"), "--ranks '0', expected numbers"),
+        (Options(Choice(), repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 or more repeats"),
+        (Options(Choice(), seconds=0), "--repeats 3 --seconds 0"),
+        (Options(Choice(), steps=-1), "--steps -1, expected"),
         (
-            Options(job="qwen-lora", data="rows.csv"),
+            Options(Choice(), data="rows.csv"),
+            "--data with the jobs mrpc-guide, .*, expected --job with one",
+        ),
+        (
+            Options(Choice(), job="qwen-lora", data="rows.csv"),
             "--data with the jobs qwen-lora, expected --job with one of mrpc-guide",
         ),
-        (Options(job="mrpc-guide", data="none.csv"), "--data none.csv: no such file"),
+        (Options(Choice(), job="mrpc-guide", data="none.csv"), "--data none.csv: no such file"),
     ],
 )
 def test_bad_options_are_refused_before_the_build(options: Options, said: str) -> None:
@@ -107,7 +139,7 @@ def test_bad_options_are_refused_before_the_build(options: Options, said: str) -
 
 
 def test_a_plan_follows_from_the_options() -> None:
-    found = run.plan(Options(job="tiny", recipe="ours", ranks="2,1,2", steps=3, repeats=1))
+    found = run.plan(Options(Choice(), job="tiny", recipe="ours", ranks="2,1,2", steps=3, repeats=1))
     assert (found.jobs, [recipe.name for recipe in found.recipes], found.ranks) == (("tiny",), ["ours"], (2, 1))
     assert found.flags == ("--seconds=15", "--steps=3")
 
