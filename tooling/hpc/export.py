@@ -30,7 +30,7 @@ FACTS = "opt/cpu-train-stack/image.json"
 # charliecloud's own file: ch-run --set-env reads the image's variables there.
 ENVIRONMENT = "ch/environment"
 # Only root can make the devices that an engine adds to a container's /dev.
-_NO_DEVICES = ("--exclude=dev/*",)
+_NO_DEVICES = ("--anchored", "--exclude=dev/*")
 # charliecloud mounts the host's folders and files on these.
 _MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "home", "mnt", "etc/hosts", "etc/resolv.conf")
 

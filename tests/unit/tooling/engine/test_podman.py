@@ -90,3 +90,13 @@ def test_an_engine_that_is_not_installed_or_not_known_is_one_line(monkeypatch: p
         api.for_cluster(api.PODMAN)
     with pytest.raises(UsageError, match="--engine is 'lxc', expected docker or podman"):
         api.check("lxc")
+
+
+def test_the_client_reaches_the_engine_that_the_api_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert api.Engine("unix:///var/run/docker.sock", 2).client == ("docker",)
+    engine = api.Engine("tcp://another:2375", 2, api.PODMAN)
+    monkeypatch.setattr(podman, "installed", lambda: True)
+    assert engine.client == ("podman", "--remote", "--url=tcp://another:2375")
+    monkeypatch.setattr(podman, "installed", lambda: False)
+    with pytest.raises(UsageError, match="the engine at tcp://another:2375 is podman, and podman is not on PATH"):
+        _ = engine.client

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tooling.basis.errors import UsageError
-from tooling.engine import docker
-from tooling.engine.api import Engine
+from tooling.engine import docker, podman
+from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
 from tooling.hpc import export
 from tooling.image.build import Image
@@ -19,6 +19,7 @@ from tooling.image.choice import Choice
 
 CONFIGURATION = {"Env": ["PATH=/opt/venv/bin", "A=1 2"]}
 ENGINE = Engine("unix:///var/run/docker.sock", 2)
+NONE = export._NO_DEVICES
 Run = Callable[[Callable[[Path], object], Path], None]
 IMAGE = LocalImage("sha256:" + "1" * 64, 1, {"cpu-train-stack.pin": "2.13"}, (), CONFIGURATION)
 
@@ -70,6 +71,43 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(Choice, "ensure", lambda _self: (ENGINE, Image("made", IMAGE.id, 1, False, 0.0)))
     monkeypatch.setattr(docker, "read_image_at", lambda _endpoint, _id: IMAGE)
     return run
+
+
+SOCKET = "unix:///run/user/1000/podman/podman.sock"
+
+
+@pytest.mark.parametrize(
+    ("engine", "saves"),
+    [
+        (ENGINE, ["docker", "image", "save"]),
+        (
+            Engine(SOCKET, 2, PODMAN),
+            ["podman", "--remote", f"--url={SOCKET}", "image", "save", "--quiet", "--format=docker-archive"],
+        ),
+    ],
+    ids=["docker", "podman"],
+)
+def test_apptainer_reads_an_archive_that_the_chosen_engine_saves(
+    engine: Engine, saves: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(podman, "installed", lambda: True)
+    monkeypatch.setattr(export, "_piped", ran.append)
+    export._apptainer(engine, IMAGE, tmp_path / "image.sif")
+    archive = tmp_path / "image.sif.archive"
+    assert ran == [
+        [*saves, f"--output={archive}", IMAGE.id],
+        ["apptainer", "build", str(tmp_path / "image.sif"), f"docker-archive:{archive}"],
+    ]
+
+
+def test_devices_are_left_out_where_only_root_can_make_them(tmp_path: Path) -> None:
+    for name in ("dev", "usr/dev"):
+        (tmp_path / "made" / name).mkdir(parents=True)
+        (tmp_path / "made" / name / "null").touch()
+    export._unpack(["tar", "--create", f"--directory={tmp_path / 'made'}", "dev", "usr"], tmp_path / "new", *NONE)
+    assert not list((tmp_path / "new/dev").iterdir())
+    assert (tmp_path / "new/usr/dev/null").is_file()
 
 
 def test_the_output_appears_when_it_is_complete(tmp_path: Path, run: Run) -> None:

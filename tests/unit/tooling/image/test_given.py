@@ -108,3 +108,8 @@ def test_an_image_cannot_be_combined_with_what_builds_one() -> None:
         Choice(pin="2.13", image="stack.tar")
     with pytest.raises(UsageError, match=r"--image-lock names the image: .*--image "):
         Choice(image_lock="image.lock.json", image="stack.tar")
+
+
+def test_one_line_names_every_mistake_in_the_options_of_an_image() -> None:
+    with pytest.raises(UsageError, match=r"do not combine it with --pin.*; found --key .*; --engine is 'lxc'"):
+        Choice(pin="2.13", image="stack.tar", key="cosign.pub", engine="lxc")
