@@ -86,22 +86,24 @@ def _check_new(path: Path) -> None:
 
 
 def _docker(engine: Engine, image: LocalImage, path: Path) -> None:
-    _piped([*_save(engine, "docker-archive"), f"--output={path}", image.id])
+    _piped([*_save(engine, "--format=docker-archive"), f"--output={path}", image.id])
 
 
 def _oci(engine: Engine, image: LocalImage, path: Path) -> None:
     """docker image save writes an OCI layout, and Docker's own manifest.json beside it."""
-    _unpack([*_save(engine, "oci-archive"), image.id], path)
+    _unpack([*_save(engine, "--format=oci-archive", "--uncompressed"), image.id], path)
     (path / "manifest.json").unlink(missing_ok=True)
     (path / "repositories").unlink(missing_ok=True)
     if not (path / "oci-layout").is_file():
         raise UsageError("docker image save wrote no OCI layout, expected Docker 25 or later: use --format docker")
 
 
-def _save(engine: Engine, form: str) -> tuple[str, ...]:
-    """The engine's command that saves an image. Docker has one format, which is both of podman's."""
-    options = ("--quiet", f"--format={form}") if engine.name == PODMAN else ()
-    return (*engine.client, "image", "save", *options)
+def _save(engine: Engine, *podmans: str) -> tuple[str, ...]:
+    """The engine's command that saves an image. Docker has one format, which is both of podman's.
+
+    `podmans`: podman's options.
+    """
+    return (*engine.client, "image", "save", *(("--quiet", *podmans) if engine.name == PODMAN else ()))
 
 
 def _tar(engine: Engine, image: LocalImage, path: Path) -> None:
