@@ -16,6 +16,7 @@ from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, is_plai
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import library
 from entrypoints.operators.bf16_products import autocast_dtype
+from entrypoints.operators.transforms import unless_traced
 
 # transformers' module, and the prefix of its classes.
 _FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
@@ -40,7 +41,6 @@ def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[.
     from entrypoints.operators import decoder, numbers
     from entrypoints.operators.recomputation import not_kept
 
-    @functools.wraps(original)
     def forward(self: Any, hidden_states: Any, *args: Any, **options: Any) -> Any:
         norms = (self.input_layernorm, self.post_attention_layernorm)
         weights = [norm.weight for norm in norms]
@@ -62,7 +62,7 @@ def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[.
             added = self.mlp(normed)
         return decoder.add(stream, added) if _can_add(stream, added) else stream + added
 
-    return forward
+    return functools.wraps(original)(unless_traced(forward, original))
 
 
 def _can_add(stream: Any, added: Any) -> bool:
@@ -75,14 +75,13 @@ def _can_add(stream: Any, added: Any) -> bool:
 def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     from entrypoints.operators import decoder, numbers
 
-    @functools.wraps(original)
     def forward(self: Any, hidden_states: Any) -> Any:
         if not numbers.computable(hidden_states, self.weight):
             return original(self, hidden_states)
         dtype = _promoted(hidden_states, self.weight)
         return decoder.norm(hidden_states, None, self.weight, self.variance_epsilon, dtype)[1]
 
-    return forward
+    return functools.wraps(original)(unless_traced(forward, original))
 
 
 def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +92,6 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
     silu = type(ACT2FN["silu"])
 
-    @functools.wraps(original)
     def forward(self: Any, x: Any) -> Any:
         if not is_plain(self.act_fn, silu):
             return original(self, x)
@@ -104,13 +102,12 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                 return self.down_proj(product)
         return self.down_proj(self.act_fn(gate) * up)
 
-    return forward
+    return functools.wraps(original)(unless_traced(forward, original))
 
 
 def _rotary(original: Callable[..., Any]) -> Callable[..., Any]:
     from entrypoints.operators import decoder, numbers
 
-    @functools.wraps(original)
     def apply_rotary_pos_emb(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
         if unsqueeze_dim != 1 or not numbers.computable(q, k, cos, sin):
             return original(q, k, cos, sin, unsqueeze_dim)
@@ -119,7 +116,7 @@ def _rotary(original: Callable[..., Any]) -> Callable[..., Any]:
         dtype = autocast_dtype()
         return tuple(decoder.rotated(states, cos, sin, dtype or _promoted(states, cos)) for states in (q, k))
 
-    return apply_rotary_pos_emb
+    return functools.wraps(original)(unless_traced(apply_rotary_pos_emb, original))
 
 
 def _can_rotate(states: Any, cosines: Any, sines: Any) -> bool:

@@ -16,6 +16,7 @@ from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, is_plai
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators import dropout
 from entrypoints.operators.bf16_products import autocast_dtype
+from entrypoints.operators.transforms import unless_traced
 
 # transformers' module, and the prefix of its classes.
 _FAMILIES = {
@@ -51,7 +52,8 @@ def _change_distilbert(module: Any) -> None:
 
 
 def _replace(owner: Any, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    owner.forward = functools.wraps(owner.forward)(change(owner.forward))
+    original = owner.forward
+    owner.forward = functools.wraps(original)(unless_traced(change(original), original))
 
 
 def _attention(

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from entrypoints.adapt import padding
 from entrypoints.operators import unpadded
+from entrypoints.operators.transforms import is_traced
 
 # Below this share of padding, joining the rows takes longer than computing the padding (docs/speed.md).
 _LEAST = 0.1
@@ -105,12 +106,6 @@ def head(
         reason = reason or padding.label_problem(given)
     with in_head(reason):
         return unchanged()
-
-
-def is_traced() -> bool:
-    import torch
-
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def layout_for(model: Any, given: Mapping[str, Any], problem: str | None) -> unpadded.Layout | None:

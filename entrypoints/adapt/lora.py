@@ -11,11 +11,12 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, since
+from entrypoints.adapt.adaptation import Adaptation, Situation, is_plain, since
 from entrypoints.cli.import_hooks import after_import
 from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
 from entrypoints.operators.four_bits import is_packed
+from entrypoints.operators.transforms import unless_traced
 
 
 def _hook_layers(module: Any) -> None:
@@ -32,7 +33,6 @@ def _hook_4bit_layers(module: Any) -> None:
 def _hook(kind: Any) -> None:
     original: Callable[..., Any] = kind.forward
 
-    @functools.wraps(original)
     def forward(self: Any, x: Any, *args: Any, **options: Any) -> Any:
         import torch
 
@@ -55,7 +55,7 @@ def _hook(kind: Any) -> None:
         dropped = dropout(x.to(dtype)) if dropout.training and getattr(dropout, "p", 0) else None
         return adapted_linear(x, base.weight, base.bias, down, up, self.scaling[name], dtype, dropped)
 
-    kind.forward = forward
+    kind.forward = functools.wraps(original)(unless_traced(forward, original))
 
 
 def _only_adapter(layer: Any) -> str | None:
@@ -68,8 +68,14 @@ def _only_adapter(layer: Any) -> str | None:
     base, name = layer.base_layer, names[0]
     parts = (base, layer.lora_A[name], layer.lora_B[name])
     kinds = (type(base) if is_packed(base.weight) else nn.Linear, nn.Linear, nn.Linear)
-    is_plain = all(type(part) is kind and not part._forward_hooks for part, kind in zip(parts, kinds))
-    if not is_plain or layer.lora_B[name].bias is not None or getattr(layer, "use_dora", {}).get(name):
+    dropout = layer.lora_dropout[name]
+    are_known = all(is_plain(part, kind) for part, kind in zip(parts, kinds))
+    if (
+        not is_plain(dropout, type(dropout))
+        or not are_known
+        or layer.lora_B[name].bias is not None
+        or getattr(layer, "use_dora", {}).get(name)
+    ):
         return None
     is_frozen = not any(parameter.requires_grad for parameter in base.parameters())
     return name if is_frozen else None

@@ -11,7 +11,9 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from entrypoints import contract
 from entrypoints.operators import bf16_products, four_bits
+from entrypoints.operators.transforms import refuse_batched
 
 
 def adapted_linear(
@@ -50,6 +52,7 @@ class _Adapted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
+        refuse_batched(f"{contract.NO_ADAPT}=lora", outer)
         inputs, weight, down, up, thin = ctx.saved_tensors
         shape = *outer.shape[:-1], inputs.shape[1]
         outer = outer.reshape(-1, outer.shape[-1])

@@ -19,6 +19,7 @@ from entrypoints.operators import attention_bf16, attention_fp32, attention_mask
 from entrypoints.operators.attention_rule import Measured
 from entrypoints.operators.bf16_products import computed_in
 from entrypoints.operators.dropout import Rule, are_plain, draw_rule
+from entrypoints.operators.transforms import is_traced, unless_traced
 
 # Arguments: query [batch, heads, queries, features], key and value [batch, heads, keys, features], mask
 # (attention_mask.readable) or None, whether attention is causal, the factor of the scores, the dropout rule.
@@ -139,7 +140,7 @@ def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]
                 query, key, value, attention_mask.readable(attn_mask, key.shape[2]), is_causal, factor, rule
             )
 
-    return scaled_dot_product_attention
+    return unless_traced(scaled_dot_product_attention, original)
 
 
 def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: Any) -> bool:
@@ -150,7 +151,7 @@ def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: 
     import torch
 
     # A traced model may be for other machines.
-    if torch.jit.is_tracing() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
+    if is_traced() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
         return False
     trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if choice.measured and dtype is torch.bfloat16 and choice.training:

@@ -13,8 +13,10 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
+from entrypoints import contract
 from entrypoints.operators import attention_mask, library
 from entrypoints.operators.dropout import Rule
+from entrypoints.operators.transforms import refuse_batched
 
 
 class _Tensor(ctypes.Structure):
@@ -125,6 +127,7 @@ def _function(kernel: str) -> Any:
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
+            refuse_batched(f"{contract.ATTENTION_KERNEL}=torch", *gradients)
             saved = ctx.saved_tensors
             query, key = saved[:2]
             outer = _contiguous_rows(gradients[0])

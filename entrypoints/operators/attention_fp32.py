@@ -10,8 +10,10 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
+from entrypoints import contract
 from entrypoints.operators import attention_mask, library
 from entrypoints.operators.dropout import Rule
+from entrypoints.operators.transforms import refuse_batched
 
 _Sizes = ctypes.c_size_t * 4
 
@@ -57,6 +59,7 @@ def _function() -> Any:
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
+            refuse_batched(f"{contract.ATTENTION_KERNEL}=torch", *gradients)
             query, key, value, marked = ctx.saved_tensors
             outer = gradients[0].flatten(0, 1)
             # The gradient of the weights. The kernel replaces it by the gradient of the scores.

@@ -12,9 +12,13 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from entrypoints import contract
 from entrypoints.operators import library
 from entrypoints.operators.numbers import Numbers, numbers
 from entrypoints.operators.recomputation import computable_again
+from entrypoints.operators.transforms import refuse_batched
+
+_SETTING = f"{contract.NO_ADAPT}=decoder-layers"
 
 
 class _Norm(ctypes.Structure):
@@ -94,6 +98,7 @@ class _SumAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_sum: Any, by_out: Any) -> Any:
+        refuse_batched(_SETTING, by_sum, by_out)
         total, weight, inverses = ctx.saved_tensors
         dtype, added_dtype = ctx.dtypes
         if by_out is None:
@@ -126,6 +131,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
+        refuse_batched(_SETTING, outer)
         gate, up = ctx.saved_tensors
         outer = outer.contiguous()
         found = torch.empty_like(gate), torch.empty_like(up)
@@ -159,6 +165,7 @@ class _Rotated(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
+        refuse_batched(_SETTING, outer)
         outer = outer if outer.stride(3) == 1 else outer.contiguous()
         cosines, sines = ctx.saved_tensors
         return _rotate(outer, cosines, sines, ctx.dtype, is_inverse=True), None, None, None

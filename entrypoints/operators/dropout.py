@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from entrypoints.operators import library
+from entrypoints.operators.transforms import is_batched
 
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # A random number has 16 bits.
@@ -106,7 +107,10 @@ def _function() -> Any:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            return Dropout.apply(gradients[0], *ctx.how), None, None
+            outer, (rule, strides) = gradients[0], ctx.how
+            if is_batched(outer):  # each of its gradients has the shape of `outer`
+                return outer * drop(torch.ones(outer.shape, dtype=outer.dtype), rule, strides), None, None
+            return Dropout.apply(outer, rule, strides), None, None
 
     return Dropout
 

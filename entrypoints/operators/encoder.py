@@ -17,14 +17,17 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from entrypoints import contract
 from entrypoints.operators import library
 from entrypoints.operators.dropout import Rule
 from entrypoints.operators.numbers import Numbers, numbers
 from entrypoints.operators.recomputation import computable_again
+from entrypoints.operators.transforms import refuse_batched
 
 # As in kernels/encoder.cpp.
 _LANES, _GROUP, _MOST = 16, 32, 8
 _NARROW = torch.bfloat16
+_SETTING = f"{contract.NO_ADAPT}=encoder-layers"
 
 
 class _Rule(ctypes.Structure):
@@ -162,6 +165,7 @@ class _NormedSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_out: Any, *_others: Any) -> Any:
+        refuse_batched(_SETTING, by_out)
         if by_out is None:
             return (None,) * 7
         centred, weight, inverses, kept = ctx.saved_tensors
@@ -201,6 +205,7 @@ class _Branches(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(_ctx: Any, *gradients: Any) -> Any:
+        refuse_batched(_SETTING, *gradients)
         found = [each.contiguous() for each in gradients if each is not None]
         if not found:
             return None, None, None
@@ -220,6 +225,7 @@ class _Gelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
+        refuse_batched(_SETTING, outer)
         (states,) = ctx.saved_tensors
         outer, found = outer.contiguous(), torch.empty_like(states)
         library.library().gelu_backward(states.data_ptr(), outer.data_ptr(), found.data_ptr(), states.numel())

@@ -10,6 +10,7 @@ import torch
 from entrypoints.operators import library
 from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
+from entrypoints.operators.transforms import is_traced
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -36,6 +37,5 @@ def computable(*tensors: Any) -> bool:
         are_plain(*tensors)
         and all(tensor.dtype in _DTYPES and tensor.numel() for tensor in tensors)
         and autocast_dtype() in (None, *_DTYPES)
-        and not torch.jit.is_tracing()
-        and not torch.compiler.is_compiling()
+        and not is_traced()
     )

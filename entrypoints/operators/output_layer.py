@@ -17,7 +17,9 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from entrypoints import contract
 from entrypoints.operators import bf16_products
+from entrypoints.operators.transforms import refuse_batched
 
 IGNORED = -100  # the label of tokens without a loss, in torch and transformers
 # Memory of the scores of a group of tokens, in float32. More is faster: oneDNN packs the weights for each group.
@@ -173,6 +175,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Any) -> Any:
+        refuse_batched(f"{contract.NO_ADAPT}=output-layer", scale)
         if ctx.gradients is None:
             raise RuntimeError("the gradient of the output layer can be used once (no retain_graph=True)")
         gradients, ctx.gradients = ctx.gradients, None

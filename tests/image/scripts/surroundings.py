@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import decoder_models
+import peft
 import torch
+import transformers
 from torch.nn import functional
 
 from entrypoints.operators import output_layer
@@ -72,10 +74,79 @@ def decoders_are_torchs_under_autocast_to_float16() -> None:
         assert not any(calls.values()), calls
 
 
+def dropout_computes_several_gradients_at_once() -> None:
+    given = torch.randn(4, 100, requires_grad=True)
+    dropped, outer = functional.dropout(given, 0.5), torch.randn(3, 4, 100)
+
+    def gradient(one: Any) -> Any:
+        return torch.autograd.grad(dropped, given, one, retain_graph=True)[0]
+
+    expected = torch.stack([gradient(one) for one in outer])
+    (found,) = torch.autograd.grad(dropped, given, outer, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(found, expected)
+    assert torch.equal(torch.func.vmap(gradient)(outer), expected)
+
+
+def other_kernels_refuse_several_gradients_and_name_the_setting() -> None:
+    model = decoder_models.model_of("llama", adapter=True)
+    with torch.autocast("cpu", dtype=BF16):
+        states = model(input_ids=torch.arange(9)[None], output_hidden_states=True).hidden_states
+    wide = torch.randn(2, 2, 16, 16).requires_grad_()
+    narrow = wide.to(BF16)
+    weights = [one for one in model.parameters() if one.requires_grad]
+    for found, inputs, setting in (
+        (
+            functional.scaled_dot_product_attention(narrow, narrow, narrow, dropout_p=0.2),
+            wide,
+            "ATTENTION_KERNEL=",
+        ),
+        (states[-1], weights, "NO_ADAPT=decoder-layers"),
+    ):
+        outer, message = torch.ones(3, *found.shape, dtype=found.dtype), ""
+        try:
+            torch.autograd.grad(found, inputs, outer, is_grads_batched=True, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            message = str(error)
+        assert f"set CPU_TRAIN_STACK_{setting}" in message, message
+
+
+def everything_compiles_without_a_break() -> None:
+    """Graphs are traced for autograd and then run operator by operator: the image has no compiler."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    bert = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **sizes))
+    decoders = (decoder_models.model_of("llama", adapter) for adapter in (False, True))
+    batch = {"input_ids": torch.arange(9)[None], "labels": torch.arange(9)[None]}
+    for model in (bert, *decoders):
+        torch._dynamo.reset()
+        compiled = torch.compile(model.train(), fullgraph=True, backend="aot_eager")
+        with torch.autocast("cpu", dtype=BF16):
+            compiled(**batch).loss.backward()
+
+
+def hooks_of_an_adapters_parts_are_called() -> None:
+    kinds = ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook")
+    for part in ("base_layer", "lora_A", "lora_B", "lora_dropout"):
+        for kind in kinds:
+            for rate in (0.0, 0.5):
+                lora = peft.LoraConfig(target_modules=["0"], lora_dropout=rate)
+                model = peft.get_peft_model(torch.nn.Sequential(torch.nn.Linear(8, 8)), lora)
+                owner = getattr(model.base_model.model[0], part)
+                seen: list[Any] = []
+                hooked = owner if part == "base_layer" else owner["default"]
+                getattr(hooked, f"register_{kind}")(lambda *given, seen=seen: seen.append(given))
+                with torch.autocast("cpu", dtype=BF16):
+                    model(torch.randn(3, 8, requires_grad=True)).sum().backward()
+                assert len(seen) == 1, (part, kind, rate)
+
+
 for check in (
     attention_does_not_depend_on_the_default_dtype,
     the_output_layer_does_not_depend_on_the_default_dtype,
     decoders_are_torchs_under_autocast_to_float16,
+    dropout_computes_several_gradients_at_once,
+    other_kernels_refuse_several_gradients_and_name_the_setting,
+    everything_compiles_without_a_break,
+    hooks_of_an_adapters_parts_are_called,
 ):
     torch.manual_seed(7)
     check()
