@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ Row = dict[str, Any]
 _PARQUET = ".parquet"
 # Parquet rows that are decoded at a time.
 _BATCH = 1000
+# How JSON writes half of a character, a surrogate of UTF-16.
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,10 @@ def _read_json_lines(path: Path, _names: Sequence[str] | None) -> Iterator[Row]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 rows += 1
-                yield _object(_parse(line, path, number), path, rows)
+                row = _object(_parse(line, path, number), path, rows)
+                if _HALVES.search(line):
+                    _refuse_halves([row], path, rows)
+                yield row
 
 
 def _read_text(path: Path, _names: Sequence[str] | None) -> Iterator[Row]:
@@ -148,7 +154,7 @@ def _document(path: Path) -> list[Row] | None:
     try:
         if second is not None and isinstance(json.loads(first), dict):
             return None
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         pass
     return list(_read_json(path))
 
@@ -161,6 +167,9 @@ def _read_json(path: Path) -> Iterable[Row]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise _broken(path, error, error.lineno) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"data file '{shown(path)}': {_too_much(error)}") from error
+    has_halves = _HALVES.search(text) is not None
     if isinstance(document, dict) and isinstance(document.get("data"), list):
         document = document["data"]
     if isinstance(document, dict):
@@ -170,8 +179,24 @@ def _read_json(path: Path) -> Iterable[Row]:
             f"data file '{shown(path)}': found one {type(document).__name__}, expected a list of objects"
         )
     if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
-        return _flatten_squad(document, path)
-    return [_object(row, path, number) for number, row in enumerate(document, 1)]
+        document = list(_flatten_squad(document, path))
+    found = [_object(row, path, number) for number, row in enumerate(document, 1)]
+    if has_halves:
+        _refuse_halves(found, path, 1)
+    return found
+
+
+def _refuse_halves(rows: Iterable[Row], path: Path, first: int) -> None:
+    """Raise UsageError for half of a character, which JSON can write, but which is no text. `first`: the number
+    of the first row."""
+    for number, row in enumerate(rows, first):
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"data file '{shown(path)}' row {number}: found \\u{ord(error.object[error.start]):x}, half of a "
+                "character, expected text: correct or remove the row"
+            ) from error
 
 
 def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[Row]:
@@ -230,6 +255,14 @@ def _parse(text: str, path: Path, line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise _broken(path, error, line) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"data file '{shown(path)}' line {line}: {_too_much(error)}") from error
+
+
+def _too_much(error: Exception) -> str:
+    """What Python refuses in valid JSON."""
+    found = "lists in lists" if isinstance(error, RecursionError) else "a number of thousands of digits"
+    return f"found {found}, expected values that Python reads"
 
 
 def _broken(path: Path, error: json.JSONDecodeError, line: int) -> UsageError:

@@ -109,6 +109,10 @@ def test_first_cuts_every_column(tmp_path: Path) -> None:
         ("x.json", "[[1]]", "row 1: found list, expected an object"),
         ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's format"),
         ("x.doc", "a", "suffix '.doc' is unknown"),
+        ("x.jsonl", '{"text": "a"}\n\n{"text": ["\\uD83d"]}\n', r"row 2: found \ud83d, half of a character"),
+        ("x.json", '[{"text": "a"}, {"text": "\\ude00"}]', r"row 2: found \ude00, half of a character"),
+        ("x.jsonl", '{"text": ' + "[" * 100_000 + "\n", "line 1: found lists in lists"),
+        ("x.json", "[" * 100_000, "found lists in lists"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line_that_names_it(
@@ -120,6 +124,12 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(
     assert expected in str(raised.value)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
+def test_a_character_of_two_halves_is_read(tmp_path: Path, name: str) -> None:
+    found = read(str(write(tmp_path, name, '{"text": "\\ud83d\\ude00"}')))
+    assert list(found.columns["text"]) == ["😀"]
 
 
 def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path: Path) -> None:
