@@ -284,14 +284,11 @@ def test_bad_input_is_one_line_and_exit_2(alone: dict[str, dict[str, Any]], name
     assert not (folder / name.replace(" ", "-")).exists()
 
 
-def test_the_trained_weights_of_an_adapted_classifier_are_wide(image: str) -> None:
+@pytest.mark.parametrize("script", ["word_tokens.py", "chat_rows.py", "adapted_heads.py"])
+def test_the_rows_and_adapters_of_small_models_are_right(image: str, script: str) -> None:
+    """Each script of tests/image/scripts says what it checks."""
     scripts = ("--volume", f"{HERE / 'scripts'}:/s:ro")
-    containers.works(containers.run(image, "python", "/s/adapted_heads.py", env=ONE_THREAD, docker_args=scripts))
-
-
-def test_words_and_answers_keep_their_places_with_byte_level_tokenizers(image: str) -> None:
-    scripts = ("--volume", f"{HERE / 'scripts'}:/s:ro")
-    containers.works(containers.run(image, "python", "/s/word_tokens.py", env=ONE_THREAD, docker_args=scripts))
+    containers.works(containers.run(image, "python", f"/s/{script}", env=ONE_THREAD, docker_args=scripts))
 
 
 def test_an_adapter_and_the_head_of_a_tagger_are_trained(folder: Path, alone: dict[str, dict[str, Any]]) -> None:

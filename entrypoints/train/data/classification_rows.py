@@ -201,7 +201,9 @@ def _answers(table: Table, row: int, answers: Any) -> tuple[tuple[str, ...], tup
             and all(isinstance(text, str) for text in texts)
             and all(isinstance(start, int) for start in starts)
         ):
-            return tuple(texts), tuple(starts)
+            # An answer without text is no answer.
+            given = [(text, start) for text, start in zip(texts, starts) if text.strip()]
+            return tuple(text for text, _ in given), tuple(start for _, start in given)
     raise UsageError(
         f"{table.where(row + 1)}: column 'answers' holds {short(answers)}, "
         'expected {"text": [..], "answer_start": [..]}'

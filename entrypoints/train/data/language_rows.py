@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.tables import Stream, Table, count_and_digest, refuse_unlabelled, short
+from entrypoints.train.flags.arguments import TaskArguments
 
 # Possible names of the column with the tags, after --label_column_name.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")
@@ -25,12 +26,24 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Documents:
-    """Each item is a list of messages, a (prompt, completion) pair of texts or of lists of messages, or a text."""
+    """Each item is a list of messages, a (prompt, completion) pair of texts or of lists of messages, or a text.
 
-    source: str
+    `table`: has a row for each item, and for each text that is left out because it is empty.
+    """
+
+    table: Table
     kind: Kind
     items: Collection[Any]
     digest: str
+
+    @property
+    def source(self) -> str:
+        return self.table.source
+
+    @property
+    def empty(self) -> int:
+        """The number of rows without a text."""
+        return self.table.rows - len(self)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -38,11 +51,12 @@ class Documents:
 
 @dataclass(frozen=True)
 class TaggedWords:
-    """The words of each row and the name of each word's tag."""
+    """The words of each row and the name of each word's tag. `empty`: how many rows without words are left out."""
 
     source: str
     words: list[list[str]]
     tags: list[list[str]]
+    empty: int = 0
 
     @property
     def labels(self) -> list[str]:
@@ -85,7 +99,7 @@ def documents(table: Table, text_column: str | None) -> Documents:
     count, digest = count_and_digest(start())
     if kind is Kind.TEXT and not count:
         raise UsageError(f"{table.source}: column '{name}' is empty in every row, expected text")
-    return Documents(table.source, kind, Stream(start, count), digest)
+    return Documents(table, kind, Stream(start, count), digest)
 
 
 def _conversations(table: Table) -> Iterator[list[dict[str, Any]]]:
@@ -98,23 +112,25 @@ def _completions(table: Table) -> Iterator[tuple[Any, Any]]:
 
 
 def _texts(table: Table, name: str) -> Iterator[str]:
-    for (text,) in table.records(name):
+    for row, (text,) in enumerate(table.records(name), 1):
         if text is None or text == "":
             continue
         if not isinstance(text, str):
-            raise UsageError(f"{table.source}: column '{name}' holds {short(text)}, expected text")
+            raise UsageError(f"{table.where(row)}: column '{name}' holds {short(text)}, expected text")
         yield text
 
 
 def tagged_words(table: Table, label_column: str) -> TaggedWords:
     """Check and extract words and tags. Raises UsageError that names the first bad row."""
+    if label_column != TaskArguments.label_column_name:  # not the default, which is a column of classes
+        table.column(label_column, "correct --label_column_name")
     name = tag_column(table, label_column)
     if name is None:
         raise UsageError(
             f"{table.source} has the columns {table.listing}: token-classification needs 'tokens' with a list of "
             f"words and a list of tags in one of {', '.join(_TAGS)} (--label_column_name)"
         )
-    words, tags = [], []
+    words, tags, empty = [], [], 0
     for row, (tokens, labels) in enumerate(table.records("tokens", name), 1):
         if not isinstance(tokens, list) or not all(isinstance(word, str) for word in tokens):
             raise UsageError(f"{table.where(row)}: column 'tokens' holds {short(tokens)}, expected words")
@@ -122,12 +138,17 @@ def tagged_words(table: Table, label_column: str) -> TaggedWords:
             raise UsageError(
                 f"{table.where(row)}: column '{name}' holds {short(labels)}, expected {len(tokens)} tags"
             )
-        if not all(isinstance(label, (str, int)) for label in labels):
+        if not all(isinstance(label, int) or (isinstance(label, str) and label.strip()) for label in labels):
             raise UsageError(f"{table.where(row)}: column '{name}' holds {short(labels)}, expected tags")
         refuse_unlabelled(table, row, name, labels)
+        if not tokens:
+            empty += 1
+            continue
         words.append(tokens)
         tags.append([str(label) for label in labels])
-    return TaggedWords(table.source, words, tags)
+    if not words:
+        raise UsageError(f"{table.source}: column 'tokens' is empty in every row, expected words")
+    return TaggedWords(table.source, words, tags, empty)
 
 
 def _messages(table: Table, row: int, value: Any, name: str = "messages") -> list[dict[str, Any]]:
@@ -145,13 +166,13 @@ def _messages(table: Table, row: int, value: Any, name: str = "messages") -> lis
 
 def _completion(table: Table, row: int, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     prompt, completion = pair
-    if isinstance(prompt, str) and isinstance(completion, str) and completion:
+    if isinstance(prompt, str) and isinstance(completion, str) and prompt and completion:
         return prompt, completion
     if isinstance(prompt, list) and isinstance(completion, list):
         return _messages(table, row, prompt, "prompt"), _messages(table, row, completion, "completion")
     raise UsageError(
         f"{table.where(row)}: prompt {short(prompt)} and completion {short(completion)}, "
-        "expected two texts or two lists of messages"
+        "expected two texts or two lists of messages, neither of them empty"
     )
 
 

@@ -42,7 +42,7 @@ def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
     for name in names:
         texts_of(table, name)
     items = Stream(partial(table.records, *names), table.rows)
-    return Documents(table.source, Kind.COMPLETION, items, count_and_digest(items)[1])
+    return Documents(table, Kind.COMPLETION, items, count_and_digest(items)[1])
 
 
 def _named(table: Table) -> tuple[str, ...]:

@@ -45,12 +45,13 @@ def render_with_answers(
     """The text of a conversation, and the characters (begin, end) of each answer to learn.
 
     Answers are the assistant's turns from message `first` on, including the text that ends a turn. A turn is left
-    out if the template renders it differently inside the conversation: some templates remove earlier thoughts.
+    out if the template renders it differently inside the conversation: some templates remove earlier thoughts. A
+    greeting, with which the assistant begins the conversation, answers nothing and is left out too.
     """
     text = render(tokenizer, messages)
     spans = []
     for number, message in enumerate(messages):
-        if message["role"] != _ASSISTANT or number < first:
+        if message["role"] != _ASSISTANT or number < max(first, 1):
             continue
         begin = render(tokenizer, messages[:number], ask=True)
         end = render(tokenizer, messages[: number + 1])

@@ -45,7 +45,12 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-genera
     if len(kinds) > 1:
         found = " and ".join(sorted(kind.value for kind in kinds))
         raise UsageError(f"found {found}: training and validation data must have rows of the same kind")
-    return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}",))
+    notes = [
+        f"{split.source}: {split.empty} of {split.table.rows} rows are left out: no text"
+        for split in (train, validation)
+        if split is not None and split.empty
+    ]
+    return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}", *notes))
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
@@ -133,8 +138,11 @@ def _answers(
     data: Documents, tokenizer: Any, length: int, everything: bool, counts: Counter[str]
 ) -> Iterator[Example]:
     """The rows with an answer to learn. Counts rows that are cut, and rows that are left out."""
-    for item in data.items:
-        ids, labels = _with_labels(data.kind, item, tokenizer, everything)
+    for row, item in enumerate(data.items, 1):
+        try:
+            ids, labels = _with_labels(data.kind, item, tokenizer, everything)
+        except UsageError as error:
+            raise UsageError(f"{data.table.where(row)}: {error}") from error
         counts["cut"] += len(ids) > length
         if any(label != IGNORED for label in labels[1:length]):
             yield ids[:length], labels[:length]
@@ -158,7 +166,8 @@ def _with_labels(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Exa
     ]
     if special:
         ids = _with_end(ids, tokenizer)
-        answered += [True] * (len(ids) - len(answered))
+        if ids[-1] == tokenizer.eos_token_id:  # some tokenizers have added it
+            answered[len(ids) - 1 :] = [True]
     labels = [token if everything or kept else IGNORED for token, kept in zip(ids, answered)]
     return ids, [IGNORED, *labels[1:]]  # nothing predicts the first token
 

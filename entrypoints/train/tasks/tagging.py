@@ -67,7 +67,13 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
         language_rows.tagged_words(table, column) if table else None for table in (splits.train, splits.validation)
     )
     labels = choose_labels(arguments, train, validation)
-    return Rows("token-classification", train, validation, labels, (f"token-classification: {len(labels)} tags",))
+    notes = [
+        f"{split.source}: {split.empty} of {split.empty + len(split)} rows are left out: no words"
+        for split in (train, validation)
+        if split is not None and split.empty
+    ]
+    note = f"token-classification: {len(labels)} tags"
+    return Rows("token-classification", train, validation, labels, (note, *notes))
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:

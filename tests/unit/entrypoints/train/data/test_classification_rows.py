@@ -169,6 +169,13 @@ def test_a_question_without_an_answer_needs_the_flag() -> None:
     assert classification_rows.questions(question(none), with_negative=True).items[0].answers == ()
 
 
+def test_an_answer_without_text_is_no_answer() -> None:
+    empty = question({"text": [" "], "answer_start": [3]})
+    with pytest.raises(UsageError, match=r"x\.\w+ row 1: the question has no answer"):
+        classification_rows.questions(empty, with_negative=False)
+    assert classification_rows.questions(empty, with_negative=True).items[0].answers == ()
+
+
 def test_a_training_answer_that_is_not_at_its_offset_is_left_out() -> None:
     rows = table(
         question=["q", "q"],

@@ -46,7 +46,9 @@ def test_texts_without_labels_need_a_task() -> None:
         ({"messages": [[{"role": "user"}]]}, "row 1"),
         ({"prompt": ["a", "b"], "completion": ["c", ""]}, "row 2: prompt 'b' and completion ''"),
         ({"prompt": ["a"], "completion": [[ANSWER]]}, "expected two texts or two lists"),
-        ({"text": ["a", 3]}, "column 'text' holds 3"),
+        ({"prompt": ["a", ""], "completion": ["c", "d"]}, "row 2: prompt '' and completion 'd'"),
+        ({"prompt": ["a", None], "completion": ["c", "d"]}, "row 2: prompt None and completion 'd'"),
+        ({"text": ["a", None, 3]}, "x.jsonl row 3: column 'text' holds 3"),
         ({"text": [None, ""]}, "is empty in every row"),
         ({"one": ["a"], "two": ["b"]}, "expected 'messages', 'prompt' and 'completion', or 'text'"),
     ],
@@ -63,6 +65,8 @@ def test_a_bad_row_is_named(content: dict[str, list[Any]], expected: str) -> Non
         ({"tokens": [["a"], ["b", "c"]], "ner_tags": [["O"], ["O"]]}, "row 2: column 'ner_tags' holds ['O']"),
         ({"tokens": [["a"], [1]], "ner_tags": [["O"], ["O"]]}, "row 2: column 'tokens' holds [1]"),
         ({"tokens": [["a"]], "topic": [["O"]]}, "token-classification needs 'tokens'"),
+        ({"tokens": [["a"], ["b"]], "ner_tags": [["O"], [""]]}, "row 2: column 'ner_tags' holds ['']"),
+        ({"tokens": [[], []], "ner_tags": [[], []]}, "column 'tokens' is empty in every row"),
     ],
 )
 def test_every_word_needs_a_tag(content: dict[str, list[Any]], expected: str) -> None:
@@ -71,9 +75,19 @@ def test_every_word_needs_a_tag(content: dict[str, list[Any]], expected: str) ->
     assert expected in str(raised.value)
 
 
+def test_a_column_of_tags_that_does_not_exist_is_not_replaced_by_another() -> None:
+    with pytest.raises(UsageError, match=r"x\.jsonl has no column 'tagz', it has 'tokens', 'ner_tags'"):
+        language_rows.tagged_words(table(tokens=[["a"]], ner_tags=[["O"]]), "tagz")
+
+
+def test_rows_without_words_are_left_out_and_counted() -> None:
+    found = language_rows.tagged_words(table(tokens=[["a"], []], ner_tags=[["O"], []]), "label")
+    assert (found.words, found.tags, found.empty) == ([["a"]], [["O"]], 1)
+
+
 def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
     found = language_rows.documents(table(messages=[[USER], [USER]], body=["a", None]), "body")
-    assert (found.kind, list(found.items)) == (language_rows.Kind.TEXT, ["a"])
+    assert (found.kind, list(found.items), found.empty) == (language_rows.Kind.TEXT, ["a"], 1)
 
 
 def test_different_rows_have_different_digests() -> None:

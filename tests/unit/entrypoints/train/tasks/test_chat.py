@@ -40,6 +40,15 @@ def test_only_the_assistants_turns_with_their_ends_are_learnt() -> None:
     assert learnt(Tokenizer(), [USER]) == []
 
 
+def test_a_greeting_of_the_assistant_is_not_learnt() -> None:
+    class Strict(Tokenizer):
+        def apply_chat_template(self, messages: list[Any], tokenize: bool, add_generation_prompt: bool) -> str:
+            assert messages, "transformers refuses a conversation without messages"
+            return super().apply_chat_template(messages, tokenize, add_generation_prompt)
+
+    assert learnt(Strict(), [ANSWER, USER, {"role": "assistant", "content": "cc"}]) == ["cc|"]
+
+
 def test_a_turn_that_the_template_renders_differently_later_is_not_learnt() -> None:
     conversation = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
     assert learnt(Tokenizer(forgets=True), conversation) == ["cc|"]

@@ -1,0 +1,61 @@
+"""Checks in the image: which tokens of prompts and completions are learnt, and the message for a refused chat."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.data.splits import Splits
+from entrypoints.train.data.tables import Table
+from entrypoints.train.data.token_files import TokenFolder
+from entrypoints.train.data.types import TrainerInputs
+from entrypoints.train.flags.arguments import TaskArguments
+from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.tasks import registry
+
+WORDS = {"<end>": 0, "<unk>": 1, "where": 2, "in": 3, "rome": 4}
+STRICT = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages }}"
+CHAT = [{"role": "user", "content": "where"}, {"role": "assistant", "content": "in rome"}]
+
+
+def tokenizer(ends_texts: bool) -> Any:
+    """`ends_texts`: adds <end> by itself, as T5's does."""
+    inner = Tokenizer(models.WordLevel(WORDS, "<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    if ends_texts:
+        inner.post_processor = processors.TemplateProcessing("$A <end>", special_tokens=[("<end>", 0)])
+    options = {"eos_token": "<end>", "unk_token": "<unk>", "chat_template": STRICT}
+    return PreTrainedTokenizerFast(tokenizer_object=inner, **options)
+
+
+def inputs(ends_texts: bool, **columns: list[Any]) -> TrainerInputs:
+    arguments, no_model = TaskArguments(model_name_or_path="x", task="text-generation"), None
+    rows = registry.read_rows(arguments, Splits(Table("x.jsonl", columns), None))
+    loaded: Any = Loaded(no_model, tokenizer(ends_texts), None, ())
+    with tempfile.TemporaryDirectory() as folder:
+        return registry.make_inputs(arguments, rows, loaded, TokenFolder(Path(folder)))
+
+
+def refused(**columns: list[Any]) -> str:
+    try:
+        inputs(False, **columns)
+    except UsageError as error:
+        return str(error)
+    return "not refused"
+
+
+def main() -> None:
+    for ends_texts in (False, True):
+        row = inputs(ends_texts, prompt=["where"], completion=[" in rome"]).train[0]
+        assert (row["input_ids"].tolist(), row["labels"].tolist()) == ([2, 3, 4, 0], [-100, 3, 4, 0]), row
+    said = refused(messages=[CHAT, [{"role": "system", "content": "in"}, *CHAT]])
+    expected = "x.jsonl row 2: the chat template refuses a conversation of system, user, assistant: "
+    assert said.startswith(expected), said
+
+
+main()
