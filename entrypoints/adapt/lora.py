@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -17,6 +18,9 @@ from entrypoints.operators.bf16_products import autocast_dtype
 from entrypoints.operators.dropout import are_plain
 from entrypoints.operators.four_bits import is_packed
 from entrypoints.operators.transforms import unless_traced
+
+# The weights that are stored in bf16 at present.
+_NARROWED: list[Any] = []
 
 
 def _hook_layers(module: Any) -> None:
@@ -40,7 +44,8 @@ def _hook(kind: Any) -> None:
 
         name = _only_adapter(self)
         if args or options or name is None or not are_plain(x):
-            return original(self, x, *args, **options)
+            with _fp32_weight(self.get_base_layer(), x):
+                return original(self, x, *args, **options)
         base, down, up = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
         dtype = autocast_dtype()
         if dtype is None:
@@ -55,7 +60,35 @@ def _hook(kind: Any) -> None:
         dropped = dropout(x.to(dtype)) if dropout.training and getattr(dropout, "p", 0) else None
         return adapted_linear(x, base.weight, base.bias, down, up, self.scaling[name], dtype, dropped)
 
+    merge: Callable[..., Any] = kind.merge
+
+    @functools.wraps(merge)
+    def exact_merge(self: Any, *args: Any, **options: Any) -> Any:
+        weight = self.get_base_layer().weight
+        if any(weight is narrowed for narrowed in _NARROWED):
+            weight.data = weight.data.float()  # the sum with an adapter is not exact in bf16
+        return merge(self, *args, **options)
+
+    kind.merge = exact_merge
     kind.forward = functools.wraps(original)(unless_traced(forward, original))
+
+
+@contextlib.contextmanager
+def _fp32_weight(layer: Any, states: Any) -> Iterator[None]:
+    """A layer whose weight is stored in bf16 has it in fp32 inside the block, if it computes fp32 states.
+
+    That is the case outside of Trainer's autocast, for example where a callback calls `generate`.
+    """
+    import torch
+
+    if autocast_dtype() or states.dtype != torch.float32 or layer.weight.dtype != torch.bfloat16:
+        yield
+        return
+    vars(layer)["weight"] = layer.weight.float()  # hides the parameter
+    try:
+        yield
+    finally:
+        del vars(layer)["weight"]
 
 
 def _only_adapter(layer: Any) -> str | None:
@@ -104,26 +137,30 @@ def _narrow(model: Any) -> Iterator[None]:
     import torch
 
     narrowed = [weight for weight in _frozen(model) if _is_exact(weight)]
-    embedding = _embedding(model, narrowed)
+    tied = _tied(model, narrowed)
     for weight in narrowed:
         weight.data = weight.data.bfloat16()
-    if embedding is not None:
-        embedding.forward = _widened(embedding.forward)
+    for module, forward in tied:
+        module.forward = types.MethodType(forward, module)  # which a copy of the model has as its own
+    _NARROWED[:] = narrowed
     try:
         yield
     finally:
-        if embedding is not None:
-            del embedding.forward
+        _NARROWED.clear()
+        for module, _ in tied:
+            del module.forward
         for weight in narrowed:
             if weight.dtype == torch.bfloat16:
                 weight.data = weight.data.float()
 
 
-def _widened(original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(ids: Any) -> Any:
-        return original(ids).float()
+def _embedded(embedding: Any, ids: Any) -> Any:
+    return type(embedding).forward(embedding, ids).float()
 
-    return forward
+
+def _scored(layer: Any, states: Any) -> Any:
+    with _fp32_weight(layer, states):
+        return type(layer).forward(layer, states)
 
 
 def _frozen(model: Any) -> list[Any]:
@@ -142,21 +179,29 @@ def _frozen(model: Any) -> list[Any]:
     return found
 
 
-def _embedding(model: Any, narrowed: list[Any]) -> Any:
-    """The embedding whose weight becomes bf16."""
+def _tied(model: Any, narrowed: list[Any]) -> list[tuple[Any, Callable[..., Any]]]:
+    """The embedding and the output layer that share a weight which becomes bf16, and their forwards for it.
+
+    An output layer with an adapter has one already.
+    """
     import torch
 
     if not narrowed:
-        return None
-    embedding = model.get_base_model().get_input_embeddings()
-    is_plain = type(embedding) is torch.nn.Embedding and "forward" not in vars(embedding)
-    position = [place for place, weight in enumerate(narrowed) if weight is embedding.weight] if is_plain else []
-    if position:
-        return embedding
-    # A tied output layer without a plain embedding keeps its weight.
+        return []
+    base = model.get_base_model()
+    embedding, output = base.get_input_embeddings(), base.get_output_embeddings()
     tied = getattr(embedding, "weight", None)
+    if not any(weight is tied for weight in narrowed):
+        return []
+    found: list[tuple[Any, Callable[..., Any]]] = [(embedding, _embedded)]
+    if not hasattr(output, "lora_A"):
+        found.append((output, _scored))
+    kinds = {_embedded: torch.nn.Embedding, _scored: torch.nn.Linear}
+    if all(type(module) is kinds[forward] and "forward" not in vars(module) for module, forward in found):
+        return found
+    # Other modules keep their weight.
     narrowed[:] = [weight for weight in narrowed if weight is not tied]
-    return None
+    return []
 
 
 def _is_exact(weight: Any) -> bool:

@@ -53,7 +53,7 @@ class OutputLayer:
 
         There, `labels` are these, and `returned` are the last sums.
         """
-        scores_of = self._layer.forward
+        scores_of, own = self._layer.forward, vars(self._layer).get("forward")
 
         def forward(states: torch.Tensor) -> torch.Tensor:
             """`states`: [batch, tokens, features]. Computes scores if the labels are those of other tokens."""
@@ -67,7 +67,10 @@ class OutputLayer:
         try:
             yield
         finally:
-            del self._layer.forward
+            if own is None:
+                del self._layer.forward
+            else:
+                self._layer.forward = own
             self.labels = self.returned = None
 
     def _sums(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -93,7 +96,9 @@ def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
     # BigBird changes its attention for good when it computes a short row, as `is_last` does.
     is_known = getattr(model, "main_input_name", "") == "input_ids" and not model.config.is_encoder_decoder
     is_changed = any(hasattr(module, "set_attention_type") for module in model.modules())
-    is_plain = type(layer) is torch.nn.Linear and "forward" not in vars(layer)
+    # adapt.lora replaces the forward of a layer whose weight it stores in bf16.
+    forward = getattr(vars(layer).get("forward"), "__module__", None) if layer is not None else None
+    is_plain = type(layer) is torch.nn.Linear and forward in (None, "entrypoints.adapt.lora")
     return OutputLayer(layer, shift) if is_known and is_plain and not is_changed else None
 
 

@@ -177,4 +177,62 @@ def narrowed_weights() -> None:
             model(input_ids=torch.arange(9)[None])
 
 
-CHECKS = (models, recomputed_models, kept_parts, hooked_models, narrowed_weights)
+class _Answers(transformers.TrainerCallback):
+    """Computes scores after the first step, without autocast: with the adapter, without it, and merged."""
+
+    def __init__(self, base: Any) -> None:
+        self.errors: list[float] = []
+        self._base = base
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, model: Any = None, **_options: Any) -> None:
+        if state.global_step > 1:
+            return
+        ids, torchs = torch.arange(5)[None], copy.deepcopy(self._base)
+        torchs.load_state_dict({name: one.float() for name, one in model.state_dict().items()})
+        model.eval()
+        with torch.no_grad():
+            for merged, off in ((False, False), (False, True), (True, False)):
+                with torchs_own():
+                    expected = _scores(torchs, ids, merged, off)
+                found = _scores(model, ids, merged, off)
+                self.errors.append(float((found - expected).abs().max() / expected.abs().max()))
+        model.generate(input_ids=ids, max_new_tokens=3, do_sample=False)
+        model.train()
+
+
+def _scores(model: Any, ids: Any, merged: bool, off: bool) -> Any:
+    if merged:
+        model.merge_adapter()
+    with model.disable_adapter() if off else contextlib.nullcontext():
+        scores = model.get_base_model()(input_ids=ids).logits
+    if merged:
+        model.unmerge_adapter()
+    return scores
+
+
+def callbacks_that_generate() -> None:
+    """Outside of autocast, weights that are stored in bf16 are still those of a model in fp32."""
+    for names in ("all-linear", ["q_proj", "lm_head"], ["q_proj", "embed_tokens"]):
+        torch.manual_seed(1)
+        lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=names, init_lora_weights=False)
+        model = peft.get_peft_model(model_of("qwen2").to(BF16).to(FP32), lora)
+        before = {name: one.detach().clone() for name, one in model.named_parameters()}
+        answers = _Answers(copy.deepcopy(model))
+        arguments = transformers.TrainingArguments(
+            "/tmp/answers",
+            max_steps=2,
+            bf16=True,
+            report_to=[],
+            disable_tqdm=True,
+            save_strategy="no",
+            use_cpu=True,
+        )
+        rows = [{"input_ids": list(range(9)), "labels": list(range(9))}] * 8
+        transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[answers]).train()
+        assert len(answers.errors) == 3
+        assert max(answers.errors) < 1e-4, (names, answers.errors)
+        for name, one in model.named_parameters():
+            assert one.requires_grad or torch.allclose(one, before[name], rtol=0, atol=1e-5), name
+
+
+CHECKS = (models, recomputed_models, kept_parts, hooked_models, narrowed_weights, callbacks_that_generate)
