@@ -47,7 +47,7 @@ DOCKERFILE = """
 FROM {base}
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends \\
-    podman uidmap passt netavark aardvark-dns runc iproute2 \\
+    podman uidmap passt netavark aardvark-dns nftables runc iproute2 \\
     libssl3t64 libffi8 libsqlite3-0 zlib1g libbz2-1.0 liblzma5
 """
 # $1: a folder of this machine, with home/ and etc/. $2, $3: Python's prefix, and the folder of its packages.
