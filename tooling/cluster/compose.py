@@ -154,6 +154,8 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
     """
     uid, gid = container_user()
     common: dict[str, Any] = {"image": spec.image, "user": f"{uid}:{gid}", "labels": LABELS}
+    if groups := container_groups():
+        common["group_add"] = groups
     environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
     limits: dict[str, str | int] = {"shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus())}
     if spec.memory:
@@ -230,6 +232,11 @@ def complete(service: Mapping[str, Any]) -> dict[str, Any]:
 def container_user() -> tuple[int, int]:
     """uid and gid of the nodes' processes: the caller's, who then owns the output. For root, 1000."""
     return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+
+
+def container_groups() -> list[str]:
+    """The caller's other groups, so that the nodes can read what the caller can read. For root, none."""
+    return [] if os.geteuid() == 0 else [str(gid) for gid in sorted({*os.getgroups()} - {os.getegid()})]
 
 
 def _key_volumes(keys: Path, service: str) -> list[dict[str, Any]]:

@@ -100,6 +100,8 @@ def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]
     rootless = bool(info.get("Rootless")) or "name=rootless" in security
     is_podman = podman.is_podman(info)
     result = dict(service)
+    if rootless:  # the engine's user namespace does not have the caller's other groups
+        result.pop("group_add", None)
     if is_podman and "tmpfs" in service:
         # Podman's tmpfs has no uid and gid. The folder is as private as the container.
         result["tmpfs"] = [f"{entry.partition(':')[0]}:mode=1777,size=1m" for entry in service["tmpfs"]]
@@ -139,6 +141,7 @@ def _create(client: DockerClient, project: str, name: str, service: Mapping[str,
         cap_drop=service["cap_drop"],
         security_opt=service["security_opt"],
         dns_search=service["dns_search"],
+        group_add=service.get("group_add"),
         restart_policy={"Name": service["restart"]},
         network_mode=network,
         shm_size=service.get("shm_size"),

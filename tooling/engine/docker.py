@@ -17,6 +17,8 @@ from tooling.engine.client import connect
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
 CLIENT = ("docker",)
+# SELinux does not let labelled containers read the folders of the host. Without SELinux, this has no effect.
+UNLABELLED = "--security-opt=label=disable"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
 
 
@@ -35,7 +37,8 @@ def run(
     `client`: as Engine.client. Raises subprocess.TimeoutExpired after `limit_seconds`.
     """
     name = f"{PREFIX}{uuid.uuid4().hex}"
-    argv = [*client, "run", "--rm", "--name", name, _LABEL, "--shm-size=1g", *docker_arguments, image, *command]
+    argv = [*client, "run", "--rm", "--name", name, _LABEL, UNLABELLED, "--shm-size=1g"]
+    argv += [*docker_arguments, image, *command]
     try:
         return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
     finally:  # returns at once if --rm has removed the container

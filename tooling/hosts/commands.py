@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from entrypoints import contract
 from tooling.basis import identity
 from tooling.cluster import launchers
+from tooling.engine import docker
 from tooling.hosts.job import Job, Place
 
 JOB_LABEL = "cpu-train-stack.job"
@@ -221,7 +222,12 @@ def _create(
         "--pull=never",
     ]
     argv += ["--network=host", f"--user={place.uid}:{place.gid}", "--cap-drop=ALL"]
-    argv += ["--security-opt=no-new-privileges:true", f"--stop-timeout={STOP_SECONDS}", "--restart=no"]
+    argv += [
+        "--security-opt=no-new-privileges:true",
+        docker.UNLABELLED,
+        f"--stop-timeout={STOP_SECONDS}",
+        "--restart=no",
+    ]
     argv += [f"--shm-size={place.shm_bytes}", "--env=HOME=/tmp"]
     if job.mpirun:  # for ssh's copies of the keys
         argv.append(f"--tmpfs=/run/ssh:mode=0700,uid={place.uid},gid={place.gid},size=1m")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,30 @@ def test_as_root_nothing_differs(info: dict[str, Any]) -> None:
 def test_the_output_belongs_to_the_caller(info: dict[str, Any], mode: str | None, user: str) -> None:
     adapted = adapt(service(), info)
     assert (adapted.get("userns_mode"), adapted["user"]) == (mode, user)
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        (DOCKER, ["44", "2000"]),
+        (REMAPPED_DOCKER, ["44", "2000"]),
+        (ROOTLESS_DOCKER, None),
+        (ROOTLESS_PODMAN, None),
+    ],
+    ids=["Docker", "Docker with userns-remap", "rootless Docker", "rootless podman"],
+)
+def test_the_nodes_have_the_callers_other_groups(
+    info: dict[str, Any], expected: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    monkeypatch.setattr(os, "getegid", lambda: 100)
+    monkeypatch.setattr(os, "getgroups", lambda: [2000, 100, 44])
+    assert adapt(service(), info).get("group_add") == expected
+
+
+def test_a_node_may_read_the_hosts_folders_under_selinux() -> None:
+    for launcher in compose.LAUNCHERS:
+        assert "label=disable" in service(launcher=launcher)["security_opt"]
 
 
 @pytest.mark.parametrize("info", [ROOTLESS_PODMAN, ROOTLESS_DOCKER], ids=["podman", "Docker"])

@@ -37,6 +37,7 @@ def test_a_torchrun_host_gets_its_node_rank_and_the_limits_of_a_local_node() -> 
     assert argv[:3] == ["docker", "create", f"--name=cts-job-{IDENTITY}-one-1"]
     for option in (
         *("--network=host", "--user=1001:100", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"),
+        "--security-opt=label=disable",
         *("--shm-size=1073741824", "--memory=4g", "--memory-swap=4g", "--pull=never", "--env=HOME=/tmp"),
         *("--mount=type=bind,source=/d,target=/data,readonly", "--mount=type=bind,source=/out,target=/output"),
     ):
