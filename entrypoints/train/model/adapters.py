@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Collection
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
@@ -91,6 +92,7 @@ def attach(model: Any, task: str, arguments: TaskArguments, new: Collection[str]
             raise UsageError(f"adapter '{name}' cannot be loaded: {one_line(error)[:_MAX_LENGTH]}") from error
         if _widen_heads(adapted):
             adapted.load_adapter(name, adapted.active_adapter, is_trainable=True)  # again, without rounding
+        _pass_inputs_on(adapted)
         return adapted
     if not arguments.use_peft:
         return model
@@ -114,7 +116,17 @@ def attach(model: Any, task: str, arguments: TaskArguments, new: Collection[str]
             f"--lora_target_modules {given or 'all-linear'}: {one_line(error)[:_MAX_LENGTH]}"
         ) from error
     _widen_heads(adapted)
+    _pass_inputs_on(adapted)
     return adapted
+
+
+def _pass_inputs_on(adapted: Any) -> None:
+    """peft's model for question answering (0.21) keeps token_type_ids and position_ids from the model: BERT could
+    not tell the question from the context."""
+    from peft import PeftModel, PeftModelForQuestionAnswering
+
+    if isinstance(adapted, PeftModelForQuestionAnswering):
+        adapted.forward = MethodType(PeftModel.forward, adapted)
 
 
 def trained_whole(model: Any) -> list[str]:
