@@ -26,18 +26,19 @@ def adapted_linear(
     `up`: [outputs, rank]. Returns [..., outputs] in `dtype`.
     """
     with torch.autocast("cpu", enabled=False):
-        states = states.to(dtype)
-        found: torch.Tensor = _Adapted.apply(states, dropped, weight, bias, down, up, scaling)
-    return found
+        # Outside of the function, whose results must not be views: a script may change them in place.
+        rows = states.to(dtype).reshape(-1, states.shape[-1])
+        inputs = None if dropped is None else dropped.reshape(-1, states.shape[-1])
+        found: torch.Tensor = _Adapted.apply(rows, inputs, weight, bias, down, up, scaling)
+    return found.view(*states.shape[:-1], found.shape[-1])
 
 
 class _Adapted(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Any, dropped: Any, weight: Any, bias: Any, down: Any, up: Any, scaling: float
+        ctx: Any, rows: Any, dropped: Any, weight: Any, bias: Any, down: Any, up: Any, scaling: float
     ) -> Any:
-        rows, dtype = states.flatten(0, -2), states.dtype
-        inputs = rows if dropped is None else dropped.flatten(0, -2)
+        dtype, inputs = rows.dtype, rows if dropped is None else dropped
         is_packed = four_bits.is_packed(weight)
         full = four_bits.unpacked(weight, dtype) if is_packed else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
@@ -47,25 +48,22 @@ class _Adapted(torch.autograd.Function):
         ctx.packed = weight if is_packed else None  # instead of a copy with all bits
         ctx.save_for_backward(inputs, None if is_packed else full, narrow_down, narrow_up, thin)
         ctx.scaling, ctx.dtypes, ctx.has_dropped = scaling, (down.dtype, up.dtype), dropped is not None
-        return out.view(*states.shape[:-1], len(full))
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
         refuse_batched(f"{contract.NO_ADAPT}=lora", outer)
         inputs, weight, down, up, thin = ctx.saved_tensors
-        shape = *outer.shape[:-1], inputs.shape[1]
-        outer = outer.reshape(-1, outer.shape[-1])
         by_thin = outer @ up
         by_states = None
         if ctx.needs_input_grad[0]:
             by_states = outer @ (weight if ctx.packed is None else four_bits.unpacked(ctx.packed, outer.dtype))
         by_dropped = None
         if ctx.has_dropped:
-            by_dropped = (by_thin @ down).view(shape) if ctx.needs_input_grad[1] else None
+            by_dropped = by_thin @ down if ctx.needs_input_grad[1] else None
         elif by_states is not None:
             by_states = _added(by_states, by_thin, down)
-        by_states = None if by_states is None else by_states.view(shape)
         by_down = (by_thin.t() @ inputs).to(ctx.dtypes[0])
         by_up = (thin.t() @ outer).t().to(ctx.dtypes[1]) * ctx.scaling
         return by_states, by_dropped, None, None, by_down, by_up, None

@@ -54,7 +54,9 @@ def _function() -> Any:
                 *(factor, rule.seed, rule.threshold, rule.scale),
             )
             ctx.save_for_backward(query, key, value, marked)
-            return torch.bmm(weights, value).unflatten(0, ctx.shape[:2])
+            out = torch.empty((*ctx.shape[:3], value.shape[2]), dtype=torch.float32)
+            torch.bmm(weights, value, out=out.view(-1, *out.shape[2:]))
+            return out
 
         @staticmethod
         @torch.autograd.function.once_differentiable

@@ -186,8 +186,9 @@ def _gate(gate: Any, up: Any) -> Any:
 
 
 def _rotate(states: Any, cosines: Any, sines: Any, dtype: Any, is_inverse: bool) -> Any:
-    batches, heads, tokens, features = states.shape
-    out = states.new_empty(batches, tokens, heads, features, dtype=dtype).transpose(1, 2)
+    _batches, heads, tokens, features = states.shape
+    steps = heads * tokens * features, features, heads * features, 1
+    out = states.new_empty_strided(states.shape, steps, dtype=dtype)  # no view, which nobody could change in place
     angles = cosines.contiguous(), sines.contiguous()
     rotation = _Rotation(
         *map(numbers, (states, out, *angles)),

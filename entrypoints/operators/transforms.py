@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 
@@ -17,6 +18,7 @@ def is_traced() -> bool:
 def unless_traced(changed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """`changed`, and `original` while torch traces it: the kernels are no operators of torch."""
 
+    @functools.wraps(changed)
     def function(*args: Any, **options: Any) -> Any:
         return original(*args, **options) if is_traced() else changed(*args, **options)
 

@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from entrypoints.operators import output_layer
+from entrypoints.operators import decoder, output_layer
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -139,6 +139,29 @@ def hooks_of_an_adapters_parts_are_called() -> None:
                 assert len(seen) == 1, (part, kind, rate)
 
 
+def results_can_be_changed_in_place() -> None:
+    """As those of torch. An adapter's states may have one dimension."""
+    lora = peft.LoraConfig(target_modules=["0"], init_lora_weights=False)
+    adapted = peft.get_peft_model(torch.nn.Sequential(torch.nn.Linear(8, 8)), lora)
+    heads, angles = torch.randn(1, 2, 5, 16, requires_grad=True), torch.randn(1, 5, 16)
+    wide = torch.randn(1, 2, 8, 16, requires_grad=True)
+
+    def attention(given: Any) -> Any:
+        torch.manual_seed(1)
+        return functional.scaled_dot_product_attention(given, given, given, dropout_p=0.2)
+
+    for compute, given in (
+        (adapted, torch.randn(2, 3, 8, requires_grad=True)),
+        (adapted, torch.randn(8, requires_grad=True)),
+        (lambda given: decoder.rotated(given, angles, angles, FP32), heads),
+        (attention, wide),
+    ):
+        with torch.autocast("cpu", dtype=BF16, enabled=compute is adapted):
+            (expected,) = torch.autograd.grad((compute(given) * 2).sum(), given)
+            (found,) = torch.autograd.grad(compute(given).mul_(2).sum(), given)
+        assert torch.equal(found, expected)
+
+
 for check in (
     attention_does_not_depend_on_the_default_dtype,
     the_output_layer_does_not_depend_on_the_default_dtype,
@@ -147,6 +170,7 @@ for check in (
     other_kernels_refuse_several_gradients_and_name_the_setting,
     everything_compiles_without_a_break,
     hooks_of_an_adapters_parts_are_called,
+    results_can_be_changed_in_place,
 ):
     torch.manual_seed(7)
     check()
