@@ -16,6 +16,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import last_line, say
 from tooling.engine import api, docker
+from tooling.image import proxies
 from tooling.pins.pin import Pin
 
 # A registry that sends nothing for this long counts as unreachable.
@@ -133,8 +134,15 @@ def bootstrap(pin: Pin, tag: str) -> None:
         argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--mode={mode}"]
         argv += [*_merged_usr(pin), pin.debian.suite, str(archive)]
         try:
+            environ = {**os.environ, **proxies.of(os.environ)}
             result = subprocess.run(
-                argv, capture_output=True, text=True, check=False, timeout=BOOTSTRAP_SECONDS, cwd=scratch
+                argv,
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=BOOTSTRAP_SECONDS,
+                cwd=scratch,
             )
         except subprocess.TimeoutExpired:
             raise UsageError(

@@ -15,7 +15,7 @@ from tooling.basis.files import locked
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine import api, docker
-from tooling.image import base, recipe
+from tooling.image import base, proxies, recipe
 from tooling.image.base import Base
 from tooling.pins import parse
 from tooling.pins.pin import Pin
@@ -158,7 +158,9 @@ def _buildx(pin: Pin, base_image: Base, labels: Mapping[str, str], tag: str, *op
 
 def buildx(argv: Sequence[str], what: str, name: str) -> None:
     """Run buildx with its display on a terminal. Without a terminal, write a log, and print its end on failure."""
-    environ = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    used = proxies.in_builds(os.environ)
+    argv = [*argv, *(f"--build-arg={name}" for name in used)]  # buildx reads the values: they may have a password
+    environ = {**os.environ, **used, "DOCKER_BUILDKIT": "1"}
     if sys.stderr.isatty():
         if subprocess.run(argv, env=environ, check=False).returncode != 0:
             raise UsageError(f"building {what} failed: see the step above")
