@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed
@@ -89,6 +90,47 @@ def _constructed(construct: Callable[..., None]) -> Callable[..., None]:
     return recorded
 
 
+# The calls that have to end before a future can be complete.
+_places: WeakKeyDictionary[torch._C.Future, tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def _with_place(get_future: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend torch's method to keep the call that the future belongs to."""
+
+    @functools.wraps(get_future)
+    def get_placed_future(work: Any) -> Any:
+        future = get_future(work)
+        if place := _backend.place_of(work):
+            _places[future] = (place,)
+        return future
+
+    return get_placed_future
+
+
+def _with_places(collect: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend torch's function to keep the calls of all its futures."""
+
+    @functools.wraps(collect)
+    def collect_placed(futures: list[torch._C.Future]) -> Any:
+        collected = collect(futures)
+        _places[collected] = tuple(place for future in futures for place in _places.get(future, ()))
+        return collected
+
+    return collect_placed
+
+
+def _in_turn(wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend a method of torch's futures: a callback gives way to the later calls that it waits for."""
+
+    @functools.wraps(wait)
+    def wait_in_turn(future: torch._C.Future) -> Any:
+        for place in _places.get(future, ()):
+            place.give_way()
+        return wait(future)
+
+    return wait_in_turn
+
+
 def _in_next_lane(attach: Callable[..., Any]) -> Callable[..., Any]:
     """Extend a method of torch's futures: collectives of the callback use a lane of their own.
 
@@ -98,7 +140,10 @@ def _in_next_lane(attach: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(attach)
     def attach_in_next_lane(future: torch._C.Future, callback: Callable[..., Any]) -> Any:
-        return attach(future, _backend.in_next_lane(callback))
+        attached = attach(future, _backend.in_next_lane(callback))
+        if attached is not None and (places := _places.get(future)):
+            _places[attached] = places
+        return attached
 
     return attach_in_next_lane
 
@@ -146,6 +191,10 @@ ProcessGroupCCL.__init__ = _constructed(ProcessGroupCCL.__init__)
 torch.distributed.ProcessGroupCCL = _c10d.ProcessGroupCCL = ProcessGroupCCL
 for _attach in ("then", "add_done_callback"):
     setattr(torch._C.Future, _attach, _in_next_lane(getattr(torch._C.Future, _attach)))
+torch._C.Future.wait = _in_turn(torch._C.Future.wait)
+torch._C._collect_all = _with_places(torch._C._collect_all)
+_Work = torch._C._distributed_c10d.Work
+_Work.get_future = _with_place(_Work.get_future)
 if _release < (2, 0):  # a group is its own backend
     ProcessGroupCCL._device_types = [torch.device("cpu")]
     ProcessGroupCCL._get_backend = lambda self, _device: self

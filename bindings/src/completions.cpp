@@ -1,20 +1,15 @@
 #include "completions.hpp"
 
 #include "errors.hpp"
-#include "patience.hpp"
 
 #include <ATen/Parallel.h>
 
 #include <pthread.h>
 
-#include <algorithm>
-#include <atomic>
 #include <iostream>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 // From the OpenMP runtime that torch uses.
 extern "C" void omp_set_num_threads(int count) __attribute__((weak));
@@ -23,29 +18,12 @@ namespace ccl_backend {
 namespace {
 
 constexpr std::chrono::seconds kIdle{1};
-// A callback that used no CPU time during this many polls of the watchdog, about a tenth of a second, is blocked.
-constexpr int kBlockedPolls = 5;
 // How long the exit of the process waits for callbacks.
 constexpr std::chrono::seconds kExitTimeout{2};
 
 thread_local int current_depth = 0;
 thread_local bool is_pool_thread = false;
-
-std::atomic<int>& runners() {
-  static auto* const count = new std::atomic<int>(0);
-  return *count;
-}
-
-// The lanes that have a runner.
-struct Running {
-  std::mutex mutex;
-  std::set<std::shared_ptr<OrderedCallbacks>> lanes;
-};
-
-Running& running() {
-  static auto* const running = new Running();
-  return *running;
-}
+thread_local const OrderedCallbacks* current_lane = nullptr; // whose callback runs in this thread
 
 // torch sets a thread's count of OpenMP threads at its first loop, which at::get_num_threads() triggers.
 void limit_to_one_thread() {
@@ -147,80 +125,46 @@ void OrderedCallbacks::expect(uint64_t sequence) {
 void OrderedCallbacks::ready(uint64_t sequence, std::function<void()> complete) {
   std::lock_guard<std::mutex> guard(mutex_);
   waiting_[sequence] = std::move(complete);
-  if (!running_) {
-    start();
+  if (running_) {
+    changed_.notify_one();
+  } else if (is_next_ready()) {
+    running_ = true;
+    Completions::instance().post([self = shared_from_this()] { self->run(); });
   }
 }
 
-void OrderedCallbacks::start() {
-  if (waiting_.empty() || !waiting_.begin()->second) {
-    return;
-  }
-  running_ = true;
-  ++runners();
-  clock_ = 0;
-  idle_polls_ = 0;
-  {
-    std::lock_guard<std::mutex> guard(running().mutex);
-    running().lanes.insert(shared_from_this());
-  }
-  Completions::instance().post([self = shared_from_this(), turn = ++turn_] { self->run(turn); });
-}
-
-void OrderedCallbacks::run(uint64_t turn) {
+void OrderedCallbacks::run() {
   std::unique_lock<std::mutex> guard(mutex_);
-  if (turn == turn_) {
-    clock_ = own_clock();
+  while (is_next_ready()) {
+    complete_next(guard);
   }
-  while (turn == turn_ && !waiting_.empty() && waiting_.begin()->second) {
-    auto complete = std::move(waiting_.begin()->second);
-    waiting_.erase(waiting_.begin());
-    idle_polls_ = 0;
-    guard.unlock();
-    Completions::run_at_depth(depth_, complete);
-    complete = nullptr;
-    guard.lock();
-  }
-  --runners();
-  if (turn == turn_) {
-    running_ = false;
-    std::lock_guard<std::mutex> all(running().mutex);
-    running().lanes.erase(shared_from_this());
-  }
+  running_ = false;
 }
 
-void OrderedCallbacks::overtake_if_blocked(bool may_overtake) {
-  std::lock_guard<std::mutex> guard(mutex_);
-  if (!running_ || clock_ == 0 || waiting_.empty() || !waiting_.begin()->second) {
+void OrderedCallbacks::complete_next(std::unique_lock<std::mutex>& guard) {
+  auto next = waiting_.extract(waiting_.begin());
+  guard.unlock();
+  const auto* const before = std::exchange(current_lane, this);
+  Completions::run_at_depth(depth_, next.mapped());
+  current_lane = before;
+  next = {};
+  guard.lock();
+}
+
+void OrderedCallbacks::give_way(uint64_t sequence, std::optional<Clock::time_point> limit) {
+  if (current_lane != this) {
     return;
   }
-  timespec used{};
-  clock_gettime(clock_, &used);
-  const bool moved = used.tv_sec != used_.tv_sec || used.tv_nsec != used_.tv_nsec;
-  used_ = used;
-  idle_polls_ = moved || !may_overtake ? 0 : idle_polls_ + 1;
-  if (idle_polls_ >= kBlockedPolls) {
-    start();
+  std::unique_lock<std::mutex> guard(mutex_);
+  while (!waiting_.empty() && waiting_.begin()->first <= sequence) {
+    if (is_next_ready()) {
+      complete_next(guard);
+    } else if (!limit) {
+      changed_.wait(guard);
+    } else if (changed_.wait_until(guard, *limit) == std::cv_status::timeout) {
+      return;
+    }
   }
-}
-
-void OrderedCallbacks::overtake_blocked(bool may_overtake) {
-  std::vector<std::shared_ptr<OrderedCallbacks>> lanes;
-  {
-    std::lock_guard<std::mutex> guard(running().mutex);
-    lanes.assign(running().lanes.begin(), running().lanes.end());
-  }
-  int deepest = 0;
-  for (const auto& lane : lanes) {
-    deepest = std::max(deepest, lane->depth_);
-  }
-  for (const auto& lane : lanes) { // a callback may be waiting for a future of a deeper lane
-    lane->overtake_if_blocked(may_overtake && lane->depth_ == deepest);
-  }
-}
-
-bool OrderedCallbacks::is_any_running() {
-  return runners().load() > 0;
 }
 
 } // namespace ccl_backend

@@ -1,8 +1,7 @@
 // Runs tasks that may block or wait for the GIL: callbacks of futures, and the release of tensors.
 #pragma once
 
-#include <sys/types.h>
-#include <time.h>
+#include "clock.hpp"
 
 #include <condition_variable>
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace ccl_backend {
 
@@ -57,8 +57,8 @@ class Completions {
 };
 
 // Completes the futures of one lane of a group one after another, in the order of the calls. Callbacks may call
-// collectives, and every rank has to call them in the same order. A callback that has been blocked for about a tenth of
-// a second is overtaken, since it may be waiting for a later future.
+// collectives, and every rank has to call them in the same order, however long a callback takes on one of them. So only
+// a callback that waits for a later call gives way, at the same point on every rank.
 class OrderedCallbacks : public std::enable_shared_from_this<OrderedCallbacks> {
  public:
   // `depth`: what Completions::depth() returns inside the callbacks.
@@ -71,26 +71,29 @@ class OrderedCallbacks : public std::enable_shared_from_this<OrderedCallbacks> {
   // After `expect`: the call has ended. `complete` completes the future and runs its callbacks.
   void ready(uint64_t sequence, std::function<void()> complete);
 
-  // Completes the next future of each lane whose callback is blocked. To be called every few milliseconds while
-  // is_any_running(). `may_overtake` is false while a callback waits for a collective that it called: such a callback
-  // resumes at a different time on every rank, so overtaking it would change the order of the calls.
-  static void overtake_blocked(bool may_overtake);
-  static bool is_any_running();
+  // Before the calling thread waits for the future of this call. In a callback of the lane, completes the futures up to
+  // this one here, in order, and returns once their callbacks have ended, or at the limit. Else does nothing.
+  void give_way(uint64_t sequence, std::optional<Clock::time_point> limit = std::nullopt);
 
  private:
-  void run(uint64_t turn);
-  // With the mutex held: starts a runner if the next future is ready.
-  void start();
-  void overtake_if_blocked(bool may_overtake);
+  void run();
+  // With the mutex held, except while the callbacks run. The next future has to be ready.
+  void complete_next(std::unique_lock<std::mutex>& guard);
+  bool is_next_ready() const {
+    return !waiting_.empty() && waiting_.begin()->second;
+  }
 
   const int depth_;
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::map<uint64_t, std::function<void()>> waiting_; // empty: not ready
-  bool running_ = false;
-  uint64_t turn_ = 0; // number of the current runner; overtaken runners have lower ones
-  clockid_t clock_ = 0; // CPU-time clock of the running thread
-  timespec used_{};
-  int idle_polls_ = 0; // polls since the callback last used CPU time
+  bool running_ = false; // a thread completes futures, or waits in a callback
+};
+
+// The call that a future belongs to.
+struct Place {
+  std::shared_ptr<OrderedCallbacks> lane;
+  uint64_t sequence;
 };
 
 } // namespace ccl_backend

@@ -25,11 +25,6 @@ constexpr seconds kInTransit{2};
 // For the connections of the lifeline, once all ranks have joined.
 constexpr seconds kConnectLifeline{60};
 
-std::atomic<int>& opening_lanes() {
-  static auto* const count = new std::atomic<int>(0);
-  return *count;
-}
-
 // Gives the group its own key prefix in the store. A group that is created again over the same store would otherwise
 // read the keys of the previous one. Each rank counts for itself: all ranks create the group equally often.
 GroupOptions with_own_keys(GroupOptions options) {
@@ -127,8 +122,6 @@ int Group::open_lane() {
       return depth;
     }
   }
-  ++opening_lanes();
-  const std::shared_ptr<void> counted(nullptr, [](void*) { --opening_lanes(); });
   const TimeLimit limit(timeout());
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), reports_->store());
@@ -150,10 +143,6 @@ int Group::open_lane() {
   }
   lane.paths = std::move(paths);
   return depth;
-}
-
-bool Group::is_opening_lane() {
-  return opening_lanes().load() > 0;
 }
 
 uint64_t Group::next_sequence(int lane) {

@@ -48,15 +48,13 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // The lane of the calling thread. The first call in a lane creates its communicator, with all ranks.
   int open_lane();
-  // Whether any group of this process is creating the communicator of a lane.
-  static bool is_opening_lane();
   // The number of the lane's next collective, from 1.
   uint64_t next_sequence(int lane);
   uint64_t sequence() const {
     return lanes_[0].sequence;
   }
-  OrderedCallbacks& callbacks(int lane) {
-    return *lanes_[lane].callbacks;
+  const std::shared_ptr<OrderedCallbacks>& callbacks(int lane) const {
+    return lanes_[lane].callbacks;
   }
 
   Milliseconds timeout() const {

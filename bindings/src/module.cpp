@@ -54,6 +54,19 @@ py::object in_next_lane(py::function callback) {
   });
 }
 
+// Called before a wait for a future of this call: see OrderedCallbacks.
+void give_way(const Place& place) {
+  if (!Engine::instance().is_forked()) {
+    place.lane->give_way(place.sequence);
+  }
+}
+
+// None unless the work is a collective of ccl.
+std::optional<Place> place_of(const Work& work) {
+  const auto* const operation = dynamic_cast<const Operation*>(&work);
+  return operation == nullptr ? std::nullopt : operation->place();
+}
+
 } // namespace
 } // namespace ccl_backend
 
@@ -84,6 +97,13 @@ PYBIND11_MODULE(_backend, module) {
       // torch's own class has these two since 2.7.
       .def("shutdown", &ccl_backend::ProcessGroupCCL::shutdown, py::call_guard<py::gil_scoped_release>())
       .def("abort", &ccl_backend::ProcessGroupCCL::abort, py::call_guard<py::gil_scoped_release>());
+  py::class_<ccl_backend::Place>(module, "Place")
+      .def(
+          "give_way",
+          ccl_backend::give_way,
+          py::call_guard<py::gil_scoped_release>(),
+          "In a callback of an earlier call, run the callbacks up to this call, before a wait for it.");
+  module.def("place_of", ccl_backend::place_of, "The place of a collective of ccl, or None.", py::arg("work"));
   module.def(
       "in_next_lane",
       ccl_backend::in_next_lane,

@@ -1,6 +1,5 @@
 #include "operation.hpp"
 
-#include "completions.hpp"
 #include "engine.hpp"
 #include "patience.hpp"
 #include "types.hpp"
@@ -66,6 +65,7 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
           call.inputs.empty() ? call.outputs : call.inputs),
       group_(std::move(group)),
       call_(std::move(call)),
+      is_message_(call_.advance != nullptr),
       what_(summarize(call_, sequence, lane)),
       lane_(lane),
       started_(Clock::now()),
@@ -136,10 +136,10 @@ void Operation::end(const std::exception_ptr& error) {
 
 void Operation::complete_future_in_order() {
   auto task = [self = OperationPtr::unsafe_reclaim_from_nonowning(this)] { self->complete_future(); };
-  if (is_message()) {
+  if (is_message_) {
     Completions::instance().post([task = std::move(task)] { Completions::run_at_depth(1, task); });
   } else {
-    group_->callbacks(lane_).ready(what_.sequence, std::move(task));
+    group_->callbacks(lane_)->ready(what_.sequence, std::move(task));
   }
 }
 
@@ -194,6 +194,9 @@ bool Operation::wait(Milliseconds timeout) {
     future = future_;
   }
   if (future && !Engine::instance().is_forked()) {
+    if (const auto own = place()) {
+      own->lane->give_way(own->sequence, limit);
+    }
     // The future may have to wait for the callbacks of earlier calls.
     Patience patience(bytes_);
     while (limit && !future->completed()) {
@@ -226,12 +229,12 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::getFuture() {
   }
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   const bool has_finished = finished_.load(std::memory_order_acquire);
-  if (has_finished && (is_message() || group_->callbacks(lane_).is_idle())) {
+  if (has_finished && (is_message_ || group_->callbacks(lane_)->is_idle())) {
     complete_future();
     return future_;
   }
-  if (!is_message()) {
-    group_->callbacks(lane_).expect(what_.sequence);
+  if (!is_message_) {
+    group_->callbacks(lane_)->expect(what_.sequence);
   }
   if (has_finished) {
     complete_future_in_order();
@@ -239,12 +242,16 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::getFuture() {
   return future_;
 }
 
+std::optional<Place> Operation::place() const {
+  return is_message_ ? std::nullopt : std::make_optional(Place{group_->callbacks(lane_), what_.sequence});
+}
+
 uint64_t Operation::getSequencenumber() const {
   return what_.sequence;
 }
 
 std::string Operation::why_never(Clock::time_point now) const {
-  const bool is_numbered = !is_message() && lane_ == 0;
+  const bool is_numbered = !is_message_ && lane_ == 0;
   const auto reason = group_->why_never(started_, is_numbered ? std::make_optional(what_.sequence) : std::nullopt);
   if (now >= started_ + timeout_) {
     return c10::str(

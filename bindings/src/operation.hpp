@@ -1,6 +1,7 @@
 // One call of a rank, from its start to its end.
 #pragma once
 
+#include "completions.hpp"
 #include "group.hpp"
 #include "releases.hpp"
 #include "transfer.hpp"
@@ -65,14 +66,12 @@ class Operation final : public Work {
   const Started& what() const {
     return what_;
   }
+  // Of a collective's future among those of its lane. Futures of messages have no order.
+  std::optional<Place> place() const;
 
  private:
   friend class Engine;
   friend class Watchdog;
-
-  bool is_message() const {
-    return call_.advance != nullptr;
-  }
 
   // With the engine locked.
   void start();
@@ -101,6 +100,7 @@ class Operation final : public Work {
 
   const std::shared_ptr<Group> group_;
   Call call_;
+  const bool is_message_;
   const Started what_;
   const int lane_;
   const Clock::time_point started_;

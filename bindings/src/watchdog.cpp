@@ -118,12 +118,6 @@ bool Watchdog::has(const Group& group) {
       in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->group_.get() == &group; });
 }
 
-bool Watchdog::has_nested_calls() {
-  std::lock_guard<std::mutex> guard(mutex_);
-  return Group::is_opening_lane() ||
-      std::any_of(in_flight_.begin(), in_flight_.end(), [](const auto& operation) { return operation->lane_ > 0; });
-}
-
 std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_failed() {
   const auto now = Clock::now();
   std::vector<std::pair<OperationPtr, std::string>> failed;
@@ -147,14 +141,12 @@ void Watchdog::watch() {
   while (!Engine::instance().is_stopping()) {
     {
       std::unique_lock<std::mutex> guard(mutex_);
-      const auto interval = OrderedCallbacks::is_any_running() ? kPollInterval : kIdleInterval;
-      wake_.wait_for(guard, interval, [&] { return !in_flight_.empty(); });
+      wake_.wait_for(guard, kIdleInterval, [&] { return !in_flight_.empty(); });
     }
     for (auto& [operation, reason] : find_failed()) {
       fail(operation, c10::str(reason, ", ", operation->group_->options.where()));
       Completions::instance().post([operation = std::move(operation)] {});
     }
-    OrderedCallbacks::overtake_blocked(!has_nested_calls());
     std::this_thread::sleep_for(kPollInterval);
   }
 }

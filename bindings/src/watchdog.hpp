@@ -29,8 +29,6 @@ class Watchdog {
 
   // Whether operations of the group are in flight.
   bool has(const Group& group);
-  // Whether a collective that a callback called is in flight or about to start.
-  bool has_nested_calls();
 
  private:
   Watchdog();

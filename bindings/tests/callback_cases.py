@@ -6,10 +6,13 @@ torchrun --nproc-per-node 2 callback_cases.py CASE
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ import torch.distributed as dist
 from cases import Wrapped, backend_of, check, error_of, new_group, run, set_key, wait_for_key, wrap_stores
 
 HOLD_SECONDS = 6
+numbers = itertools.count()
 
 
 def sum_again(done: Any) -> torch.Tensor:
@@ -35,6 +39,86 @@ def callback_waits() -> None:
         lambda _: dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0].sum().item()
     )
     check(chained.wait() == 6, "the callback did not get the result of its own call")
+
+
+def hold_callbacks() -> Callable[[], None]:
+    """Hold the callbacks of the default group. Returns the function that releases them."""
+    released = Event()
+    for rank in range(2):
+        key = f"held {rank} {next(numbers)}"
+        if dist.get_rank() == rank:  # attached before the other rank makes the call
+            dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: released.wait())
+            set_key(key)
+        else:
+            wait_for_key(key)
+            dist.all_reduce(torch.ones(1))
+    return released.set
+
+
+def callback_takes_time() -> None:
+    """A callback that takes long on one rank keeps its turn: the callbacks' collectives meet in one order."""
+
+    def take(number: int, done: Any) -> float:
+        time.sleep(0.4 * (number % 2 == dist.get_rank()))
+        again: float = sum_again(done).sum().item()
+        return again
+
+    release = hold_callbacks()
+    works = [dist.all_reduce(torch.full((4,), float(number)), async_op=True) for number in range(4)]
+    sums = [work.get_future().then(functools.partial(take, number)) for number, work in enumerate(works)]
+    release()
+    found = [future.wait() for future in sums]
+    check(found == [0, 16, 32, 48], f"the callbacks returned {found}")
+
+
+def give_way(wait: str) -> None:
+    """The first of four callbacks waits for the third call."""
+    release = hold_callbacks()
+    works = [dist.all_reduce(torch.full((4,), float(number)), async_op=True) for number in range(4)]
+    futures = [work.get_future() for work in works]
+    children: list[Any] = []
+    order = []
+
+    def take(number: int, done: Any) -> float:
+        time.sleep(0.05 * (number % 2 == dist.get_rank()))
+        if number == 0:
+            if wait == "work":
+                works[2].wait()
+            elif wait == "all":
+                torch.futures.wait_all([futures[1], futures[2]])
+            else:
+                (futures[2] if wait == "future" else children[2]).wait()
+        order.append(number)
+        again: float = sum_again(done).sum().item()
+        return again
+
+    children += [future.then(functools.partial(take, number)) for number, future in enumerate(futures)]
+    release()
+    found = [child.wait() for child in children]
+    check(found == [0, 16, 32, 48], f"{wait}: the callbacks returned {found}")
+    check(order == [1, 2, 0, 3], f"{wait}: the order was {order}")
+
+
+def callbacks_give_way_in_order() -> None:
+    """A callback that waits for a later call resumes after that call's callbacks, on every rank."""
+    for wait in ("work", "future", "child", "all"):
+        give_way(wait)
+
+
+def message_futures() -> None:
+    """The future of a message leaves those of collectives with the same number alone."""
+    other = 1 - dist.get_rank()
+    release = hold_callbacks()
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(4)]
+    futures = [work.get_future() for work in works]
+    messages = [call(torch.ones(1), other) for _ in range(20) for call in (dist.isend, dist.irecv)]
+    for message in messages:
+        message.get_future()
+        message.wait()
+    release()
+    for number, work in enumerate(works):
+        work.wait(timedelta(seconds=10))
+        check(futures[number].done(), f"the future of collective {number} is not complete")
 
 
 def callbacks_in_order() -> None:
@@ -154,7 +238,7 @@ def limited_wait() -> None:
     """wait(timeout) raises if the future is not complete in time, since an earlier callback still runs."""
     if dist.get_rank() == 0:
         first = dist.all_reduce(torch.ones(1), async_op=True)
-        slow = first.get_future().then(lambda _: sum(range(100_000_000)))  # busy: it is not overtaken
+        slow = first.get_future().then(lambda _: time.sleep(2))
         set_key("attached")
         work = dist.all_reduce(torch.ones(1), async_op=True)
         future = work.get_future()
@@ -194,12 +278,15 @@ def one_openmp_team() -> None:
 
 if __name__ == "__main__":
     run(
-        callback_waits,
-        callbacks_in_order,
-        callbacks_attached_late,
         callback_holds_the_gil,
+        callback_takes_time,
+        callback_waits,
+        callbacks_attached_late,
+        callbacks_give_way_in_order,
+        callbacks_in_order,
         future_after_wait,
         lanes_of_two_groups,
         limited_wait,
+        message_futures,
         one_openmp_team,
     )

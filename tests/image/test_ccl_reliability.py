@@ -173,12 +173,15 @@ def test_processes_that_exit_with_a_call_in_flight_do_not_crash(run_in_image: Ru
 
 CALLBACK_CASES = (
     "callback_holds_the_gil",
+    "callback_takes_time",
     "callback_waits",
     "callbacks_attached_late",
+    "callbacks_give_way_in_order",
     "callbacks_in_order",
     "future_after_wait",
     "lanes_of_two_groups",
     "limited_wait",
+    "message_futures",
     "one_openmp_team",
 )
 GROUP_CASES = (
