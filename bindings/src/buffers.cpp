@@ -1,6 +1,9 @@
 #include "buffers.hpp"
 
 #include "shared_sums.hpp"
+#include "sums.hpp"
+
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <cstring>
@@ -103,6 +106,14 @@ void* Block::data() const {
 
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
   auto result = gathered.select(0, 0);
+  const auto how = find_reduction(op, gathered.scalar_type());
+  if (how && (how->operation == ccl::reduction::min || how->operation == ccl::reduction::max)) {
+    const auto combine = custom_function(how->datatype, how->operation);
+    for (int64_t rank = 1; rank < gathered.size(0); ++rank) {
+      combine(gathered.select(0, rank).data_ptr(), result.numel(), result.data_ptr(), nullptr, how->datatype, nullptr);
+    }
+    return result;
+  }
   if (gathered.scalar_type() == at::kBFloat16) {
     if (kind_of(op) == OpKind::PRODUCT) {
       return gathered.to(at::kFloat).prod(0).to(at::kBFloat16);
@@ -133,6 +144,7 @@ at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op) {
 }
 
 void premultiply(at::Tensor& tensor, const Op& op) {
+  const c10::InferenceMode guard;
   CCL_CHECK(multiply_by_factor(tensor, op), "ReduceOp.PREMUL_SUM needs a factor, found none");
 }
 

@@ -41,7 +41,7 @@ struct Block {
 };
 
 // Reduces `gathered`, whose first dimension is the ranks, where oneCCL cannot: sums (also for AVG) and products of
-// bfloat16, and bitwise operations. May overwrite `gathered`.
+// bfloat16, minima and maxima of floating point, and bitwise operations. May overwrite `gathered`.
 at::Tensor reduce_locally(const at::Tensor& gathered, const Op& op);
 // Multiplies in place by the factor of PREMUL_SUM, in the tensor's type.
 void premultiply(at::Tensor& tensor, const Op& op);

@@ -5,7 +5,7 @@
 #include "types.hpp"
 #include "watchdog.hpp"
 
-#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -105,7 +105,7 @@ bool Operation::is_light() const {
 
 void Operation::complete() {
   try {
-    at::NoGradGuard no_grad;
+    const c10::InferenceMode guard; // writes to any tensor, also to one of torch.inference_mode()
     for (const auto& step : call_.steps) {
       if (step.finish) {
         step.finish();

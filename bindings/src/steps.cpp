@@ -3,6 +3,8 @@
 #include "shared_steps.hpp"
 #include "sums.hpp"
 
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 
 namespace ccl_backend {
@@ -64,15 +66,15 @@ size_t count_of(const at::Tensor& buffer, const Reduction& how) {
   return static_cast<size_t>(buffer.numel() * how.width);
 }
 
-ccl::reduction_fn custom_function(const Reduction& how) {
-  return how.datatype == ccl::datatype::bfloat16 ? bfloat16_function(how.operation) : nullptr;
+bool is_extreme(const Reduction& how) {
+  return how.operation == ccl::reduction::min || how.operation == ccl::reduction::max;
 }
 
 // oneCCL's all-reduce is its only collective that takes a custom function.
 ccl::event reduce_all(char* data, size_t count, const Reduction& how, const ccl::communicator& comm) {
   auto operation = how.operation;
   auto attributes = ccl::create_operation_attr<ccl::allreduce_attr>();
-  if (const auto function = custom_function(how)) {
+  if (const auto function = custom_function(how.datatype, how.operation)) {
     operation = ccl::reduction::custom;
     attributes.set<ccl::allreduce_attr_id::reduction_fn>(function);
   }
@@ -141,8 +143,9 @@ Step reduce_step(const at::Tensor& tensor, const Op& op, int root, Ranks ranks, 
   check_tensor(tensor, name);
   const auto how = find_reduction(op, tensor.scalar_type());
   const bool is_root = ranks.rank == root;
-  if (!how || custom_function(*how) != nullptr) {
+  if (!how || custom_function(how->datatype, how->operation) != nullptr) {
     auto result = is_root ? tensor : at::empty_like(tensor);
+    const c10::InferenceMode guard;
     result.detach().copy_(tensor);
     return reduce_all_step(result, op, ranks, name);
   }
@@ -250,7 +253,8 @@ Step reduce_scatter_from_step(
             (how && shared_reduce_scatter(events, result, split(buffer, ranks.size), *how))) {
           return;
         }
-        if (how && (custom_function(*how) == nullptr || events.oneccl_rounds)) {
+        const bool is_custom = !how || custom_function(how->datatype, how->operation) != nullptr;
+        if (!is_custom || (how && events.oneccl_rounds && !is_extreme(*how))) {
           events.push_back(ccl::reduce_scatter(
               buffer.data_ptr(), result.data_ptr(), count_of(result, *how), how->datatype, how->operation, comm));
           return;

@@ -2,8 +2,10 @@
 
 #include "shared_sums.hpp"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 // The compiler vectorizes the loop below once for each target; the loader selects the best supported one.
 #define VECTORS __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
@@ -37,23 +39,59 @@ VECTORS void multiply(const uint16_t* __restrict from, uint16_t* __restrict to, 
   }
 }
 
-template <void (*combine)(const uint16_t*, uint16_t*, size_t)>
+// `Bits` is the signed integer of the floating point type's size.
+template <typename Bits, Bits kInfinity, Bits kNan, bool kIsMinimum>
+void find_extreme(const Bits* from, Bits* to, size_t count) {
+  constexpr auto kMagnitude = std::numeric_limits<Bits>::max();
+  const auto is_nan = [](Bits bits) { return (bits & kMagnitude) > kInfinity; };
+  // Integers in the order of the numbers: the magnitude of a negative number is inverted. Its own inverse.
+  const auto ordered = [](Bits bits) { return static_cast<Bits>(bits < 0 ? bits ^ kMagnitude : bits); };
+  for (size_t i = 0; i < count; ++i) {
+    const Bits one = ordered(from[i]);
+    const Bits other = ordered(to[i]);
+    const Bits extreme = (one < other) == kIsMinimum ? one : other;
+    to[i] = is_nan(from[i]) || is_nan(to[i]) ? kNan : ordered(extreme);
+  }
+}
+
+template <typename Element, void (*combine)(const Element*, Element*, size_t)>
 void reduce(const void* in, size_t count, void* in_out, size_t* out_count, ccl::datatype, const ccl::fn_context*) {
   const KeepSubnormals guard;
-  combine(static_cast<const uint16_t*>(in), static_cast<uint16_t*>(in_out), count);
+  combine(static_cast<const Element*>(in), static_cast<Element*>(in_out), count);
   if (out_count != nullptr) {
     *out_count = count;
   }
 }
 
+template <bool kIsMinimum>
+ccl::reduction_fn extreme_function(ccl::datatype type) {
+  switch (type) {
+    case ccl::datatype::float16:
+      return reduce<int16_t, find_extreme<int16_t, 0x7c00, 0x7e00, kIsMinimum>>;
+    case ccl::datatype::bfloat16:
+      return reduce<int16_t, find_extreme<int16_t, 0x7f80, 0x7fc0, kIsMinimum>>;
+    case ccl::datatype::float32:
+      return reduce<int32_t, find_extreme<int32_t, 0x7f800000, 0x7fc00000, kIsMinimum>>;
+    case ccl::datatype::float64:
+      return reduce<int64_t, find_extreme<int64_t, 0x7ff0000000000000, 0x7ff8000000000000, kIsMinimum>>;
+    default:
+      return nullptr;
+  }
+}
+
 } // namespace
 
-ccl::reduction_fn bfloat16_function(ccl::reduction operation) {
+ccl::reduction_fn custom_function(ccl::datatype type, ccl::reduction operation) {
+  const bool is_bfloat16 = type == ccl::datatype::bfloat16;
   switch (operation) {
     case ccl::reduction::sum:
-      return reduce<add>;
+      return is_bfloat16 ? reduce<uint16_t, add> : nullptr;
     case ccl::reduction::prod:
-      return reduce<multiply>;
+      return is_bfloat16 ? reduce<uint16_t, multiply> : nullptr;
+    case ccl::reduction::min:
+      return extreme_function<true>(type);
+    case ccl::reduction::max:
+      return extreme_function<false>(type);
     default:
       return nullptr;
   }

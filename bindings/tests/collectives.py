@@ -16,6 +16,7 @@ from functools import reduce
 import torch
 import torch.distributed as dist
 from inputs import FLOATS, TYPES, layouts, make, operations
+from special import extremes, inference
 
 ReduceOp = dist.ReduceOp
 if torch.__version__ < "1.13":  # their names in torch 1.12 and 1.10
@@ -258,6 +259,10 @@ class Check:
             self.coalesced()
         self.bfloat16_rounding()
         self.float16_rounding()
+        for dtype in FLOATS:
+            extremes(self, dtype)
+        if hasattr(ReduceOp, "AVG"):
+            inference(self)
         self.asynchronous()
         dist.barrier(group=self.group)
 
