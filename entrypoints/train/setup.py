@@ -30,7 +30,7 @@ from entrypoints.train.data import splits, token_files
 from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION
 from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.types import Rows, TrainerInputs
-from entrypoints.train.flags import training_arguments
+from entrypoints.train.flags import training_arguments, uses
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
 from entrypoints.train.loop import console
 from entrypoints.train.model import adapters, ipex, pretrained, quantization
@@ -88,6 +88,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         model = task.model_name_or_path if start.checkpoint is None else str(start.checkpoint)
         tables = splits.load(task, arguments.do_train, arguments.do_eval)
         rows = registry.read_rows(replace(task, model_name_or_path=model), tables)
+        uses.check(parsed, rows.task)
         if arguments.label_smoothing_factor and rows.problem_type in (MULTI_LABEL, REGRESSION):
             raise UsageError(
                 "--label_smoothing_factor is for one class per row, but the labels are lists or numbers: remove it"

@@ -63,6 +63,10 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
         ),
         "sets": flags("/output/sets", train_file="/output/moods.jsonl", eval_on_start=True, **moods),
         "smoothed": flags("/output/x", train_file="/output/moods.jsonl", label_smoothing_factor=0.1, **moods),
+        "smoothed answers": line(
+            "/output/x", train_file="/data/squad.json", validation_file="/data/squad.json", num_beams=4,
+            label_smoothing_factor=0.1,
+        ),
         "sets again": flags("/output/sets-again", model_name_or_path="/output/sets", train_file=None, **moods),
     }  # fmt: skip
     return run_alone(image, train_data, folder, lines)
@@ -115,6 +119,13 @@ def test_labels_that_cannot_be_smoothed_are_refused(runs: Runs) -> None:
     assert runs["smoothed"]["code"] == 2, runs["smoothed"]
     last = runs["smoothed"]["stderr"].splitlines()[-1]
     assert last.startswith("error: --label_smoothing_factor is for one class per row")
+
+
+def test_flags_that_the_task_does_not_use_are_refused(runs: Runs) -> None:
+    assert runs["smoothed answers"]["code"] == 2, runs["smoothed answers"]
+    last = runs["smoothed answers"]["stderr"].splitlines()[-1]
+    assert last.startswith("error: --num_beams is for text2text-generation, and the task is question-answering; ")
+    assert "; --label_smoothing_factor is for text-classification and" in last
 
 
 def test_two_ranks_compute_the_loss_of_one(image: str, train_data: Path, folder: Path) -> None:

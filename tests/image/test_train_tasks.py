@@ -124,6 +124,7 @@ def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[s
     chat = {"model_name_or_path": "/work/llama", "train_file": "/work/chat.jsonl"}
     whole = {**PLAIN, "max_seq_length": 64, "per_device_train_batch_size": 24, "max_steps": 2}
     saving = {**chat, **SFT, "packing": True, "per_device_train_batch_size": 2, "save_strategy": "steps"}
+    unlike = {name: value for name, value in saving.items() if name != "lora_r"}
     validation = {"validation_file": "/work/chat.jsonl", "max_seq_length": 64}
     encoder = {
         "model_name_or_path": "/work/bert",
@@ -147,7 +148,7 @@ def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[s
         },
         "full": {**saving, "save_steps": 2},
         "resumed": {**saving, "save_steps": 2, "resume_from_checkpoint": "/work/full/checkpoint-4"},
-        "unlike": {**saving, "use_peft": False, "resume_from_checkpoint": "/work/full/checkpoint-4"},
+        "unlike": {**unlike, "use_peft": False, "resume_from_checkpoint": "/work/full/checkpoint-4"},
         "guessed": {
             **encoder,
             "train_file": "/work/text.txt",

@@ -1,0 +1,54 @@
+"""Which flags a task uses. A flag that the run would silently ignore is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.flags.arguments import TASKS, Parsed, TaskArguments
+
+_CLASSIFIERS = ("text-classification", "token-classification")
+_QUESTIONS = ("question-answering",)
+_TEXTS = ("text-generation",)
+_PAIRS = ("text2text-generation",)
+# The tasks that use a flag.
+_OF_TASKS: dict[str, tuple[str, ...]] = {
+    "label_column_name": _CLASSIFIERS,
+    "text_column_names": ("text-classification", *_TEXTS, *_PAIRS, "fill-mask"),
+    "do_regression": ("text-classification",),
+    **dict.fromkeys(("source_prefix", "max_target_length", "predict_with_generate"), _PAIRS),
+    **dict.fromkeys(("generation_max_length", "num_beams"), _PAIRS),
+    **dict.fromkeys(("doc_stride", "max_answer_length", "n_best_size"), _QUESTIONS),
+    **dict.fromkeys(("version_2_with_negative", "null_score_diff_threshold"), _QUESTIONS),
+    **dict.fromkeys(("packing", "completion_only_loss", "chat_template_path"), _TEXTS),
+    "mlm_probability": ("fill-mask",),
+    # The model computes the loss of questions.
+    "label_smoothing_factor": tuple(task for task in TASKS if task not in _QUESTIONS),
+}
+# The flags of a new adapter.
+_OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+_DEFAULTS = {item.name: item.default for item in fields(TaskArguments)}
+
+
+def check(parsed: Parsed, task: str) -> None:
+    """Raise UsageError that lists every given flag that a run of this task would ignore.
+
+    Flags of older guides, which are accepted under another name with a note, may have no effect.
+    """
+    renamed = {item.flag.now for item in parsed.cleaned.found}
+    given = {name: value for name, value in parsed.flags.items() if name not in renamed and _is_set(name, value)}
+    found = [
+        f"--{name} is for {' and '.join(tasks)}, and the task is {task}"
+        for name, tasks in _OF_TASKS.items()
+        if name in given and task not in tasks
+    ]
+    if not parsed.task.use_peft:
+        found += [f"--{name} needs --use_peft" for name in _OF_ADAPTERS if name in given]
+    if found:
+        raise UsageError(f"{'; '.join(found)}: remove {'it' if len(found) == 1 else 'them'}")
+
+
+def _is_set(name: str, value: Any) -> bool:
+    """Whether the value of a flag asks for something: `--packing false` does not."""
+    return bool(value) or value != _DEFAULTS.get(name, value)

@@ -1,0 +1,63 @@
+"""Flags that the task does not use are refused if they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.flags import old_flags, uses
+from entrypoints.train.flags.arguments import Parsed, TaskArguments
+
+
+def parsed(*argv: str, **flags: Any) -> Parsed:
+    """`argv`: flags of older guides. `flags`: the flags that are given."""
+    training = {name: flags.pop(name) for name in ("label_smoothing_factor",) if name in flags}
+    given = frozenset({*flags, *training})
+    return Parsed(TaskArguments(**flags), training, given, old_flags.clean(argv))
+
+
+@pytest.mark.parametrize(
+    ("task", "flags", "message"),
+    [
+        ("question-answering", {"label_smoothing_factor": 0.1}, "and the task is question-answering: remove it"),
+        ("question-answering", {"text_column_names": "a"}, "--text_column_names is for text-classification and"),
+        (
+            "text-classification",
+            {"num_beams": 4},
+            "--num_beams is for text2text-generation, and the task is text-cl",
+        ),
+        ("fill-mask", {"packing": True}, "--packing is for text-generation, and the task is fill-mask: remove it"),
+        (
+            "text-generation",
+            {"label_column_name": "tags"},
+            "for text-classification and token-classification, and",
+        ),
+        ("text-generation", {"lora_r": 16}, "--lora_r needs --use_peft: remove it"),
+        ("fill-mask", {"doc_stride": 128, "lora_alpha": 8}, "--lora_alpha needs --use_peft: remove them"),
+        ("text-classification", {"completion_only_loss": False}, "--completion_only_loss is for text-generation"),
+    ],
+)
+def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        uses.check(parsed(**flags), task)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "flags"),
+    [
+        ("text-generation", {"packing": True, "lora_r": 4, "use_peft": True}),
+        ("text-classification", {"packing": False, "lora_dropout": 0.0, "label_smoothing_factor": 0.1}),
+        ("question-answering", {"doc_stride": 64, "label_smoothing_factor": 0.0}),
+    ],
+)
+def test_a_flag_that_is_used_or_asks_for_nothing_is_accepted(task: str, flags: dict[str, Any]) -> None:
+    uses.check(parsed(**flags), task)
+
+
+def test_a_flag_of_an_older_guide_is_accepted_under_its_present_name() -> None:
+    uses.check(parsed("--val_max_target_length=32", generation_max_length=32), "text-classification")
+    with pytest.raises(UsageError, match="--generation_max_length is for text2text-generation"):
+        uses.check(parsed(generation_max_length=32), "text-classification")
