@@ -192,5 +192,5 @@ def answer(connection: socket.socket) -> None:
             while stream.readline(1000):
                 stream.write(f"{time.time()!r}\n")
                 stream.flush()
-    except OSError:  # the client has disconnected, which ends every call
+    except (OSError, ValueError):  # the client has disconnected, which ends every call, or is no doctor
         return

@@ -111,11 +111,19 @@ def _missing(folder: Path, lock: dict[str, LockedWheel]) -> list[LockedWheel]:
 
 
 def _reuse(wheel: LockedWheel, folder: Path) -> bool:
-    """Link the wheel from the folder of another pin, if one has it with the sha256 of the lock."""
+    """Link the wheel from the folder of another pin, if one has it with the sha256 of the lock.
+
+    Copy it on file systems without hard links, such as exFAT.
+    """
     for path in sorted(folder.parent.glob(f"[!.]*/*-{wheel.version}-*.whl")):
         try:
             if _find_in_lock(path, {wheel.name: wheel}) and files.sha256_of(path) == wheel.sha256:
-                os.link(path, folder / path.name)
+                try:
+                    os.link(path, folder / path.name)
+                except FileNotFoundError:
+                    raise
+                except OSError:
+                    shutil.copyfile(path, folder / path.name)
                 return True
         except FileNotFoundError:  # another ./inv deleted it
             continue

@@ -149,3 +149,9 @@ def test_a_port_in_use_is_an_error() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on port {port}"):
             network.serve(port)
+
+
+def test_a_peer_that_is_no_doctor_ends_its_connection_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
+        here.sendall(b"\xff\xfe\n")
+        network.answer(server.accept()[0])

@@ -98,6 +98,19 @@ def test_a_fetch_downloads_exactly_the_locks_wheels_and_a_second_fetch_does_noth
     assert [(stat.st_ino, stat.st_mtime_ns) for stat in after] == [(s.st_ino, s.st_mtime_ns) for s in before]
 
 
+def test_wheels_of_another_pin_are_copied_where_the_file_system_has_no_hard_links(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    fetch.fetch(place.pin, place.fetched)
+    monkeypatch.setattr("os.link", refuse)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(place.served / "missing"))
+    other = fetch.fetch(place.pin, place.fetched.with_name("other"))
+    assert {path.name for path in other.iterdir()} == {path.name for path in place.fetched.iterdir()}
+
+
 def test_removed_wheels_are_fetched_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "WHEELS", place.fetched.parent)
     place.complete()
