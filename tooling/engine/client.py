@@ -47,7 +47,9 @@ def connect(
     tls = (
         _tls(endpoint, environ) if endpoint.startswith(("tcp:", "http")) else None
     )  # a socket and ssh need no TLS
-    return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False)
+    # The user's ssh with its configuration, keys and known hosts, as for the command line.
+    by_ssh = endpoint.startswith("ssh:")
+    return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False, use_ssh_client=by_ssh)
 
 
 def wants_tls(environ: Mapping[str, str]) -> bool:

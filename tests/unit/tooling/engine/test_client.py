@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import os
 import shutil
 import ssl
 import threading
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docker.errors import DockerException
 
 from tests import certificates
 from tests.unit.tooling.answers import answer
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.cluster import follow, nodes
 from tooling.engine import find
+from tooling.engine.client import connect
 from tooling.image import registry
 
 ANSWERS = {
@@ -117,3 +120,15 @@ def test_the_authority_is_dockers_and_not_that_of_other_programs(
     certificates.make(tmp_path / "others")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "others" / "ca.pem"))
     assert nodes.read(endpoint) == []
+
+
+def test_an_engine_behind_ssh_is_reached_with_the_users_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/called\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises((DockerException, OSError)):
+        connect("ssh://me@host.invalid", timeout=5).version()
+    assert "host.invalid" in (tmp_path / "called").read_text()
