@@ -41,6 +41,9 @@ def group_variables(environment: DistributedEnvironment, interface: str, shared_
         "CCL_WORKER_OFFLOAD": "0",
         # oneCCL's own default. accelerate up to 1.12 uses a ccl group only if the variable is set.
         "CCL_WORKER_COUNT": "1",
+        # While the ranks connect, oneCCL waits only 60 s for another rank's address. A rank of a busy machine may
+        # take longer, and the group's timeout ends the wait for one that has failed.
+        "CCL_KVS_GET_TIMEOUT": "1800",
         # oneCCL's warnings are about settings that are chosen here on purpose.
         "CCL_LOG_LEVEL": "error",
     }

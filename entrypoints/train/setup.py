@@ -75,20 +75,22 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     job_names = gather(folder.job_name(os.environ, parsed.flags))
     resume, overwrite = arguments.resume_from_checkpoint, task.overwrite_output_dir
     with agreement():
-        choice = folder.choose_start(output, resume, overwrite, job_names) if rank == 0 else None
+        trains = arguments.do_train
+        choice = folder.choose_start(output, resume, overwrite, job_names, trains) if rank == 0 else None
     start: folder.Start = gather(choice)[0]
 
     with agreement():
         if start.checkpoint is not None:
             checkpoints.check(start.checkpoint)  # every rank must see the checkpoint that rank 0 chose
         pretrained.check_folder(str(task.model_name_or_path))
+        folder.check_kept(output, start, str(task.model_name_or_path))
         adapters.check(task)
         quantization.check(task, parsed.fsdp, adapters.has_adapter(task))
         # A checkpoint keeps its own labels, in their order.
         model = task.model_name_or_path if start.checkpoint is None else str(start.checkpoint)
         tables = splits.load(task, arguments.do_train, arguments.do_eval)
         rows = registry.read_rows(replace(task, model_name_or_path=model), tables)
-        uses.check(parsed, rows.task)
+        uses.check(parsed, rows.task, adapters.base_of(str(task.model_name_or_path)) is not None)
         if arguments.label_smoothing_factor and rows.problem_type in (MULTI_LABEL, REGRESSION):
             raise UsageError(
                 "--label_smoothing_factor is for one class per row, but the labels are lists or numbers: remove it"

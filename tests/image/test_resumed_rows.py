@@ -28,4 +28,4 @@ def test_a_run_resumed_within_an_epoch_has_the_rows_of_the_uninterrupted_run(
             f"{name}, in smaller batches: same steps",
         )
     ]
-    assert done.stderr.count("some rows of an epoch are trained again or left out") == 1
+    assert done.stderr.count("some rows are trained again or left out") == 1

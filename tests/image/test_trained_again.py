@@ -149,7 +149,7 @@ def test_a_model_of_numbers_is_evaluated_on_integers(runs: Runs, folder: Path) -
 def test_a_head_of_another_size_is_not_evaluated(runs: Runs) -> None:
     assert runs["four"]["code"] == 2, runs["four"]
     last = runs["four"]["stderr"].splitlines()[-1]
-    assert last.startswith("error: model '/output/four' has another number of labels than the 2 of the data")
+    assert last.startswith("error: model '/output/four' has a head for another number of labels than the data, ")
 
 
 def test_full_weights_replace_the_adapter_of_an_earlier_run(runs: Runs, folder: Path) -> None:

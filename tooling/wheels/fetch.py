@@ -4,6 +4,7 @@ When `fetch` returns, the folder .cache/wheels/<pin> holds exactly the wheels of
 the lock. Downloads go to a separate folder first, so that this folder never holds a partial file.
 """
 
+import errno
 import os
 import shutil
 import tempfile
@@ -23,6 +24,8 @@ from tooling.wheels import locks, pip
 from tooling.wheels.resolve import LockedWheel
 
 WHEELS = CACHE / "wheels"
+# Of os.link on file systems without hard links, and on those that only some may use.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 
 
 def fetch(pin: Pin, folder: Path | None = None) -> Path:
@@ -120,10 +123,12 @@ def _reuse(wheel: LockedWheel, folder: Path) -> bool:
             if _find_in_lock(path, {wheel.name: wheel}) and files.sha256_of(path) == wheel.sha256:
                 try:
                     os.link(path, folder / path.name)
-                except FileNotFoundError:
-                    raise
-                except OSError:
-                    shutil.copyfile(path, folder / path.name)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    part = folder / f".{path.name}.{os.getpid()}"
+                    shutil.copyfile(path, part)
+                    part.replace(folder / path.name)
                 return True
         except FileNotFoundError:  # another ./inv deleted it
             continue

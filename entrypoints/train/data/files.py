@@ -261,7 +261,11 @@ def _parse(text: str, path: Path, line: int) -> Any:
 
 def _too_much(error: Exception) -> str:
     """What Python refuses in valid JSON."""
-    found = "lists in lists" if isinstance(error, RecursionError) else "a number of thousands of digits"
+    found = (
+        "lists or objects that are nested too deeply"
+        if isinstance(error, RecursionError)
+        else "a number of thousands of digits"
+    )
     return f"found {found}, expected values that Python reads"
 
 

@@ -31,22 +31,28 @@ _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 _DEFAULTS = {item.name: item.default for item in fields(TaskArguments)}
 
 
-def check(parsed: Parsed, task: str) -> None:
+def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
     """Raise UsageError that lists every given flag that a run of this task would ignore.
 
-    Flags of older guides, which are accepted under another name with a note, may have no effect.
+    `is_adapter`: whether the model is an adapter, which has its own settings. Flags of older guides, which are
+    accepted under another name with a note, may have no effect.
     """
     renamed = {item.flag.now for item in parsed.cleaned.found}
     given = {name: value for name, value in parsed.flags.items() if name not in renamed and _is_set(name, value)}
     found = [
-        f"--{name} is for {' and '.join(tasks)}, and the task is {task}"
+        f"--{name} is for {', '.join(tasks)}, but the task is {task}: remove it"
         for name, tasks in _OF_TASKS.items()
         if name in given and task not in tasks
     ]
-    if not parsed.task.use_peft:
-        found += [f"--{name} needs --use_peft" for name in _OF_ADAPTERS if name in given]
+    remedy = None
+    if is_adapter:
+        remedy = f"remove it, because the model '{parsed.task.model_name_or_path}' is an adapter"
+    elif not parsed.task.use_peft:
+        remedy = "add --use_peft or remove it"
+    if remedy is not None:
+        found += [f"--{name} is for a new adapter: {remedy}" for name in _OF_ADAPTERS if name in given]
     if found:
-        raise UsageError(f"{'; '.join(found)}: remove {'it' if len(found) == 1 else 'them'}")
+        raise UsageError("; ".join(found))
 
 
 def _is_set(name: str, value: Any) -> bool:

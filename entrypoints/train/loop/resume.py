@@ -64,7 +64,7 @@ def changed_epochs(state: TrainerState, planned: int, arguments: TrainingArgumen
 
 
 def changed_rows(state: TrainerState, per_epoch: int) -> str | None:
-    """A note if the next step's place in the data is another one than in the checkpoint's run.
+    """A note if the resumed run does not continue at the row where the checkpoint's run stopped.
 
     `per_epoch`: the steps of an epoch now.
     """
@@ -75,6 +75,6 @@ def changed_rows(state: TrainerState, per_epoch: int) -> str | None:
     if abs(now - float(state.epoch)) <= max(1 / per_epoch, _TOLERANCE * now):
         return None
     return (
-        f"the checkpoint's run saved step {state.global_step} after {state.epoch:.2f} epochs, and this run counts "
-        f"{now:.2f}, because ranks, batch size or rows differ: some rows of an epoch are trained again or left out"
+        f"step {state.global_step} is after {state.epoch:.2f} epochs in the checkpoint's run and after {now:.2f} "
+        "in this run, because ranks, batch size or rows differ: some rows are trained again or left out"
     )

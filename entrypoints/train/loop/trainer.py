@@ -149,13 +149,12 @@ class CpuTrainer(Trainer):
             return
         planned, state = self._planned_steps(), TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         state.best_model_checkpoint = resume.best_checkpoint(state, Path(self.args.output_dir))
-        for note in (
-            resume.changed_epochs(state, planned, self.args),
-            resume.changed_rows(state, self._per_epoch()),
-        ):
+        remaining = state.global_step < planned
+        moved = resume.changed_rows(state, self._per_epoch()) if remaining else None
+        for note in (resume.changed_epochs(state, planned, self.args), moved):
             if note is not None:
                 console.note(note, self.args.process_index, kind="warning")
-        if state.global_step < planned:
+        if remaining:
             self.add_callback(resume.BestCheckpoint(state.best_model_checkpoint))
             self.train(resume_from_checkpoint=str(checkpoint))
             return
@@ -166,8 +165,10 @@ class CpuTrainer(Trainer):
             self._load_best_model()
 
     def _run_epoch(self, **options: Any) -> None:
-        """Set the epoch of the rows first: with several ranks, transformers 5 misses a resumed epoch."""
-        options["train_dataloader"].set_epoch(options["epoch"])
+        """Set the sampler's epoch first: transformers 5 does not if a run on several ranks resumes."""
+        rows = options["train_dataloader"]
+        if hasattr(rows, "set_epoch"):
+            rows.set_epoch(options["epoch"])
         super()._run_epoch(**options)
 
     def load(self, checkpoint: Path) -> None:

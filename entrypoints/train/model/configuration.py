@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from pathlib import Path
 from typing import Any
@@ -95,11 +96,13 @@ def other_labels(arguments: TaskArguments, rows: Rows) -> str | None:
 
 def head_of(model: Any, auto: Any) -> list[str]:
     """The names of the parameters whose shapes depend on the number of labels. `auto`: the model's Auto class."""
+    # torch 1.13's devices are not context managers: the weights take memory there.
+    meta = torch.device("meta") if hasattr(torch.device, "__enter__") else contextlib.nullcontext()
     shapes = []
     for added in (0, 1):
         config = copy.deepcopy(model.config)
         config.num_labels += added
-        with torch.device("meta"):
+        with meta:
             shapes.append({name: weight.shape for name, weight in auto.from_config(config).named_parameters()})
     return [name for name, _ in model.named_parameters() if shapes[0].get(name) != shapes[1].get(name)]
 

@@ -143,8 +143,8 @@ def load(
     _refuse_random_weights(name, model, new)
     if mismatched and rows.train is None and checkpoint is None and name == given:
         raise UsageError(
-            f"model '{name}' has another number of labels than the {len(rows.labels or ['number'])} of the data, "
-            "so its head cannot be evaluated: pass data with the model's labels, or train it with --train_file"
+            f"model '{name}' has a head for another number of labels than the data, which have "
+            f"{len(rows.labels or ['number'])}: pass data with the model's labels, or train it with --train_file"
         )
     replaced = [] if labels is None or mismatched else configuration.head_of(model, auto)
     if shards > 1 or replaced:

@@ -19,6 +19,14 @@ from entrypoints.train.model import adapters
 from entrypoints.train.output import checkpoints
 
 RESULT = "result.json"
+# The files of full weights.
+FULL_WEIGHTS = (
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model-*-of-*.bin",
+)
 # Holds the names of the job that owns the folder. Trainer does not push files that start with an underscore.
 _OWNER = "_job"
 
@@ -45,13 +53,16 @@ def job_name(environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
     return f"{name} {hashlib.sha256(command.encode()).hexdigest()[:12]}" if name else ""
 
 
-def choose_start(folder: Path, resume: str | None, overwrite: bool, jobs: Collection[str] = ()) -> Start:
+def choose_start(
+    folder: Path, resume: str | None, overwrite: bool, jobs: Collection[str] = (), trains: bool = True
+) -> Start:
     """Decide where to start. Deletes no checkpoint.
 
     `resume` is --resume_from_checkpoint: a path, "true" for the last complete checkpoint in `folder`, or None.
     `jobs`: this job's names, one per rank. If this job has already written to the folder, it resumes from its
     last checkpoint regardless of the flags; without a checkpoint, it starts as the flags specify.
-    Raises UsageError for a checkpoint that cannot be used, and for a folder that holds another run.
+    `trains`: whether the run saves weights. Raises UsageError for a checkpoint that cannot be used, and for a
+    folder that holds another run, or other weights if this run saves its own.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--output_dir '{folder}' is a file, expected a folder")
@@ -70,7 +81,7 @@ def choose_start(folder: Path, resume: str | None, overwrite: bool, jobs: Collec
         notes.append(f"no checkpoint of this job in '{folder}' yet: starting as the flags specify")
         overwrite = False
     elif not overwrite and not from_last:
-        _refuse_another_run(folder, path)
+        _refuse_another_run(folder, path, trains)
     if path is not None:
         checkpoints.check(path)
     if from_last:
@@ -81,14 +92,19 @@ def choose_start(folder: Path, resume: str | None, overwrite: bool, jobs: Collec
     return Start(path, tuple(notes), replaces=overwrite)
 
 
-def _refuse_another_run(folder: Path, checkpoint: Path | None) -> None:
-    """Raise UsageError if the folder would mix checkpoints of two runs. `checkpoint`: where this run starts."""
+def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> None:
+    """Raise UsageError if the folder would mix files of two runs. `checkpoint`: where this run starts."""
     present = checkpoints.all_in(folder)
     if checkpoint is None or checkpoint.resolve().parent != folder.resolve():
         if present or (folder / RESULT).exists():
             raise UsageError(
                 f"--output_dir '{folder}' holds an earlier run: choose another folder, or add "
                 "--resume_from_checkpoint true to continue that run or --overwrite_output_dir to replace it"
+            )
+        if trains and any(found for pattern in (*FULL_WEIGHTS, adapters.CONFIG) for found in folder.glob(pattern)):
+            raise UsageError(
+                f"--output_dir '{folder}' holds a model: choose another folder, or add --overwrite_output_dir to "
+                "replace it"
             )
         return
     step = checkpoints.step_of(checkpoint)
@@ -99,6 +115,21 @@ def _refuse_another_run(folder: Path, checkpoint: Path | None) -> None:
             f"'{checkpoint}': choose another folder, or pass --resume_from_checkpoint true to continue from the "
             "last checkpoint, or add --overwrite_output_dir to delete the other checkpoints"
         )
+
+
+def check_kept(folder: Path, start: Start, model: str) -> None:
+    """Raise UsageError if `start` deletes the model that the run needs, or the base of that adapter."""
+    needed = {Path(name).resolve() for name in (model, adapters.base_of(model)) if name}
+    if start.replaces and any(path.resolve() in needed for path in _replaced(folder)):
+        raise UsageError(
+            f"--overwrite_output_dir deletes the model '{model}' in --output_dir '{folder}': choose another folder"
+        )
+
+
+def _replaced(folder: Path) -> list[Path]:
+    """The folders of an earlier run that --overwrite_output_dir deletes."""
+    merged = folder / adapters.MERGED
+    return [*checkpoints.all_in(folder), *([merged] if merged.is_dir() else [])]
 
 
 def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()) -> None:
@@ -116,11 +147,9 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
         checkpoints.clear_staging(folder)
         if start is not None:
             kept = start.checkpoint.resolve() if start.checkpoint else None
-            for path in checkpoints.all_in(folder):
-                if start.replaces and path.resolve() != kept:
+            for path in _replaced(folder) if start.replaces else ():
+                if path.resolve() != kept:
                     shutil.rmtree(path)
-            if start.replaces:
-                shutil.rmtree(folder / adapters.MERGED, ignore_errors=True)
             # Last: if this process is killed before, the next start must still delete the old checkpoints.
             names = sorted({*jobs} - {""})
             if names:

@@ -164,7 +164,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: T
 
 
 def _padding_right(tokenizer: Any) -> Any:
-    """A tokenizer that pads after a row's tokens: answers are numbers of tokens, counted from the row's first."""
+    """A tokenizer that pads on the right, because answers are positions in a row without padding."""
     right = copy.copy(tokenizer)
     right.padding_side = "right"
     return right

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tooling.basis.errors import UsageError
 from tooling.image import build, proxies
 
 
@@ -18,6 +19,13 @@ def test_apt_gets_the_users_proxies_with_a_scheme_and_in_lower_case() -> None:
         "no_proxy": "a,.b",
     }
     assert proxies.of({"HTTP_PROXY": "", "PATH": "/bin"}) == {}
+    assert proxies.of({"http_proxy": "", "HTTP_PROXY": "proxy.example:3128"}) == {}  # switched off
+
+
+def test_a_value_that_is_no_url_is_named_without_its_password() -> None:
+    with pytest.raises(UsageError, match="the variable https_proxy is not the URL of a proxy") as refused:
+        proxies.in_builds({"HTTPS_PROXY": "http://user:s3cret[w@proxy.example:3128"})
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("local", ["localhost:3128", "http://127.0.0.1:3128", "http://[::1]:3128", "127.1.2.3:1"])

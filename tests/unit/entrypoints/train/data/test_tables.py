@@ -111,8 +111,12 @@ def test_first_cuts_every_column(tmp_path: Path) -> None:
         ("x.doc", "a", "suffix '.doc' is unknown"),
         ("x.jsonl", '{"text": "a"}\n\n{"text": ["\\uD83d"]}\n', r"row 2: found \ud83d, half of a character"),
         ("x.json", '[{"text": "a"}, {"text": "\\ude00"}]', r"row 2: found \ude00, half of a character"),
-        ("x.jsonl", '{"text": ' + "[" * 100_000 + "\n", "line 1: found lists in lists"),
-        ("x.json", "[" * 100_000, "found lists in lists"),
+        (
+            "x.jsonl",
+            '{"text": ' + "[" * 100_000 + "\n",
+            "line 1: found lists or objects that are nested too deeply",
+        ),
+        ("x.json", "[" * 100_000, "found lists or objects that are nested too deeply"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line_that_names_it(

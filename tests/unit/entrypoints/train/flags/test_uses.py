@@ -21,21 +21,25 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
 @pytest.mark.parametrize(
     ("task", "flags", "message"),
     [
-        ("question-answering", {"label_smoothing_factor": 0.1}, "and the task is question-answering: remove it"),
-        ("question-answering", {"text_column_names": "a"}, "--text_column_names is for text-classification and"),
+        ("question-answering", {"label_smoothing_factor": 0.1}, "but the task is question-answering: remove it"),
+        ("question-answering", {"text_column_names": "a"}, "--text_column_names is for text-classification, text"),
         (
             "text-classification",
             {"num_beams": 4},
-            "--num_beams is for text2text-generation, and the task is text-cl",
+            "--num_beams is for text2text-generation, but the task is text-cl",
         ),
-        ("fill-mask", {"packing": True}, "--packing is for text-generation, and the task is fill-mask: remove it"),
+        ("fill-mask", {"packing": True}, "--packing is for text-generation, but the task is fill-mask: remove it"),
         (
             "text-generation",
             {"label_column_name": "tags"},
-            "for text-classification and token-classification, and",
+            "for text-classification, token-classification, but",
         ),
-        ("text-generation", {"lora_r": 16}, "--lora_r needs --use_peft: remove it"),
-        ("fill-mask", {"doc_stride": 128, "lora_alpha": 8}, "--lora_alpha needs --use_peft: remove them"),
+        ("text-generation", {"lora_r": 16}, "--lora_r is for a new adapter: add --use_peft or remove it"),
+        (
+            "fill-mask",
+            {"doc_stride": 128, "lora_alpha": 8},
+            "remove it; --lora_alpha is for a new adapter: add --use_peft",
+        ),
         ("text-classification", {"completion_only_loss": False}, "--completion_only_loss is for text-generation"),
     ],
 )
@@ -55,6 +59,14 @@ def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any
 )
 def test_a_flag_that_is_used_or_asks_for_nothing_is_accepted(task: str, flags: dict[str, Any]) -> None:
     uses.check(parsed(**flags), task)
+
+
+def test_the_flags_of_a_new_adapter_are_refused_for_a_trained_one() -> None:
+    flags = parsed(model_name_or_path="trained", lora_r=8, use_peft=True)
+    with pytest.raises(
+        UsageError, match="--lora_r is for a new adapter: remove it, because the model 'trained' is"
+    ):
+        uses.check(flags, "text-generation", is_adapter=True)
 
 
 def test_a_flag_of_an_older_guide_is_accepted_under_its_present_name() -> None:

@@ -70,6 +70,30 @@ def test_overwriting_keeps_the_checkpoint_at_which_the_run_starts(tmp_path: Path
     assert names(tmp_path) == ["checkpoint-5"]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model-00001-of-00002.safetensors", "adapter_config.json"])
+def test_a_model_that_training_would_mix_with_its_own_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(UsageError, match="holds a model: choose another folder, or add --overwrite_output_dir"):
+        output.choose_start(tmp_path, None, overwrite=False)
+    output.choose_start(tmp_path, None, overwrite=False, trains=False)
+    output.choose_start(tmp_path, None, overwrite=True)
+
+
+def test_a_model_that_the_run_starts_from_is_not_deleted(tmp_path: Path) -> None:
+    """A merged model, a checkpoint, and the base of an adapter."""
+    checkpoint, merged, adapter = complete(tmp_path, 3), tmp_path / "merged", tmp_path / "adapter"
+    merged.mkdir()
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(merged)}))
+    start = output.choose_start(tmp_path, None, overwrite=True)
+    for model in (checkpoint, merged, adapter):
+        with pytest.raises(UsageError, match="--overwrite_output_dir deletes the model"):
+            output.check_kept(tmp_path, start, str(model))
+    output.check_kept(tmp_path, start, "some/model")
+    output.prepare(tmp_path, start)
+    assert names(tmp_path) == ["adapter"]
+
+
 def test_a_resumed_run_loses_its_old_result_but_not_its_checkpoints(tmp_path: Path) -> None:
     complete(tmp_path, 3)
     (tmp_path / output.RESULT).write_text("{}")
