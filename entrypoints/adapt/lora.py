@@ -141,7 +141,8 @@ def _narrow(model: Any) -> Iterator[None]:
     for weight in narrowed:
         weight.data = weight.data.bfloat16()
     for module, forward in tied:
-        module.forward = types.MethodType(forward, module)  # which a copy of the model has as its own
+        # A bound method, so that a copy of the model gets its own.
+        module.forward = types.MethodType(forward, module)
     _NARROWED[:] = narrowed
     try:
         yield
@@ -182,7 +183,7 @@ def _frozen(model: Any) -> list[Any]:
 def _tied(model: Any, narrowed: list[Any]) -> list[tuple[Any, Callable[..., Any]]]:
     """The embedding and the output layer that share a weight which becomes bf16, and their forwards for it.
 
-    An output layer with an adapter has one already.
+    An output layer with an adapter is not among them: its forward is already replaced.
     """
     import torch
 

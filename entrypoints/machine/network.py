@@ -173,7 +173,7 @@ def interface_of(address: str, table: Mapping[str, list[str]]) -> str:
 
 
 def is_own(address: str) -> bool:
-    """Whether `address` is this host's. The route to a secondary address has another source, the primary one."""
+    """Whether `address` is one of this host's addresses, which may be a secondary one of an interface."""
     return is_loopback(address) or any(address in held for held in interfaces().values())
 
 

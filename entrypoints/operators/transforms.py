@@ -16,7 +16,7 @@ def is_traced() -> bool:
 
 
 def unless_traced(changed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`changed`, and `original` while torch traces it: the kernels are no operators of torch."""
+    """Calls `original` while torch traces the function, otherwise `changed`: torch cannot trace our kernels."""
 
     @functools.wraps(changed)
     def function(*args: Any, **options: Any) -> Any:

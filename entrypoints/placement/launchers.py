@@ -188,8 +188,8 @@ MARKS = (
         beside="ACCELERATE_MIXED_PRECISION",
     ),
 )
-# HOROVOD_RANK and HOROVOD_SIZE, or PMI_LOCAL_RANK. Other variables, such as LORA_RANK, are a user's own, and so is
-# the rank of a node or a role.
+# HOROVOD_RANK and HOROVOD_SIZE, or PMI_LOCAL_RANK. Variables without a number of ranks, such as LORA_RANK, are
+# the user's own. The rank of a node or a role is not the rank of a process.
 _RANK = re.compile(r"([A-Z][A-Z0-9_]*)_RANK(ID)?")
 _NO_RANK = re.compile(r"(.*_)?(NODE|GROUP|ROLE|HOST|MACHINE)_RANK")
 _SIZES = ("SIZE", "WORLD_SIZE", "NPROCS", "NRANKS", "NTASKS", "NUM_PROCS", "NUM_RANKS", "NUM_TASKS")

@@ -102,7 +102,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
         path = result.write(output, document)
     if setup.task.merge_adapter:
         then = (
-            f"merge it: --model_name_or_path {output} --validation_file FILE --output_dir FOLDER --merge_adapter"
+            f"merge it: train --model_name_or_path {output} --validation_file FILE --output_dir FOLDER "
+            "--merge_adapter"
         )
         with checkpoints.full_disk_reported(output, "the merged model", then=then):
             merged = adapters.save_merged(trainer.model, setup.loaded.tokenizer, output)

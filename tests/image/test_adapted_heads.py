@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tests.image.train_runs import ONE_THREAD, Runs, line, mounts, result, run_alone
+from tests.image.train_runs import ONE_THREAD, Runs, line, make_models, mounts, result, run_alone
 
 # The layers that a classifier adds to each model.
 ADDED = {
@@ -21,13 +21,7 @@ ADDED = {
 @pytest.fixture(scope="module")
 def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("heads")
-    made.chmod(0o777)
-    done = containers.run(
-        image,
-        *("python", "/tests/scripts/headless_models.py", "/data/tiny", "/output"),
-        docker_args=mounts(train_data, made),
-    )
-    assert done.returncode == 0, done.stderr
+    make_models(image, "headless_models.py", train_data, made)
     return made
 
 

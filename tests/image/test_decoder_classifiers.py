@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import containers
-from tests.image.train_runs import Runs, line, mounts, result, run_alone
+from tests.image.train_runs import Runs, line, make_models, result, run_alone
 
 MODELS = ("llama", "gemma")
 
@@ -16,16 +15,10 @@ MODELS = ("llama", "gemma")
 @pytest.fixture(scope="module")
 def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("decoders")
-    made.chmod(0o777)
     (made / "lengths.csv").write_text(
         "text,label\n" + "".join(f"{'good ' * (n % 5 + 1)}end,{'ab'[n % 2]}\n" for n in range(16))
     )
-    done = containers.run(
-        image,
-        *("python", "/tests/scripts/decoders_without_padding.py", "/data/tiny", "/output"),
-        docker_args=mounts(train_data, made),
-    )
-    assert done.returncode == 0, done.stderr
+    make_models(image, "decoders_without_padding.py", train_data, made)
     return made
 
 

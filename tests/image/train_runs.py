@@ -83,6 +83,14 @@ def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]])
     return dict(zip(lines, json.loads(done.stdout), strict=True))
 
 
+def make_models(image: str, script: str, data: Path, output: Path) -> None:
+    """Run a script of tests/image/scripts that saves models into `output`, with the tiny model's tokenizer."""
+    output.chmod(0o777)
+    argv = ("python", f"/tests/scripts/{script}", "/data/tiny", "/output")
+    done = containers.run(image, *argv, docker_args=mounts(data, output))
+    assert done.returncode == 0, done.stderr
+
+
 def result(folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return document

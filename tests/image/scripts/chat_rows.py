@@ -24,7 +24,7 @@ CHAT = [{"role": "user", "content": "where"}, {"role": "assistant", "content": "
 
 
 def tokenizer(ends_texts: bool) -> Any:
-    """`ends_texts`: adds <end> by itself, as T5's does."""
+    """`ends_texts`: whether the tokenizer adds <end> to every text, as T5's does."""
     inner = Tokenizer(models.WordLevel(WORDS, "<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     if ends_texts:

@@ -5,11 +5,11 @@ Usage: decoders_without_padding.py TINY FOLDER. Their tokenizer, that of a BERT,
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import torch
+from saved import save_with_tokenizer
 from transformers import (
     AutoConfig,
     Gemma3Config,
@@ -48,8 +48,4 @@ for name, model in {
     "llama": LlamaForCausalLM(LlamaConfig(**shape)),
     "gemma": Gemma3ForConditionalGeneration(gemma),
 }.items():
-    model.save_pretrained(folder / name)
-    for path in (*tiny.glob("tok*"), *tiny.glob("vocab*")):
-        shutil.copy(path, folder / name)
-    for path in (folder / name).iterdir():
-        path.chmod(0o644)
+    save_with_tokenizer(model, tiny, folder / name)

@@ -5,11 +5,11 @@ Usage: headless_models.py TINY FOLDER. BERT's masked language model has no poole
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import torch
+from saved import save_with_tokenizer
 from transformers import (
     AutoConfig,
     BartConfig,
@@ -36,8 +36,4 @@ for name, model in {
     ),
     "bart": BartModel(BartConfig(vocab_size=words, d_model=width, **layers, **special)),
 }.items():
-    model.save_pretrained(folder / name)
-    for path in (*tiny.glob("tok*"), *tiny.glob("vocab*")):
-        shutil.copy(path, folder / name)
-    for path in (folder / name).iterdir():
-        path.chmod(0o644)
+    save_with_tokenizer(model, tiny, folder / name)
