@@ -28,20 +28,25 @@ Message encode(const Departure& departure) {
   Message message;
   auto* to = write(message.data(), static_cast<uint8_t>(departure.kind));
   to = write(to, static_cast<uint32_t>(departure.rank));
-  write(to, departure.sequence);
+  for (const auto sequence : departure.sequences) {
+    to = write(to, sequence);
+  }
   return message;
 }
 
 std::optional<Departure> decode(const Message& message, int size) {
   uint8_t kind;
   uint32_t rank;
-  uint64_t sequence;
-  read(read(read(message.data(), kind), rank), sequence);
+  Sequences sequences;
+  const auto* from = read(read(message.data(), kind), rank);
+  for (auto& sequence : sequences) {
+    from = read(from, sequence);
+  }
   if (kind > static_cast<uint8_t>(Departure::Kind::kFailed) || rank >= static_cast<uint32_t>(size)) {
     return std::nullopt;
   }
   return Departure{
-      static_cast<int>(rank), static_cast<Departure::Kind>(kind), sequence, std::chrono::steady_clock::now()};
+      static_cast<int>(rank), static_cast<Departure::Kind>(kind), sequences, std::chrono::steady_clock::now()};
 }
 
 bool Departures::add(const Departure& departure) {
@@ -54,14 +59,27 @@ bool Departures::add(const Departure& departure) {
 }
 
 std::optional<Departure> Departures::find(Departure::Kind kind) const {
-  std::optional<Departure> found;
+  const auto found =
+      std::find_if(all_.begin(), all_.end(), [&](const auto& departure) { return departure.kind == kind; });
+  return found == all_.end() ? std::nullopt : std::make_optional(*found);
+}
+
+std::optional<Departure> Departures::find_left(const Needs& needs, int size) const {
+  const bool from_any = needs.sequence == 0 && needs.peer == Needs::kAnyRank;
+  int others = size - 1; // that are still there
   for (const auto& departure : all_) {
-    const bool is_earlier = found && kind == Departure::Kind::kLeft && departure.sequence < found->sequence;
-    if (departure.kind == kind && (!found || is_earlier)) {
-      found = departure;
+    if (departure.kind != Departure::Kind::kLeft) {
+      continue;
+    }
+    --others;
+    const bool is_needed = needs.sequence > 0 ? needs.sequence > departure.sequences[needs.lane]
+        : from_any                            ? others == 0
+                                              : departure.rank == needs.peer;
+    if (is_needed) {
+      return departure;
     }
   }
-  return found;
+  return std::nullopt;
 }
 
 } // namespace ccl_backend

@@ -9,6 +9,11 @@
 
 namespace ccl_backend {
 
+// See Group.
+constexpr int kLanes = 4;
+// The number of a collective in each lane.
+using Sequences = std::array<uint64_t, kLanes>;
+
 struct Departure {
   enum class Kind : uint8_t {
     kLost, // ended without leaving, or its host is unreachable
@@ -18,14 +23,23 @@ struct Departure {
 
   int rank; // in the group
   Kind kind;
-  // The last collective that the rank had started. After kLeft, a collective with a higher number can never complete.
-  // Collectives up to this number may: other ranks may still be forwarding what the rank had sent.
-  uint64_t sequence;
+  // The last collectives that the rank took part in. After kLeft, a collective with a higher number in its lane can
+  // never complete. Collectives up to this number may: other ranks may still be forwarding what the rank had sent.
+  Sequences sequences;
   std::chrono::steady_clock::time_point noticed;
 };
 
-// Kind, rank and sequence, little-endian.
-using Message = std::array<uint8_t, 1 + 4 + 8>;
+// What a call needs of the other ranks.
+struct Needs {
+  static constexpr int kAnyRank = -1;
+
+  int lane = 0;
+  uint64_t sequence = 0; // of a collective, which needs all ranks; zero: a message
+  int peer = kAnyRank; // of a message
+};
+
+// Kind, rank and sequences, little-endian.
+using Message = std::array<uint8_t, 1 + 4 + 8 * kLanes>;
 
 Message encode(const Departure& departure);
 
@@ -38,8 +52,10 @@ class Departures {
   // Returns false if the rank has a departure already.
   bool add(const Departure& departure);
 
-  // The first departure of this kind; for kLeft, the one with the lowest sequence.
+  // The first departure of this kind.
   std::optional<Departure> find(Departure::Kind kind) const;
+  // The first rank that has left a group of `size` and that the call needs.
+  std::optional<Departure> find_left(const Needs& needs, int size) const;
 
  private:
   std::vector<Departure> all_;

@@ -22,6 +22,7 @@ constexpr int64_t kUnknownBytes = 32 << 20;
 constexpr std::chrono::seconds kExitTimeout{5};
 
 thread_local bool is_progress_thread = false;
+std::atomic<Engine*> used{nullptr}; // once it exists
 
 // Releasing the last reference to a tensor may need the GIL, so the engine's own thread leaves it to Completions.
 void release(OperationPtr operation) {
@@ -33,8 +34,14 @@ void release(OperationPtr operation) {
 } // namespace
 
 Engine& Engine::instance() {
-  static Engine* const engine = new Engine();
+  static Engine* const engine = used = new Engine();
   return *engine;
+}
+
+void Engine::stop() noexcept {
+  if (auto* const engine = used.load()) {
+    engine->end();
+  }
 }
 
 Engine::Engine() : process_(getpid()), caller_clock_(own_clock()) {
@@ -45,10 +52,11 @@ bool Engine::is_forked() const {
   return getpid() != process_;
 }
 
-void Engine::stop() noexcept {
+void Engine::end() noexcept {
   if (is_forked() || stopping_.exchange(true)) {
     return;
   }
+  Watchdog::instance().withdraw_all();
   Lifeline::leave_all();
   Completions::instance().stop();
   // Never unlocked: threads that are still running stay outside oneCCL, whose static objects are about to be destroyed.

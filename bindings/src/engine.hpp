@@ -48,8 +48,9 @@ class Engine {
   // With the lock held, after oneCCL has been reset. Returns the kept operations, to be released in another thread.
   std::vector<OperationPtr> take_kept();
 
-  // For an exit handler, without the GIL: prevents all further calls into oneCCL.
-  void stop() noexcept;
+  // For an exit handler, without the GIL: prevents all further calls into oneCCL. Does nothing in a process that has
+  // not used ccl.
+  static void stop() noexcept;
   bool is_stopping() const {
     return stopping_.load(std::memory_order_acquire);
   }
@@ -58,6 +59,7 @@ class Engine {
 
  private:
   Engine();
+  void end() noexcept;
   // Polls while no thread is in `wait`.
   void run();
 

@@ -25,6 +25,9 @@ constexpr seconds kInTransit{2};
 // For the connections of the lifeline, once all ranks have joined.
 constexpr seconds kConnectLifeline{60};
 
+// Of a call that no rank has taken part in yet.
+constexpr Needs kAllRanks{0, UINT64_MAX};
+
 // Gives the group its own key prefix in the store. A group that is created again over the same store would otherwise
 // read the keys of the previous one. Each rank counts for itself: all ranks create the group equally often.
 GroupOptions with_own_keys(GroupOptions options) {
@@ -127,7 +130,7 @@ int Group::open_lane() {
       c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", depth), reports_->store());
   join(options, *store, limit, [&] {
     require_usable("a callback's call");
-    const auto reason = why_never(limit.began, UINT64_MAX);
+    const auto reason = why_never(limit.began, kAllRanks);
     if (!reason.empty()) {
       C10_THROW_ERROR(
           DistBackendError, c10::str("ccl: a callback's call cannot start on ", options.where(), ": ", reason));
@@ -147,12 +150,16 @@ int Group::open_lane() {
 
 uint64_t Group::next_sequence(int lane) {
   const auto sequence = ++lanes_[lane].sequence;
-  if (lane == 0) {
-    if (const auto line = lifeline()) {
-      line->set_sequence(sequence);
-    }
+  if (const auto line = lifeline()) {
+    line->set_sequence(lane, sequence);
   }
   return sequence;
+}
+
+void Group::withdraw(int lane, uint64_t sequence) noexcept {
+  if (const auto line = lifeline()) {
+    line->withdraw(lane, sequence);
+  }
 }
 
 std::shared_ptr<Lifeline> Group::lifeline() const {
@@ -160,9 +167,9 @@ std::shared_ptr<Lifeline> Group::lifeline() const {
   return lifeline_;
 }
 
-std::optional<Departure> Group::departure() const {
+std::optional<Departure> Group::failure() const {
   const auto line = lifeline();
-  return line ? line->departure() : std::nullopt;
+  return line ? line->failure() : std::nullopt;
 }
 
 void Group::mark_broken(const std::string& reason) {
@@ -174,8 +181,7 @@ void Group::mark_broken(const std::string& reason) {
 }
 
 bool Group::has_error() const {
-  const auto gone = departure();
-  return is_broken() || (gone && gone->kind != Departure::Kind::kLeft);
+  return is_broken() || failure();
 }
 
 std::string Group::reason() const {
@@ -202,7 +208,7 @@ void Group::require_usable(const char* operation) const {
   if (closed_) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
   }
-  const auto gone = departure();
+  const auto gone = failure();
   if (gone && gone->kind == Departure::Kind::kFailed) {
     C10_THROW_ERROR(
         DistBackendError,
@@ -211,8 +217,12 @@ void Group::require_usable(const char* operation) const {
   }
 }
 
-std::string Group::why_never(Clock::time_point started, std::optional<uint64_t> sequence) const {
-  const auto gone = departure();
+std::string Group::why_never(Clock::time_point started, const Needs& needs) const {
+  const auto line = lifeline();
+  auto gone = line ? line->failure() : std::nullopt;
+  if (line && !gone) {
+    gone = line->find_left(needs);
+  }
   if (!gone) {
     return "";
   }
@@ -224,14 +234,13 @@ std::string Group::why_never(Clock::time_point started, std::optional<uint64_t> 
     case Departure::Kind::kLost:
       return is_over ? c10::str("rank ", rank, " has ended, or its host cannot be reached any more") : "";
     case Departure::Kind::kLeft:
-      // Collectives that this rank took part in may still complete, and so may messages between other ranks.
-      return is_over && sequence && *sequence > gone->sequence ? c10::str("rank ", rank, " has left the group") : "";
+      return is_over ? c10::str("rank ", rank, " has left the group") : "";
   }
   return "";
 }
 
 void Group::require_peers(Clock::time_point started) const {
-  const auto reason = why_never(started, UINT64_MAX);
+  const auto reason = why_never(started, kAllRanks);
   if (!reason.empty()) {
     C10_THROW_ERROR(DistBackendError, reason);
   }
@@ -258,7 +267,7 @@ void Group::publish_last_call() noexcept {
 }
 
 std::string Group::compare_with_peers() noexcept {
-  const auto gone = departure();
+  const auto gone = failure();
   const bool peer_failed = gone && gone->kind == Departure::Kind::kFailed;
   return reports_->compare(calls_.last().describe(), peer_failed ? kReportsAfterFailure : kReports);
 }

@@ -50,6 +50,8 @@ class Group : public std::enable_shared_from_this<Group> {
   int open_lane();
   // The number of the lane's next collective, from 1.
   uint64_t next_sequence(int lane);
+  // The process ends before this collective is complete.
+  void withdraw(int lane, uint64_t sequence) noexcept;
   uint64_t sequence() const {
     return lanes_[0].sequence;
   }
@@ -76,9 +78,9 @@ class Group : public std::enable_shared_from_this<Group> {
   void require_usable(const char* operation) const;
   void require_own_process(const char* operation) const;
 
-  // Why an operation that started at `started` can never complete: a rank is gone, and what it sent before has had
-  // time to arrive. Empty if it may complete. `sequence` is the number of a collective in lane 0.
-  std::string why_never(Clock::time_point started, std::optional<uint64_t> sequence) const;
+  // Why a call that started at `started` can never complete: a rank is gone, and what it sent before has had time to
+  // arrive. Empty if it may complete.
+  std::string why_never(Clock::time_point started, const Needs& needs) const;
 
   // Logs a call. Returns the number to pass to `ended`.
   uint64_t started(const Started& what);
@@ -112,9 +114,10 @@ class Group : public std::enable_shared_from_this<Group> {
   // Raises DistBackendError if a collective that started at `started` can never complete.
   void require_peers(Clock::time_point started) const;
   std::shared_ptr<Lifeline> lifeline() const;
-  std::optional<Departure> departure() const;
+  // Of a lost or failed rank.
+  std::optional<Departure> failure() const;
 
-  std::array<Lane, 4> lanes_;
+  std::array<Lane, kLanes> lanes_;
   std::unique_ptr<Mailbox> mailbox_; // under the engine's lock
   std::atomic<int64_t> timeout_; // milliseconds
   std::atomic<bool> closed_{false};

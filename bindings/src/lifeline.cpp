@@ -67,25 +67,25 @@ Lifeline::~Lifeline() {
   ring_->leave();
 }
 
-void Lifeline::set_sequence(uint64_t sequence) noexcept {
-  ring_->set_sequence(sequence);
+void Lifeline::set_sequence(int lane, uint64_t sequence) noexcept {
+  ring_->set_sequence(lane, sequence);
+}
+
+void Lifeline::withdraw(int lane, uint64_t sequence) noexcept {
+  ring_->withdraw(lane, sequence);
 }
 
 void Lifeline::fail() noexcept {
   ring_->fail();
 }
 
-std::optional<Departure> Lifeline::departure() const {
-  for (const auto kind : {Kind::kLost, Kind::kFailed, Kind::kLeft}) {
-    if (const auto found = departure(kind)) {
-      return found;
-    }
-  }
-  return std::nullopt;
+std::optional<Departure> Lifeline::failure() const {
+  const auto lost = ring_->find(Kind::kLost);
+  return lost ? lost : ring_->find(Kind::kFailed);
 }
 
-std::optional<Departure> Lifeline::departure(Kind kind) const {
-  return ring_->find(kind);
+std::optional<Departure> Lifeline::find_left(const Needs& needs) const {
+  return ring_->find_left(needs);
 }
 
 void Lifeline::leave_all() noexcept {

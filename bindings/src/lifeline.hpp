@@ -32,16 +32,19 @@ class Lifeline {
   // Informs the other ranks that this rank leaves in an orderly way.
   ~Lifeline();
 
-  // The number of the collective that this rank starts. When this rank leaves, it sends the last number to the other
-  // ranks.
-  void set_sequence(uint64_t sequence) noexcept;
+  // The number of the collective that this rank starts in the lane. When this rank leaves, it sends the last numbers to
+  // the other ranks.
+  void set_sequence(int lane, uint64_t sequence) noexcept;
+  // This rank leaves before this collective is complete.
+  void withdraw(int lane, uint64_t sequence) noexcept;
 
   // Informs the other ranks immediately that this rank gives up the group. Never blocks.
   void fail() noexcept;
 
-  // The most serious departure: a lost rank, else a failed one, else one that left.
-  std::optional<Departure> departure() const;
-  std::optional<Departure> departure(Departure::Kind kind) const;
+  // The first rank that was lost, else the first that failed.
+  std::optional<Departure> failure() const;
+  // The first rank that has left and that the call needs.
+  std::optional<Departure> find_left(const Needs& needs) const;
 
   // For an exit handler: leaves all groups of the process.
   static void leave_all() noexcept;

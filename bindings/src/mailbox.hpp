@@ -1,6 +1,7 @@
 // Tagged messages between two ranks of a group.
 #pragma once
 
+#include "departures.hpp"
 #include "transfer.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +39,7 @@ class Mailbox {
     std::shared_ptr<Incoming> kept; // a message that arrived before this receive was posted
   };
 
-  static constexpr int kAnySource = -1;
+  static constexpr int kAnySource = Needs::kAnyRank;
 
   Mailbox(const ccl::communicator& communicator, int size) : communicator_(communicator), channels_(size) {}
 

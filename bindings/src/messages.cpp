@@ -18,6 +18,7 @@ WorkPtr ProcessGroupCCL::send(Tensors& tensors, int destination, int tag) {
     group->mailbox().advance_sends(destination);
     return (*message)->is_complete;
   };
+  call.peer = destination;
   return launch(std::move(call), false);
 }
 
@@ -47,6 +48,7 @@ WorkPtr ProcessGroupCCL::receive(Tensors& tensors, int source, int tag, c10d::Op
       }};
   Call call{type, name, c10d::kUnsetTimeout, {}, tensors, {step}};
   call.advance = [=] { return group->mailbox().advance_receive(**message); };
+  call.peer = source;
   call.source = sender;
   return launch(std::move(call), false);
 }

@@ -111,7 +111,7 @@ PYBIND11_MODULE(_backend, module) {
       py::arg("callback"));
   module.def(
       "stop",
-      [] { ccl_backend::Engine::instance().stop(); },
+      ccl_backend::Engine::stop,
       py::call_guard<py::gil_scoped_release>(),
       "Stop all background work. For an exit handler.");
   module.def(

@@ -251,13 +251,18 @@ uint64_t Operation::getSequencenumber() const {
 }
 
 std::string Operation::why_never(Clock::time_point now) const {
-  const bool is_numbered = !is_message_ && lane_ == 0;
-  const auto reason = group_->why_never(started_, is_numbered ? std::make_optional(what_.sequence) : std::nullopt);
+  const auto reason = group_->why_never(started_, Needs{lane_, is_message_ ? 0 : what_.sequence, call_.peer});
   if (now >= started_ + timeout_) {
     return c10::str(
         "did not complete within its timeout of ", seconds(timeout_), reason.empty() ? "" : ": ", reason);
   }
   return reason.empty() ? reason : c10::str("cannot complete: ", reason);
+}
+
+void Operation::withdraw() const noexcept {
+  if (!is_message_) {
+    group_->withdraw(lane_, what_.sequence);
+  }
 }
 
 } // namespace ccl_backend

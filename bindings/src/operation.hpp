@@ -40,6 +40,7 @@ struct Call {
   std::vector<Step> steps;
   // For messages: makes progress, and returns whether the message is complete. With the engine locked. May be empty.
   std::function<bool()> advance = nullptr;
+  int peer = Needs::kAnyRank; // of a message
   std::shared_ptr<const int> source = nullptr; // of a recv; valid once it is complete
 };
 
@@ -97,6 +98,8 @@ class Operation final : public Work {
   }
   // Why the operation cannot complete: its timeout, or the departure of a rank. Empty if it may complete.
   std::string why_never(Clock::time_point now) const;
+  // The process ends before the operation is complete.
+  void withdraw() const noexcept;
 
   const std::shared_ptr<Group> group_;
   Call call_;

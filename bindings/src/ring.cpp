@@ -49,6 +49,7 @@ Ring::Ring(int rank, int size, std::chrono::seconds unreachable)
       process_(getpid()),
       wake_(Socket::make([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
       neighbours_{Neighbour{(rank + 1) % size}, Neighbour{(rank + size - 1) % size}} {
+  withdrawn_.fill(UINT64_MAX);
   if (!wake_.is_open()) {
     raise_errno("cannot create an eventfd");
   }
@@ -142,7 +143,7 @@ bool Ring::read(Neighbour& neighbour) {
   }
   if (count <= 0) {
     if (neighbour.is_readable) {
-      record({neighbour.rank, Kind::kLost, 0, Clock::now()}, &neighbour); // no effect if the neighbour has left
+      record({neighbour.rank, Kind::kLost, {}, Clock::now()}, &neighbour); // no effect if the neighbour has left
     }
     return false;
   }
@@ -205,7 +206,7 @@ void Ring::fail() noexcept {
   }
   has_failed_ = true;
   for (auto& neighbour : neighbours_) {
-    send(neighbour, {rank_, Kind::kFailed, sequence_, {}});
+    send(neighbour, {rank_, Kind::kFailed, sequences(), {}});
   }
 }
 
@@ -220,7 +221,7 @@ void Ring::leave() noexcept {
   has_left_ = true;
   for (auto& neighbour : neighbours_) {
     if (!has_failed_) { // a failure has been sent already
-      send(neighbour, {rank_, Kind::kLeft, sequence_, {}});
+      send(neighbour, {rank_, Kind::kLeft, sequences(), {}});
     }
     if (neighbour.socket.is_open()) {
       shutdown(neighbour.socket.descriptor(), SHUT_WR);
@@ -230,12 +231,36 @@ void Ring::leave() noexcept {
   (void)!write(wake_.descriptor(), &one, sizeof(one));
 }
 
+Sequences Ring::sequences() const {
+  Sequences last;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    last[lane] = std::min(started_[lane].load(std::memory_order_relaxed), withdrawn_[lane] - 1);
+  }
+  return last;
+}
+
+void Ring::withdraw(int lane, uint64_t sequence) noexcept {
+  if (is_inherited()) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  withdrawn_[lane] = std::min(withdrawn_[lane], sequence);
+}
+
 std::optional<Departure> Ring::find(Kind kind) const {
   if (is_inherited()) {
     return std::nullopt;
   }
   std::lock_guard<std::mutex> guard(mutex_);
   return departures_.find(kind);
+}
+
+std::optional<Departure> Ring::find_left(const Needs& needs) const {
+  if (is_inherited()) {
+    return std::nullopt;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  return departures_.find_left(needs, size_);
 }
 
 } // namespace ccl_backend

@@ -26,12 +26,15 @@ class Ring {
   // Reads messages. Returns soon after `leave`, or when both connections are closed.
   void listen();
 
-  void set_sequence(uint64_t sequence) noexcept {
-    sequence_.store(sequence, std::memory_order_relaxed);
+  // See Lifeline.
+  void set_sequence(int lane, uint64_t sequence) noexcept {
+    started_[lane].store(sequence, std::memory_order_relaxed);
   }
+  void withdraw(int lane, uint64_t sequence) noexcept;
   void fail() noexcept;
   void leave() noexcept;
   std::optional<Departure> find(Departure::Kind kind) const;
+  std::optional<Departure> find_left(const Needs& needs) const;
 
   // Whether this process is a forked child of the one that created the ring.
   bool is_inherited() const;
@@ -50,17 +53,20 @@ class Ring {
   // Stores the departure and forwards it.
   void record(const Departure& departure, const Neighbour* from);
   void send(Neighbour& neighbour, const Departure& departure);
+  // The last collectives that this rank takes part in. With the mutex held.
+  Sequences sequences() const;
 
   const int rank_;
   const int size_;
   const std::chrono::seconds unreachable_;
   const pid_t process_;
   const Socket wake_;
-  std::atomic<uint64_t> sequence_{0};
+  std::array<std::atomic<uint64_t>, kLanes> started_{};
   std::array<Neighbour, 2> neighbours_; // the next and the previous
 
   mutable std::mutex mutex_; // guards the members below, and sending; may be locked in a forked child
   Departures departures_;
+  Sequences withdrawn_; // the first collectives that this rank withdrew
   bool has_failed_ = false;
   bool has_left_ = false;
 };

@@ -118,6 +118,13 @@ bool Watchdog::has(const Group& group) {
       in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->group_.get() == &group; });
 }
 
+void Watchdog::withdraw_all() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& operation : in_flight_) {
+    operation->withdraw();
+  }
+}
+
 std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_failed() {
   const auto now = Clock::now();
   std::vector<std::pair<OperationPtr, std::string>> failed;

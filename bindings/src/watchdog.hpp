@@ -29,6 +29,8 @@ class Watchdog {
 
   // Whether operations of the group are in flight.
   bool has(const Group& group);
+  // For an exit handler: lets the other ranks know which collectives this process leaves incomplete.
+  void withdraw_all();
 
  private:
   Watchdog();

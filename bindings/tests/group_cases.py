@@ -210,10 +210,37 @@ def left_in_order() -> None:
     set_key("noticed")
 
 
+def ended_rank() -> None:
+    """A rank's process ends. Messages, calls of callbacks and calls that it left incomplete raise within seconds."""
+    messages, callbacks, calls = (new_group(seconds=60) for _ in range(3))
+
+    def call_in_callback() -> torch.futures.Future[object]:
+        work = dist.all_reduce(torch.ones(1), group=callbacks, async_op=True)
+        return work.get_future().then(lambda _: dist.all_reduce(torch.ones(1), group=callbacks))
+
+    call_in_callback().wait()
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.ones(1), group=callbacks)
+        dist.all_reduce(torch.ones(10_000_000), group=calls, async_op=True)
+        raise SystemExit
+    in_callback = call_in_callback()
+    time.sleep(1)
+    for name, call in (
+        ("a receive", lambda: dist.recv(torch.ones(1), 1, group=messages)),
+        ("a call of a callback", in_callback.wait),
+        ("a call that rank 1 has left", lambda: dist.all_reduce(torch.ones(10_000_000), group=calls)),
+    ):
+        begin = time.monotonic()
+        error = error_of(call)
+        took = time.monotonic() - begin
+        check("rank 1 has left the group" in error and took < 10, f"after {took:.1f} s, {name} raised {error!r}")
+
+
 if __name__ == "__main__":
     run(
         constructed,
         different_tensors,
+        ended_rank,
         failed_creation,
         forked,
         interface,

@@ -187,6 +187,7 @@ CALLBACK_CASES = (
 GROUP_CASES = (
     "constructed",
     "different_tensors",
+    "ended_rank",
     "failed_creation",
     "forked",
     "interface",
