@@ -2,9 +2,8 @@
 
 torch's fused kernel for CPUs has no dropout: with dropout, scaled_dot_product_attention is a chain of operators
 over all scores, in float32 also for bfloat16 tensors. attention_fp32 replaces it for float32, and for bfloat16 on
-CPUs without bf16 instructions. attention_bf16 replaces it for bfloat16 on other CPUs, also without dropout: in
-training, and with AMX also without a backward pass. Rows without padding (operators.unpadded) have kernels for
-both types, with and without dropout.
+CPUs without bf16 instructions. attention_bf16 replaces it for bfloat16 on other CPUs, also without dropout. Rows
+without padding (operators.unpadded) have kernels for both types, with and without dropout.
 """
 
 from __future__ import annotations
@@ -36,14 +35,12 @@ FEWEST_QUERIES = 8
 class Choice:
     """The kernels of this process by dtype, which are always used with dropout.
 
-    `training`, `inference`: the dtypes for which they are also used without dropout, with and without a
-    backward pass, unless `measured` decides. `joined`: the kernels for rows that are end to end
-    (attention_bf16), by dtype.
+    `plain`: the dtypes for which they are also used without dropout, unless `measured` decides. `joined`: the
+    kernels for rows that are end to end (attention_bf16), by dtype.
     """
 
     kernels: dict[Any, Kernel]
-    training: frozenset[Any] = frozenset()
-    inference: frozenset[Any] = frozenset()
+    plain: frozenset[Any] = frozenset()
     joined: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     measured: Measured | None = None
 
@@ -77,8 +74,7 @@ def choose(bf16: str, widened: bool) -> Choice:
         return Choice(chosen, joined=joined)
     amx = bf16 == "amx_bf16" and attention_bf16.amx_permitted()
     kernel = chosen[torch.bfloat16] = partial(attention_bf16.attention, amx=amx)
-    own = frozenset({torch.bfloat16})
-    return Choice(chosen, own, own if amx else frozenset(), {**joined, torch.bfloat16: kernel})
+    return Choice(chosen, frozenset({torch.bfloat16}), {**joined, torch.bfloat16: kernel})
 
 
 def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: float, dropout_p: float) -> Any:
@@ -153,11 +149,10 @@ def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: 
     # A traced model may be for other machines.
     if is_traced() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
         return False
-    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    if choice.measured and dtype is torch.bfloat16 and choice.training:
+    chosen = dtype in choice.plain
+    if chosen and choice.measured:
+        trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         chosen = choice.measured.chooses_ours(query.shape[2], trains)
-    else:
-        chosen = dtype in (choice.training if trains else choice.inference)
     return chosen and query.shape[0] * query.shape[1] >= torch.get_num_threads()
 
 
