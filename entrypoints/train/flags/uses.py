@@ -26,6 +26,12 @@ _OF_TASKS: dict[str, tuple[str, ...]] = {
     # The model computes the loss of questions.
     "label_smoothing_factor": tuple(task for task in TASKS if task not in _QUESTIONS),
 }
+# Flags that only have an effect with another flag.
+_WITH = {
+    "generation_max_length": "predict_with_generate",
+    "num_beams": "predict_with_generate",
+    "null_score_diff_threshold": "version_2_with_negative",
+}
 # The flags of a new adapter.
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 _DEFAULTS = {item.name: item.default for item in fields(TaskArguments)}
@@ -43,6 +49,11 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
         f"--{name} is for {', '.join(tasks)}, but the task is {task}: remove it"
         for name, tasks in _OF_TASKS.items()
         if name in given and task not in tasks
+    ]
+    found += [
+        f"--{name} has no effect without --{other}: add --{other} or remove --{name}"
+        for name, other in _WITH.items()
+        if name in given and task in _OF_TASKS[name] and not getattr(parsed.task, other)
     ]
     remedy = None
     if is_adapter:

@@ -41,6 +41,17 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
             "remove it; --lora_alpha is for a new adapter: add --use_peft",
         ),
         ("text-classification", {"completion_only_loss": False}, "--completion_only_loss is for text-generation"),
+        (
+            "text2text-generation",
+            {"num_beams": 4, "generation_max_length": 32},
+            "--generation_max_length has no effect without --predict_with_generate: add "
+            "--predict_with_generate or remove --generation_max_length; --num_beams has no effect",
+        ),
+        (
+            "question-answering",
+            {"null_score_diff_threshold": 0.5},
+            "--null_score_diff_threshold has no effect without --version_2_with_negative",
+        ),
     ],
 )
 def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any], message: str) -> None:
@@ -55,6 +66,7 @@ def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any
         ("text-generation", {"packing": True, "lora_r": 4, "use_peft": True}),
         ("text-classification", {"packing": False, "lora_dropout": 0.0, "label_smoothing_factor": 0.1}),
         ("question-answering", {"doc_stride": 64, "label_smoothing_factor": 0.0}),
+        ("text2text-generation", {"num_beams": 4, "predict_with_generate": True}),
     ],
 )
 def test_a_flag_that_is_used_or_asks_for_nothing_is_accepted(task: str, flags: dict[str, Any]) -> None:
