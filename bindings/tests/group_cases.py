@@ -211,7 +211,7 @@ def left_in_order() -> None:
 
 
 def ended_rank() -> None:
-    """A rank's process ends. Messages, calls of callbacks and calls that it left incomplete raise within seconds."""
+    """A rank's process ends. Messages, calls of callbacks and calls that it left incomplete raise in time."""
     messages, callbacks, calls = (new_group(seconds=60) for _ in range(3))
 
     def call_in_callback() -> torch.futures.Future[object]:

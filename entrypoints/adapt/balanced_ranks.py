@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Callable
 
 from entrypoints.adapt import no_padding
-from entrypoints.adapt.adaptation import Adaptation, Situation, on_import
+from entrypoints.adapt.adaptation import Adaptation, Situation, before_method, on_import
 
 NAME = "balanced-ranks"
 # The columns that show how many tokens a row has, the first of them that exists.
@@ -148,6 +148,17 @@ def _is_list(types: Any, kind: Any) -> bool:
     return bool(is_list and (types.is_integer(kind.value_type) or types.is_boolean(kind.value_type)))
 
 
+def set_epoch(_trainer: Any, options: dict[str, Any]) -> None:
+    """Before Trainer's `_run_epoch`: set the epoch of the sampler.
+
+    transformers 5 skips the batches of a resumed epoch first. Its own call of set_epoch then reaches no sampler:
+    the rows would be those of epoch 0.
+    """
+    rows = options["train_dataloader"]
+    if hasattr(rows, "set_epoch"):
+        rows.set_epoch(options["epoch"])
+
+
 def _balance_trainer(situation: Situation, module: Any) -> None:
     original = module.Trainer._get_train_sampler
 
@@ -162,6 +173,8 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
         return balanced
 
     module.Trainer._get_train_sampler = changed
+    if hasattr(module.Trainer, "_run_epoch"):  # since transformers 5
+        before_method(module.Trainer, "_run_epoch", set_epoch)
 
 
 ADAPTATIONS = (

@@ -12,16 +12,16 @@ from tests.image.train_runs import ONE_THREAD
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
-@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+@pytest.mark.parametrize("options", ["--backend=ccl", "--backend=gloo --no-adapt=balanced-ranks"])
 def test_a_run_resumed_within_an_epoch_has_the_rows_of_the_uninterrupted_run(
-    run_in_image: RunInImage, backend: str
+    run_in_image: RunInImage, options: str
 ) -> None:
-    command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/resumed_rows.py")
+    command = ("launch", "--nproc-per-node=2", "--", "run", *options.split(), "/s/resumed_rows.py")
     done = run_in_image(*command, env=ONE_THREAD, docker_args=("--volume", f"{SCRIPTS}:/s:ro"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         line
-        for name in ("shuffled", "grouped")
+        for name in ("of a script", "shuffled", "grouped")
         for line in (
             f"{name}: every row once True",
             *(f"{name}, from step {step}: same rows" for step in (3, 8, 10, 13)),

@@ -165,10 +165,7 @@ class CpuTrainer(Trainer):
             self._load_best_model()
 
     def _run_epoch(self, **options: Any) -> None:
-        """Set the sampler's epoch first: transformers 5 does not if a run on several ranks resumes."""
-        rows = options["train_dataloader"]
-        if hasattr(rows, "set_epoch"):
-            rows.set_epoch(options["epoch"])
+        balanced_ranks.set_epoch(self, options)
         super()._run_epoch(**options)
 
     def load(self, checkpoint: Path) -> None:

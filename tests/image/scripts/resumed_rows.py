@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import BertConfig, BertForSequenceClassification, TrainingArguments, set_seed
+from datasets import Dataset
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 from entrypoints.group.create import gather
 from entrypoints.train.loop.trainer import CpuTrainer
@@ -38,8 +39,8 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     }
 
 
-class Recorder(CpuTrainer):
-    """`seen`: this rank's rows of each step."""
+class Recorder:
+    """Before a Trainer. `seen`: this rank's rows of each step."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -50,7 +51,18 @@ class Recorder(CpuTrainer):
         return super().training_step(model, inputs, *arguments)
 
 
-def train(output: Path, checkpoint: int = 0, **options: Any) -> dict[int, list[int]]:
+class Own(Recorder, CpuTrainer):
+    pass
+
+
+class Plain(Recorder, Trainer):
+    """As in a user's script, with the adaptation balanced-ranks."""
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+
+def train(output: Path, checkpoint: int = 0, kind: type = Own, **options: Any) -> dict[int, list[int]]:
     set_seed(1)
     arguments = TrainingArguments(
         str(output),
@@ -67,8 +79,11 @@ def train(output: Path, checkpoint: int = 0, **options: Any) -> dict[int, list[i
     config = BertConfig(
         vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
-    trainer = Recorder(
-        model=BertForSequenceClassification(config), args=arguments, train_dataset=ROWS, data_collator=collate
+    trainer = kind(
+        model=BertForSequenceClassification(config),
+        args=arguments,
+        train_dataset=Dataset.from_list(ROWS) if kind is Plain else ROWS,
+        data_collator=collate,
     )
     trainer.train_from(output / f"checkpoint-{checkpoint}" if checkpoint else None)
     return trainer.seen
@@ -84,7 +99,11 @@ def say(line: str) -> None:
         sys.stdout.write(f"{line}\n")
 
 
-CASES: dict[str, dict[str, Any]] = {"shuffled": {}, "grouped": {"train_sampling_strategy": "group_by_length"}}
+CASES: dict[str, dict[str, Any]] = {
+    "of a script": {"kind": Plain},
+    "shuffled": {},
+    "grouped": {"train_sampling_strategy": "group_by_length"},
+}
 for name, options in CASES.items():
     output = Path(gather(tempfile.mkdtemp())[0])
     whole = train(output, **options)
