@@ -20,7 +20,7 @@ from tooling.engine.start import start, was_killed
 LOCK = Path("/run/lock/cpu-train-stack-engine.lock")
 DOCKER, PODMAN = ENGINES = ("docker", "podman")
 EngineOption = Annotated[
-    str | None, "docker or podman; default: docker, or podman where Docker is missing and may not be installed"
+    str | None, "docker or podman; default: docker, or podman where Docker is missing and ./inv cannot install it"
 ]
 
 

@@ -56,7 +56,7 @@ class Request:
     fixed_seconds: Annotated[float, "seconds for start, tokenizing and checkpoints, the same on any cluster"] = (
         30.0
     )
-    efficiency: Annotated[float, "recommend the most nodes that each reach this share of one node's speed"] = 0.8
+    efficiency: Annotated[float, "recommend the largest number of nodes with at least this efficiency"] = 0.8
 
     def __post_init__(self) -> None:
         missing = [flag for flag, value in (("--model", self.model), ("--samples", self.samples)) if not value]
