@@ -39,8 +39,8 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     }
 
 
-class Recorder:
-    """Before a Trainer. `seen`: this rank's rows of each step."""
+class Recorder(Trainer):
+    """`seen`: this rank's rows of each step."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -55,14 +55,16 @@ class Own(Recorder, CpuTrainer):
     pass
 
 
-class Plain(Recorder, Trainer):
+class Plain(Recorder):
     """As in a user's script, with the adaptation balanced-ranks."""
 
     def train_from(self, checkpoint: Path | None) -> None:
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
-def train(output: Path, checkpoint: int = 0, kind: type = Own, **options: Any) -> dict[int, list[int]]:
+def train(
+    output: Path, checkpoint: int = 0, kind: type[Own | Plain] = Own, **options: Any
+) -> dict[int, list[int]]:
     set_seed(1)
     arguments = TrainingArguments(
         str(output),
@@ -79,7 +81,7 @@ def train(output: Path, checkpoint: int = 0, kind: type = Own, **options: Any) -
     config = BertConfig(
         vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
-    trainer = kind(
+    trainer: Own | Plain = kind(
         model=BertForSequenceClassification(config),
         args=arguments,
         train_dataset=Dataset.from_list(ROWS) if kind is Plain else ROWS,
