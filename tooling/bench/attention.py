@@ -31,6 +31,7 @@ class Options:
 
 def run(options: Options) -> None:
     """Write .cache/bench/attention-TIME.json and print the result. Raises Exit if the measurement fails."""
+    folder = output.folder()
     engine, image = options.choice.ensure()
     cpus = format_cpu_list(measure.parse_cpus(options.cpus, engine))
     load = os.getloadavg()[0]
@@ -40,7 +41,7 @@ def run(options: Options) -> None:
     except measure.RunError as failure:
         raise Exit(f"bench failed: {failure}", code=1) from None
     document = {**output.facts(engine, image), "cpus": cpus, "load": round(load, 1), **report}
-    output.publish("attention", document, output.folder(), table, None, options.json)
+    output.publish("attention", document, folder, table, None, options.json)
     wrong = sum(map(slower_is_used, report["rows"]))
     say(
         f"in {wrong} of {len(report['rows'])} cases, ranks use the slower kernel"

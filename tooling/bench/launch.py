@@ -73,6 +73,7 @@ def run(options: Options) -> None:
     Raises Exit if a job fails.
     """
     loop_arguments = [f"--steps={options.steps}"]
+    folder = output.folder()
     engine, image = options.choice.ensure()
     reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
     for number in range(1, options.rounds + 1):
@@ -86,7 +87,7 @@ def run(options: Options) -> None:
         "options": loop_arguments,
         "rows": rows(launchers(options.ranks), reports),
     }
-    output.publish("launch", document, output.folder(), table, None, options.json)
+    output.publish("launch", document, folder, table, None, options.json)
 
 
 def measure(engine: Engine, image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Writes a measurement: a JSON file, a picture, and a table or the JSON document on standard output."""
 
+import errno
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +13,7 @@ from typing import Annotated, Any
 from rich.console import Console, RenderableType
 
 from tooling.basis.errors import UsageError
+from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine.api import Engine
@@ -27,8 +31,10 @@ def folder(output: str | None = None) -> Path:
     path = Path(output) if output else FOLDER
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise UsageError(f"bench: --output {output}: {error.strerror}: choose a folder that is writable") from None
+        raise UsageError(f"bench: {path}: {error.strerror}, expected a folder that you can write to") from None
     return path
 
 
@@ -38,11 +44,29 @@ def facts(engine: Engine, image: Image) -> dict[str, Any]:
 
 
 def save(kind: str, document: Document, parent: Path) -> Path:
-    """Write `parent`/`kind`-TIME.json with the document, and return its path. TIME is the document's date."""
+    """Write `parent`/`kind`-TIME.json with the document, and return its path. TIME is the document's date.
+
+    Raises UsageError if it cannot be written, and then keeps the file of an earlier call.
+    """
     date = datetime.fromisoformat(document["date"])
     path = parent / f"{kind}-{date:%Y%m%dT%H%M%SZ}.json"
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    with _explained(path):
+        write_atomic(path, _text(document))
     return path
+
+
+def _text(document: Document) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"bench: {path} cannot be written: {error.strerror or error}: free some space, or use another folder"
+        ) from None
 
 
 def publish(
@@ -53,12 +77,18 @@ def publish(
     draw: Callable[[Document, Path], None] | None,
     as_json: bool,
 ) -> None:
-    """Save the document and, with `draw`, its picture. Print the table or, with `as_json`, the document."""
-    path = save(kind, document, parent)
-    if draw:
-        draw(document, path.with_suffix(".png"))
+    """Print the table or, with `as_json`, the document. Save the document and, with `draw`, its picture.
+
+    Raises UsageError if a file cannot be written. The measurement is printed by then.
+    """
     if as_json:
-        sys.stdout.write(path.read_text(encoding="utf-8"))
+        sys.stdout.write(_text(document))
+        sys.stdout.flush()
     else:
         Console().print(table(document))
+    path = save(kind, document, parent)
+    if draw:
+        picture = path.with_suffix(".png")
+        with _explained(picture):
+            draw(document, picture)
     say(f"wrote {path}" + (" and .png" if draw else ""))

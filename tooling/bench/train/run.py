@@ -105,6 +105,7 @@ def run(options: Options) -> None:
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
     chosen = plan(options)
+    folder = output.folder()
     engine, image = options.choice.ensure()
     cpus = measure.parse_cpus(options.cpus, engine)
     pin = docker.read_image_at(engine.endpoint, image.id).labels.get(PIN_LABEL)
@@ -123,7 +124,6 @@ def run(options: Options) -> None:
         "instructions": os.environ.get(measure.INSTRUCTIONS),
         "data": chosen.data.name if chosen.data else None,
     }
-    folder = output.folder()
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []

@@ -163,7 +163,7 @@ def test_bad_options_are_refused_before_the_build(options: dict[str, Any], said:
 
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"--output .*: Not a directory: choose a folder"):
+    with pytest.raises(UsageError, match=r"file/folder: Not a directory, expected a folder that you can write to"):
         collectives.collectives(Options(Choice(), output=str(tmp_path / "file" / "folder")))
 
 

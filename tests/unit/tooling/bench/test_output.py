@@ -1,0 +1,79 @@
+"""What a measurement writes and prints, and what is left of it if it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tooling.basis.errors import UsageError
+from tooling.bench import attention, launch, output
+from tooling.bench.train import run as train
+from tooling.image.choice import Choice
+
+DOCUMENT = {"date": "2026-01-02T03:04:05+00:00", "rows": [1]}
+NAME = "kind-20260102T030405Z"
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["--output", "default"])
+def test_a_folder_that_cannot_be_written_to_is_reported_by_its_name(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "FOLDER", tmp_path)
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode == os.R_OK)
+    with pytest.raises(UsageError, match=f"^bench: {tmp_path}: Permission denied, expected a folder that you can"):
+        output.folder(str(tmp_path) if given else None)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda choice: attention.run(attention.Options(choice)),
+        lambda choice: launch.run(launch.Options(choice)),
+        lambda choice: train.run(train.Options(choice)),
+    ],
+    ids=["attention", "launch", "train"],
+)
+def test_the_folder_is_checked_before_the_build(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(output, "FOLDER", tmp_path / "file" / "bench")
+    monkeypatch.setattr(Choice, "ensure", lambda _self: pytest.fail("the image was built"))
+    with pytest.raises(UsageError, match="file/bench: Not a directory"):
+        run(Choice())
+
+
+def test_the_files_have_the_printed_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output.publish("kind", DOCUMENT, tmp_path, lambda _: "table", lambda _, path: path.touch(), as_json=True)
+    out, _ = capsys.readouterr()
+    assert json.loads(out) == DOCUMENT
+    assert (tmp_path / f"{NAME}.json").read_text() == out
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".png"]
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["document", "table"])
+def test_a_measurement_that_cannot_be_saved_is_printed(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"{NAME}.json").mkdir()
+    with pytest.raises(UsageError, match=rf"{NAME}\.json cannot be written: Is a directory: free some space"):
+        output.publish("kind", DOCUMENT, tmp_path, lambda _: "the table", None, as_json)
+    out, _ = capsys.readouterr()
+    assert out == (json.dumps(DOCUMENT, indent=2) if as_json else "the table") + "\n"
+
+
+def test_a_full_disk_keeps_the_rounds_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = output.save("kind", DOCUMENT, tmp_path)
+    before = path.read_text()
+
+    def full(file: Path, *_: object, **__: object) -> int:
+        file.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+        output.save("kind", {**DOCUMENT, "rows": [1, 2]}, tmp_path)
+    assert path.read_text() == before
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
