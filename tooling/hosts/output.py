@@ -49,10 +49,11 @@ class Output:
                 for line in self._last[source]:
                     self._show(line)
             return
-        for line in self._log.read_bytes().splitlines(keepends=True):
-            host, _, rest = line.partition(b" | ")
-            if self._source(host.decode(errors="replace"), rest) in self._last:
-                self._show(line)
+        with self._log.open("rb") as file:  # its lines end at \n only: progress bars contain \r
+            for line in file:
+                host, _, rest = line.partition(b" | ")
+                if self._source(host.decode(errors="replace"), rest) in self._last:
+                    self._show(line)
 
     def _copy(self, remote: Remote, name: str, has_rank_0: bool) -> None:
         for line in lines(container.output(remote, name)):

@@ -142,3 +142,12 @@ def test_lines_of_rank_0_are_shown_at_once_and_others_at_the_end(tmp_path: Path,
     others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]
     assert shown[2:] == [b"alpha | [1] b\n", *others]
     assert len((tmp_path / "log.txt").read_text().splitlines()) == 8
+
+
+def test_after_a_failure_the_lines_of_progress_bars_are_complete(tmp_path: Path) -> None:
+    shown: list[bytes] = []
+    output = Output(tmp_path / "log.txt", shown.append)
+    output.read(_EndedHost("beta", "0%\r50%\r100%\rValueError: x"), "one", has_rank_0=False)
+    output.wait()
+    output.close(failed=True)
+    assert shown == [b"beta | 0%\r50%\r100%\rValueError: x\n"]
