@@ -4,6 +4,7 @@ They parse options, choose a cluster and restart it after failures. tooling.clus
 """
 
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -160,8 +161,8 @@ def logs(name: str | None, follow: bool) -> None:
         for engine in api.running():
             copy(engine.endpoint, compose.PROJECT_PREFIX + chosen, sys.stdout.buffer, follow=follow)
         return
-    log = run.folder_of(chosen) / "log.txt"
-    print(log.read_text(encoding="utf-8", errors="replace"), end="")
+    with (run.folder_of(chosen) / "log.txt").open("rb") as log:
+        shutil.copyfileobj(log, sys.stdout.buffer)
 
 
 def watch(name: str | None) -> None:

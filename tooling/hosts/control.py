@@ -1,5 +1,6 @@
 """`./inv logs`, `status` and `stop` for jobs on hosts."""
 
+import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ def logs(job: Record, follow: bool) -> None:
     """Print the job's log, or for a detached job the output of its containers so far."""
     log = record.log_of(job.name)
     if log.is_file():
-        print(log.read_text(encoding="utf-8", errors="replace"), end="")
+        with log.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
         return
     with ExitStack() as stack:
         _copy_output(job, _connect_all(job, stack), follow, sys.stdout.buffer)

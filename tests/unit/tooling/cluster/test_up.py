@@ -157,6 +157,17 @@ def test_logs_shows_the_only_cluster_and_otherwise_asks_for_a_name(
         up.logs("third", follow=False)
 
 
+def test_the_log_of_an_ended_cluster_is_printed_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [])
+    ended(tmp_path, "first")
+    (tmp_path / "first" / "log.txt").write_bytes("node-0 | 50% █\r100% ██\n".encode() + b"\xff\n")
+    up.logs("first", follow=False)
+    assert capsysbinary.readouterr().out == (tmp_path / "first" / "log.txt").read_bytes()
+
+
 def test_status_has_the_state_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     project = ClusterSpec("one", command=("true",)).project
     seen = [Node("node-0", project, running=True), Node("node-1", project, exit_code=3)]
