@@ -5,6 +5,7 @@ The launchers take turns, so that a disturbance of the machine affects all of th
 
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from tooling.image.choice import Choice
 
 SCRIPT = f"{contract.DATA}/throughput.py"
 LIMIT_SECONDS = 600.0
+# The script's batch, which its ranks share.
+BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,10 @@ class Options:
     json: JsonOption = False
 
     def __post_init__(self) -> None:
-        if self.ranks < 2 or self.rounds < 1:
+        if not 2 <= self.ranks <= BATCH or self.rounds < 1 or self.steps < 1:
             raise UsageError(
-                f"bench: --ranks {self.ranks} --rounds {self.rounds}, expected 2 or more ranks, 1 or more rounds"
+                f"bench: --ranks {self.ranks} --rounds {self.rounds} --steps {self.steps}, "
+                f"expected 2 to {BATCH} ranks, 1 or more rounds, 1 or more steps"
             )
 
 
@@ -91,11 +95,14 @@ def run(options: Options) -> None:
 
 
 def measure(engine: Engine, image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
-    """The report that the loop prints. If the loop fails, prints its output and raises Exit."""
+    """The report that the loop prints. Raises Exit if the loop fails, after its output, or takes too long."""
     # torchrun's own ranks, without this project's plan and process group
     variables = (f"{contract.TORCHRUN}=plain",) if launcher.is_baseline else ()
     container = Container(engine, image, mounts=(Mount(ROOT / "examples", contract.DATA),), variables=variables)
-    done = container.run((*launcher.command, *options), LIMIT_SECONDS)
+    try:
+        done = container.run((*launcher.command, *options), LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Exit(f"bench failed: {launcher.name} did not end within {LIMIT_SECONDS:.0f} s", code=1) from None
     lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
     if done.returncode != 0 or len(lines) != 1:
         sys.stderr.buffer.write(done.stdout + done.stderr)

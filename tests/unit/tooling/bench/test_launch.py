@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
 import pytest
+from invoke.exceptions import Exit
 from rich.console import Console
 
 from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.bench import launch
+from tooling.bench.measure import Container
+from tooling.engine.api import Engine
 from tooling.image.choice import Choice
 
 
@@ -58,7 +64,28 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
     assert "10.0 to 24.0" in out.getvalue()
 
 
-@pytest.mark.parametrize(("ranks", "rounds"), [(1, 5), (2, 0)])
-def test_too_few_ranks_or_rounds_are_refused(ranks: int, rounds: int) -> None:
-    with pytest.raises(UsageError, match="expected 2 or more ranks, 1 or more rounds"):
-        launch.Options(Choice(), ranks=ranks, rounds=rounds)
+@pytest.mark.parametrize(
+    "options",
+    [{"ranks": 1}, {"ranks": launch.BATCH + 1}, {"rounds": 0}, {"steps": 0}, {"steps": -5}],
+    ids=lambda options: " ".join(f"--{name} {value}" for name, value in options.items()),
+)
+def test_numbers_that_cannot_be_measured_are_refused(options: dict[str, Any]) -> None:
+    found = " ".join(f"--{name} {value}" for name, value in options.items())
+    with pytest.raises(UsageError, match=f"{found}.*, expected 2 to 16 ranks, 1 or more rounds, 1 or more steps"):
+        launch.Options(Choice(), **options)
+
+
+def test_the_largest_number_of_ranks_is_the_scripts_batch() -> None:
+    script = (ROOT / "examples" / "throughput.py").read_text()
+    assert f'"--batch", type=int, default={launch.BATCH},' in script
+
+
+def test_a_loop_that_does_not_end_is_reported_by_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(_container: Container, command: Sequence[str], limit_seconds: float) -> None:
+        raise subprocess.TimeoutExpired(command, limit_seconds)
+
+    monkeypatch.setattr(Container, "run", hang)
+    launcher = launch.launchers(2)[0]
+    with pytest.raises(Exit, match=r"^bench failed: torchrun, 2 ranks did not end within 600 s$") as failure:
+        launch.measure(Engine("unix:///docker", 2), "sha256:1", launcher, [])
+    assert failure.value.code == 1
