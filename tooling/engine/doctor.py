@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def examine() -> list[Check]:
         docker_root = findings.engine.root_dir if findings.engine else DEFAULT_DOCKER_ROOT
         disks["disk for Docker"] = Path(docker_root)
     for name, wanted in disks.items():
-        path = next(place for place in (wanted, *wanted.parents) if place.is_dir())
+        path = _nearest_folder(wanted)
         checks.append(check_disk(name, path, shutil.disk_usage(path).free))
     if podman.installed():
         try:
@@ -155,6 +156,15 @@ def examine() -> list[Check]:
             checks.append(Check("podman", Status.WARNING, "podman info failed", str(error)))
     other = checks[-1].name == "podman" and checks[-1].status is Status.OK
     return [*checks, *check_docker(findings, host, other=other), check_git(shutil.which("git"))]
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The path, or the nearest parent that exists and that this user can see."""
+    for place in (path, *path.parents):
+        with suppress(PermissionError):  # the folder is below one that this user may not enter
+            if place.is_dir():
+                return place
+    return Path("/")
 
 
 def _usable_cpus() -> int:

@@ -125,7 +125,8 @@ def _routes(job: Job, remotes: Sequence[Remote], known: Sequence[Facts]) -> list
         return [(first.addresses.get(address, "lo"), address)]
     name = job.nodes[0].name
     other_names = [remote.name for remote, _ in others]
-    resolved = others[0][0].run(commands.resolve(name)).out.split()[:1]
+    (answer,) = each(remotes[1:2], lambda second: second.run(commands.resolve(name)), other_names[:1])
+    resolved = answer.out.split()[:1]
     failures: list[str] = []
     for address in facts.candidates(first, resolved):
         try:
@@ -165,6 +166,7 @@ def _check_way_back(first: Remote, name: str, address: str, host: Facts) -> str:
 
     Not in parallel: the first host's sshd limits the number of sessions.
     """
-    if first.run(commands.connect(address, host.ssh_port)).code == 0:
+    (answer,) = each([first], lambda one: one.run(commands.connect(address, host.ssh_port)), [first.name])
+    if answer.code == 0:
         return ""
     return f"{name}: its address {address} cannot be reached from {first.name}: allow connections between them"

@@ -40,10 +40,11 @@ def check(form: str, output: str) -> Path:
     if form not in FORMATS:
         raise UsageError(f"--format is {form!r}, expected one of {', '.join(FORMATS)}")
     path = Path(output)
-    if not output or not path.absolute().parent.is_dir():
-        found = repr(output) if output else "missing"
-        raise UsageError(f"--output is {found}, expected a new path in a folder that exists")
-    _check_new(path)
+    with _explained(path):  # a folder above it may not be entered
+        if not output or not path.absolute().parent.is_dir():
+            found = repr(output) if output else "missing"
+            raise UsageError(f"--output is {found}, expected a new path in a folder that exists")
+        _check_new(path)
     if form in _PROGRAMS and shutil.which(form) is None:
         raise UsageError(f"{form} is not on PATH: install it, or {_PROGRAMS[form]}")
     return path

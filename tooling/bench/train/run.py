@@ -86,8 +86,8 @@ def plan(options: Options) -> Plan:
     if data and not (len(chosen) == 1 and jobs.BY_NAME[chosen[0]].reads_text):
         able = ", ".join(job.name for job in jobs.ALL if job.reads_text)
         raise UsageError(f"bench: --data with the jobs {', '.join(chosen)}, expected --job with one of {able}")
-    if data and not data.is_file():
-        raise UsageError(f"bench: --data {data}: no such file")
+    if data:
+        _check_readable(data)
     flags = [f"--seconds={options.seconds:g}", *([f"--steps={options.steps}"] if options.steps else [])]
     return Plan(
         jobs=chosen,
@@ -97,6 +97,17 @@ def plan(options: Options) -> Plan:
         flags=tuple(flags),
         data=data,
     )
+
+
+def _check_readable(data: Path) -> None:
+    try:
+        if not data.is_file():
+            raise UsageError(f"bench: --data {data}: no such file")
+        data.open("rb").close()
+    except OSError as error:  # of the file, or of a folder above it
+        raise UsageError(
+            f"bench: --data {data} cannot be read: {error.strerror}: choose a file that you can read"
+        ) from None
 
 
 def run(options: Options) -> None:

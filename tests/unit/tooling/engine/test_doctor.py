@@ -14,6 +14,7 @@ from entrypoints.doctor.checks import Check, Status, document
 from entrypoints.machine import cpus
 from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
+from tooling.engine import doctor
 from tooling.engine.doctor import (
     GIGABYTE,
     check_bf16,
@@ -109,3 +110,22 @@ def test_the_doctor_can_examine_this_machine() -> None:
     names = [check.name for check in examine()]
     assert names[:5] == ["system", "Python", "CPUs", "memory", "bf16"]
     assert {"Docker Engine", "docker client", "compose", "buildx", "mmdebstrap", "git"} <= set(names)
+
+
+def test_the_disk_of_a_folder_below_a_closed_one_is_that_of_the_nearest_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "var" / "lib" / "docker"
+    (tmp_path / "var").mkdir()
+    is_dir = Path.is_dir
+
+    def as_user(path: Path) -> bool:  # the tests may run as root, who can enter every folder
+        if path.is_relative_to(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", as_user)
+    found = replace(COMPLETE, engine=replace(FACTS, root_dir=str(closed / "data")))
+    monkeypatch.setattr(doctor, "find", lambda: found)
+    (disk,) = (check for check in examine() if check.name == "disk for Docker")
+    assert disk.detail.endswith(f"free at {tmp_path / 'var'}")

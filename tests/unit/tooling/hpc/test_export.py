@@ -39,6 +39,19 @@ def test_a_bad_option_is_reported(form: str, output: str, expected: str, tmp_pat
         export.check(form, str(tmp_path / output) if output else "")
 
 
+def test_a_folder_that_may_not_be_entered_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> bool:  # as Python 3.11 does, whoever runs the tests
+        raise PermissionError(13, "Permission denied", str(path))
+
+    new = tmp_path / "closed" / "new"
+    with monkeypatch.context() as closing:
+        closing.setattr(Path, "is_dir", closed)
+        with pytest.raises(
+            UsageError, match=f"^--output {new} cannot be written: Permission denied: choose another"
+        ):
+            export.check("docker", str(new))
+
+
 @pytest.mark.parametrize(
     ("program", "expected"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -136,6 +136,25 @@ def test_cpus_that_the_engine_does_not_have_are_refused(text: str) -> None:
 def test_bad_options_are_refused_before_the_build(options: Options, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         run.run(options)
+
+
+@pytest.mark.parametrize("closed", ["is_file", "open"], ids=["folder", "file"])
+def test_data_that_the_user_cannot_read_is_refused(
+    closed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path, *_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    file = tmp_path / "rows.csv"
+    file.touch()
+    options = Options(Choice(), job="mrpc-guide", data=str(file))
+    assert run.plan(options).data == file
+    with monkeypatch.context() as closing:
+        closing.setattr(Path, closed, denied)
+        with pytest.raises(
+            UsageError, match=r"--data .*/rows\.csv cannot be read: Permission denied: choose a file"
+        ):
+            run.plan(options)
 
 
 def test_a_plan_follows_from_the_options() -> None:
