@@ -74,9 +74,22 @@ def readable(folder: str) -> str:
 
 
 def writable(folder: str, owner: str) -> str:
-    """Create a folder that `owner` (UID:GID) can write to. Unless the ssh user is root, `owner` is that user."""
+    """Create a folder that `owner` (UID:GID) can write to. Unless the ssh user is root, `owner` is that user.
+
+    As on local clusters, root gives `owner` a new folder, or an empty one of root. For root, the permissions are
+    compared with `owner`, because a file server may refuse root itself (root_squash).
+    """
     path = shlex.quote(folder)
-    return f'mkdir -p {path} && if [ "$(id -u)" = 0 ]; then chown {owner} {path}; fi && test -w {path}'
+    uid, _, gid = owner.partition(":")
+    find = f"find -H {path} -maxdepth 0"
+    kept = f'test -d {path} && test -z "$({find} -uid 0 -empty)"'
+    fits = f"-uid {uid} -perm -300 -o ! -uid {uid} -gid {gid} -perm -030 -o ! -uid {uid} ! -gid {gid} -perm -003"
+    refusal = f"uid {uid} cannot write to it: choose another folder, or run chown {owner} {path}"
+    return (
+        f'if [ "$(id -u)" != 0 ]; then mkdir -p {path} && test -w {path}; '
+        f"else {{ {kept} || {{ mkdir -p {path} && chown {owner} {path}; }}; }} && "
+        f'{{ test -n "$({find} {fits})" || {{ echo {shlex.quote(refusal)} >&2; false; }}; }}; fi'
+    )
 
 
 def route(address: str) -> str:

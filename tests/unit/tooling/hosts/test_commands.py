@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -114,6 +115,41 @@ def test_a_name_means_the_running_job_else_the_latest_record(
     assert tasks_clusters.find(None) is None
     with locked(record.lock_of("one"), waiting=None):
         assert tasks_clusters.find(None) == replace(left, detached=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "has_file", "fits"),
+    [
+        (None, True, False, True),
+        (0o700, True, True, True),
+        (0o777, False, True, True),
+        (0o775, False, True, False),
+        (0o776, False, True, False),
+        (0o777, False, False, True),
+    ],
+    ids=["new", "of the owner", "open to all", "of others", "without search", "empty"],
+)
+def test_over_ssh_as_root_an_existing_folder_keeps_its_owner(
+    tmp_path: Path, mode: int | None, own: bool, has_file: bool, fits: bool
+) -> None:
+    for name, script in {"id": "echo 0", "chown": f'echo "$@" >>{tmp_path}/changed'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    uid, gid = tmp_path.stat().st_uid, tmp_path.stat().st_gid
+    owner = f"{uid}:{gid}" if own else f"{uid + 1}:{gid + 1}"
+    folder = tmp_path / "its folder"
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    if has_file:
+        (folder / "file").touch()
+    argv = ["sh", "-c", commands.writable(str(folder), owner)]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
+    refusal = f"uid {uid + 1} cannot write to it: choose another folder, or run chown {owner} '{folder}'\n"
+    assert (done.returncode, done.stderr) == ((0, "") if fits else (1, refusal))
+    assert folder.is_dir()
+    assert (tmp_path / "changed").exists() == (mode is None or (uid == 0 and not has_file))
 
 
 class _EndedHost(Remote):
