@@ -31,7 +31,7 @@ def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterat
     readers = []
     with log.open("ab") as file:
         for container in containers:
-            arguments = (container, (shown, file), lock, over)
+            arguments = (container, (file, shown), lock, over)
             readers.append(threading.Thread(target=_copy, args=arguments, daemon=True))
         for reader in readers:
             reader.start()
@@ -96,27 +96,38 @@ def _copy(
     over: threading.Event,
     closed: threading.Event | None = None,
 ) -> None:
-    """`over`: whether to stop when the stream ends. `closed` is set if nobody reads a target any more."""
+    """`over`: whether to stop when the stream ends.
+
+    If nobody reads a target any more, `closed` is set and the copy ends. Without `closed`, the other targets still
+    get all lines.
+    """
     copied, prefix = 0, _prefix(container)
     while True:
         try:
             for line in islice(lines(container.logs(stream=True, follow=True)), copied, None):
                 with lock:
-                    for target in targets:
-                        if not target.closed:
-                            target.write(prefix + line)
-                            target.flush()
+                    are_read = [_write(target, prefix + line) for target in targets]
+                if closed and not all(are_read):
+                    closed.set()
+                    return
                 copied += 1
             container.reload()
             if container.status not in ("running", "paused"):
                 return
         except APIError:
             return  # the container was removed; wait.until_end reports its end
-        except BrokenPipeError:
-            if closed:
-                closed.set()
-            return
         except (OSError, HTTPError):
             pass  # the engine is lost: try again
         if over.wait(AGAIN_SECONDS):
             return
+
+
+def _write(target: BinaryIO, line: bytes) -> bool:
+    """False if nobody reads `target` any more."""
+    try:
+        if not target.closed:
+            target.write(line)
+            target.flush()
+    except BrokenPipeError:
+        return False
+    return True

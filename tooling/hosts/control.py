@@ -16,6 +16,8 @@ from tooling.hosts import commands, container, record
 from tooling.hosts.record import Record
 from tooling.hosts.remote import Remote, connect, each
 
+_POLL_SECONDS = 0.2
+
 
 def logs(job: Record, follow: bool) -> None:
     """Print the job's log, or for a detached job the output of its containers so far."""
@@ -67,14 +69,20 @@ def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
 
 
 def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: BinaryIO) -> None:
-    """Copy the output of all containers to `target`, each line behind its host's name."""
-    lock = threading.Lock()
+    """Copy the output of all containers to `target`, each line behind its host's name.
+
+    Raises BrokenPipeError if nobody reads `target` any more.
+    """
+    lock, closed = threading.Lock(), threading.Event()
 
     def copy(remote: Remote, container: str) -> None:
-        for line in lines(remote.stream(commands.logs(container, follow))):
-            with lock:
-                target.write(f"{remote.name} | ".encode() + line)
-                target.flush()
+        try:
+            for line in lines(remote.stream(commands.logs(container, follow))):
+                with lock:
+                    target.write(f"{remote.name} | ".encode() + line)
+                    target.flush()
+        except BrokenPipeError:
+            closed.set()
 
     readers = [
         threading.Thread(target=copy, args=pair, daemon=True)  # daemon: ctrl-C ends --follow
@@ -83,7 +91,10 @@ def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: B
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join()
+        while reader.is_alive() and not closed.is_set():
+            reader.join(timeout=_POLL_SECONDS)
+    if closed.is_set():
+        raise BrokenPipeError
 
 
 def _connect_all(job: Record, stack: ExitStack) -> list[Remote]:

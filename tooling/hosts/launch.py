@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from invoke.exceptions import Exit
@@ -187,5 +187,6 @@ def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
 
 
 def _show(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+    with suppress(BrokenPipeError):  # nobody reads it any more: the log still gets all lines
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()

@@ -6,19 +6,22 @@ import io
 import os
 import shlex
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
 from tooling.cli import tasks_clusters
 from tooling.cluster import run as cluster
-from tooling.hosts import commands, keys, record
+from tooling.hosts import commands, keys, launch, record
 from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Done, Remote
@@ -187,3 +190,16 @@ def test_after_a_failure_the_lines_of_progress_bars_are_complete(tmp_path: Path)
     output.wait()
     output.close(failed=True)
     assert shown == [b"beta | 0%\r50%\r100%\rValueError: x\n"]
+
+
+def test_the_log_is_complete_although_nobody_reads_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=ClosedPipe()))
+    output = Output(tmp_path / "log.txt", launch._show)
+    output.read(_EndedHost("alpha", "1", "2"), "one", has_rank_0=True)
+    output.read(_EndedHost("beta", "3"), "two", has_rank_0=False)
+    output.wait()
+    output.close(failed=False)
+    expected = ["alpha | 1", "alpha | 2", "beta | 3"]
+    assert sorted((tmp_path / "log.txt").read_text().splitlines()) == expected

@@ -1,0 +1,12 @@
+"""Standard output that nobody reads, as that of `./inv launch … | head` after ten lines."""
+
+from __future__ import annotations
+
+import io
+
+
+class ClosedPipe(io.BytesIO):
+    """Fails as a pipe does whose other end is closed."""
+
+    def flush(self) -> None:
+        raise BrokenPipeError
