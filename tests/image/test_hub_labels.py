@@ -1,4 +1,4 @@
-"""Labels of the hub's data sets are class numbers: a number without a class is refused."""
+"""Labels of the hub's data sets are class numbers, in the order of the data set's classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ SCRIPTS = Path(__file__).with_name("scripts")
 NO_CLASS = "expected one of the data set's 2 classes: remove the row"
 
 
-def test_a_label_of_no_class_is_refused_where_the_column_is_used(run_in_image: RunInImage) -> None:
+def test_labels_are_the_data_sets_classes_and_others_are_refused_where_the_column_is_used(
+    run_in_image: RunInImage,
+) -> None:
     mount = ("--volume", f"{SCRIPTS}:/s:ro")
     done = run_in_image("run", "--quiet", "--backend", "gloo", "/s/hub_labels.py", docker_args=mount)
     assert done.returncode == 0, done.stderr
@@ -20,4 +22,5 @@ def test_a_label_of_no_class_is_refused_where_the_column_is_used(run_in_image: R
         "[['no', 'yes'], ['yes', 'yes']]",
         f"DATA (train) row 2: column 'ner_tags' holds -1, {NO_CLASS}",
         f"DATA (train) row 1: column 'ner_tags' holds -100, {NO_CLASS}",
+        "['yes', 'no']",
     ]

@@ -195,7 +195,8 @@ def choose_labels(
         if known is not None and set(known) == set(names):
             names = known  # the order of the model's head
     elif validation is not None:
-        names = label_names_of(arguments) or _numbered(arguments, classification_rows.distinct(validation))
+        found = classification_rows.in_order(classification_rows.distinct(validation), classes)
+        names = label_names_of(arguments) or _numbered(arguments, found)
     else:
         raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
     if validation is not None:

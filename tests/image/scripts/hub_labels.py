@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, List, Value
+from transformers import BertConfig
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import splits
@@ -40,11 +41,24 @@ def words(tags: list[list[int]], others: list[list[int]]) -> str:
     return read(rows, tokens=WORDS, ner_tags=List(CLASS), pos_tags=List(CLASS))
 
 
+def evaluated_alone() -> str:
+    """The labels of a model that does not name them."""
+    rows = {"text": ["a b"] * 2, "label": [0, 1]}
+    features = Features({"text": TEXT, "label": ClassLabel(names=["yes", "no"])})
+    with tempfile.TemporaryDirectory() as folder:
+        Dataset.from_dict(rows, features).to_parquet(str(Path(folder) / "validation.parquet"))
+        BertConfig().save_pretrained(folder)
+        arguments = TaskArguments(dataset_name=folder, model_name_or_path=folder, task="text-classification")
+        tables = splits.load(arguments, do_train=False, do_eval=True)
+        return str(registry.read_rows(arguments, tables).labels)
+
+
 for said in (
     texts([0, 1, 1], CLASS),
     texts([0, 1, -1], CLASS),
     words([[0, 1], [1, 1]], [[-1, -100], [0, 1]]),
     words([[0, 1], [1, -1]], [[0, 0], [0, 0]]),
     words([[0, -100], [1, 1]], [[0, 0], [0, 0]]),
+    evaluated_alone(),
 ):
     sys.stdout.write(f"{said}\n")
