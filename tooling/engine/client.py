@@ -5,6 +5,7 @@ the command line for endpoints and certificates.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,20 @@ def connect(
 ) -> docker.DockerClient:
     """A client of the engine at `endpoint`, with TLS if the user configured it for this engine.
 
-    Raises UsageError if the certificates are missing.
+    Raises UsageError if the certificates are missing, or if `endpoint` is not an address.
     """
     tls = (
         _tls(endpoint, environ) if endpoint.startswith(("tcp:", "http")) else None
     )  # a socket and ssh need no TLS
     # The user's ssh with its configuration, keys and known hosts, as for the command line.
     by_ssh = endpoint.startswith("ssh:")
-    return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False, use_ssh_client=by_ssh)
+    try:
+        return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False, use_ssh_client=by_ssh)
+    except ValueError as error:  # such as an invalid port
+        shown = re.sub("//.*@", "//", endpoint)  # without a password
+        raise UsageError(
+            f"{shown} is not an address of an engine: {error}: correct DOCKER_HOST, or the context"
+        ) from None
 
 
 def wants_tls(environ: Mapping[str, str]) -> bool:

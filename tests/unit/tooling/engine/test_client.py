@@ -20,7 +20,7 @@ from tests import certificates
 from tests.unit.tooling.answers import answer
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.cluster import follow, nodes
-from tooling.engine import find
+from tooling.engine import find, podman
 from tooling.engine.client import connect
 from tooling.image import registry
 
@@ -132,3 +132,22 @@ def test_an_engine_behind_ssh_is_reached_with_the_users_ssh(
     with pytest.raises((DockerException, OSError)):
         connect("ssh://me@host.invalid", timeout=5).version()
     assert "host.invalid" in (tmp_path / "called").read_text()
+
+
+@pytest.mark.parametrize(
+    ("address", "shown", "reason"),
+    [
+        ("tcp://host:port", "tcp://host:port", "Port could not be cast to integer value as 'port'"),
+        ("tcp://host:99999", "tcp://host:99999", "Port out of range 0-65535"),
+        ("ssh://me@host:abc", "ssh://host:abc", "Port could not be cast to integer value as 'abc'"),
+        ("tcp://me:secret@[::1", "tcp://[::1", "Invalid IPv6 URL"),
+    ],
+)
+def test_an_address_that_is_none_is_one_line_without_a_password(address: str, shown: str, reason: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        connect(address, environ={})
+    message = f"{shown} is not an address of an engine: {reason}: correct DOCKER_HOST, or the context"
+    assert str(refused.value) == message
+    found = find.find({"PATH": "/nonexistent", "DOCKER_HOST": address})
+    assert (found.engine, found.problem) == (None, message)
+    assert podman.answering(address) is None
