@@ -1,5 +1,6 @@
 """`./inv export`: an image as files, for sites without Docker."""
 
+import errno
 import io
 import json
 import shutil
@@ -167,7 +168,10 @@ def _piped(command: Sequence[str]) -> None:
 
 
 def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
-    """Unpack the archive that the command writes to its output, with options of tar. Raises UsageError."""
+    """Unpack the archive that the command writes to its output, with options of tar.
+
+    Raises UsageError if the command fails, and OSError if tar does, as on a full disk.
+    """
     folder.mkdir()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         # Files of other users become this user's: the image needs none of its owners.
@@ -178,8 +182,11 @@ def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
             check=False,
         )
         errors = writer.stderr.read() if writer.stderr else b""
-    if writer.returncode or reader.returncode:
+    if writer.returncode:
         raise UsageError(f"{' '.join(command[:3])} failed: {last_line((errors or reader.stderr).decode())}")
+    if reader.returncode:
+        *causes, end = reader.stderr.decode().strip().splitlines()  # the last line only says that tar has failed
+        raise OSError(errno.EIO, causes[-1] if causes else end)
 
 
 def _add(archive: tarfile.TarFile, name: str, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,30 @@ def test_devices_are_left_out_where_only_root_can_make_them(tmp_path: Path) -> N
     export._unpack(["tar", "--create", f"--directory={tmp_path / 'made'}", "dev", "usr"], tmp_path / "new", *NONE)
     assert not list((tmp_path / "new/dev").iterdir())
     assert (tmp_path / "new/usr/dev/null").is_file()
+
+
+@pytest.fixture
+def unpack(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Export an archive of a program's output, with a tar that cannot write."""
+    (tmp_path / "bin").mkdir()
+    tar = tmp_path / "bin" / "tar"
+    cause = "tar: opt/a: Cannot write: No space left on device"
+    tar.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{cause}\ntar: Exiting with failure status' >&2\nexit 2\n")
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tar.parent), prepend=os.pathsep)
+    return lambda program: run(lambda path: export._unpack(["sh", "-c", program], path), tmp_path / "new")
+
+
+def test_a_full_disk_is_the_cause_of_an_archive_that_cannot_be_unpacked(unpack: Callable[[str], None]) -> None:
+    with pytest.raises(
+        UsageError, match=r"^--output .*/new cannot be written: tar: .*No space left on device: choose"
+    ):
+        unpack("echo archive")
+
+
+def test_a_command_that_fails_is_the_cause_of_an_incomplete_archive(unpack: Callable[[str], None]) -> None:
+    with pytest.raises(UsageError, match=r"^sh -c .* failed: the engine is gone$"):
+        unpack("echo the engine is gone >&2; exit 1")
 
 
 def test_the_output_appears_when_it_is_complete(tmp_path: Path, run: Run) -> None:
