@@ -7,6 +7,7 @@ When one node fails, the other nodes are stopped.
 `containers`, copies their output with `follow`, and watches them with `wait` and `nodes`.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -154,12 +155,12 @@ def users_folder(path: Path) -> Path:
         raise UsageError(
             f"output folder {path}: {error.strerror}: choose a folder that you can write to"
         ) from None
-    if is_new:
+    if is_new or os.geteuid() != 0:
         return writable_folder(path)
     uid, gid = compose.container_user()
     found = path.stat()
     allowed = found.st_mode >> (6 if found.st_uid == uid else 3 if found.st_gid == gid else 0)
-    if os.geteuid() == 0 and allowed & 0o3 != 0o3:
+    if allowed & 0o3 != 0o3:
         raise UsageError(
             f"output folder {path}: the containers run as uid {uid}, which cannot write to it: choose another "
             f"folder, or run chown {uid}:{gid} {path}"
@@ -173,6 +174,8 @@ def writable_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(path, *compose.container_user())
+        elif not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UsageError(
             f"output folder {path}: {error.strerror}: choose a folder that you can write to"

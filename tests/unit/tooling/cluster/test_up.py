@@ -106,6 +106,21 @@ def test_an_existing_output_folder_keeps_its_owner(
     assert changed == [tmp_path / "new"]
 
 
+@pytest.mark.parametrize("default", [True, False], ids=["default", "--output"])
+def test_an_existing_output_folder_of_another_user_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, default: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    prepare = cluster.writable_folder if default else cluster.users_folder
+    (tmp_path / "file").touch()
+    assert prepare(tmp_path) == tmp_path
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    with pytest.raises(
+        UsageError, match=f"^output folder {tmp_path}: Permission denied: choose a folder that you"
+    ):
+        prepare(tmp_path)
+
+
 def test_a_missing_image_leaves_no_output_folder(tmp_path: Path) -> None:
     request = up.Request(
         spec(),
