@@ -3,6 +3,7 @@
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,11 +21,18 @@ _POLL_SECONDS = 0.2
 
 
 def logs(job: Record, follow: bool) -> None:
-    """Print the job's log, or for a detached job the output of its containers so far."""
+    """Print the job's log, or for a detached job the output of its containers so far.
+
+    `follow`: until the job ends.
+    """
     log = record.log_of(job.name)
     if log.is_file():
         with log.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            while follow and not job.detached and record.runs(job):
+                shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+                time.sleep(_POLL_SECONDS)
+            shutil.copyfileobj(file, sys.stdout.buffer)  # also what was written after the last look
         return
     with ExitStack() as stack:
         _copy_output(job, _connect_all(job, stack), follow, sys.stdout.buffer)

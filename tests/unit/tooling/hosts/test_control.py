@@ -14,6 +14,7 @@ import pytest
 from entrypoints.launch.mpi.hostfile import Host
 from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
+from tooling.basis.files import locked
 from tooling.hosts import control, record
 from tooling.hosts.remote import Remote
 
@@ -46,6 +47,27 @@ def test_the_log_of_an_ended_job_is_printed_byte_by_byte(capsysbinary: pytest.Ca
     record.log_of("one").write_bytes(text)
     control.logs(ended, follow=False)
     assert capsysbinary.readouterr().out == text
+
+
+@pytest.mark.timeout(20)
+def test_follow_prints_the_log_of_a_watched_job_until_its_end(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    watched = record.of(job(), detached=False)
+    record.write(watched)
+    reader = threading.Thread(target=control.logs, args=(watched, True), daemon=True)
+    printed = b""
+    with record.log_of("one").open("wb", buffering=0) as log:
+        with locked(record.lock_of("one"), waiting=None):
+            log.write(b"1\n")
+            reader.start()
+            while b"1\n" not in printed:
+                printed += capfdbinary.readouterr().out
+            log.write(b"2\n")
+            while b"2\n" not in printed:
+                printed += capfdbinary.readouterr().out
+            assert reader.is_alive()
+            log.write(b"3\n")
+        reader.join()
+    assert printed + capfdbinary.readouterr().out == b"1\n2\n3\n"
 
 
 @pytest.mark.timeout(20)
