@@ -62,10 +62,12 @@ def test_a_usage_error_in_the_nodes_is_one_line_and_exit_code_2(image: str) -> N
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_ctrl_c_removes_the_cluster(scripts: Path, start: Callable[..., Running]) -> None:
+def test_ctrl_c_removes_the_cluster_even_if_pressed_again(scripts: Path, start: Callable[..., Running]) -> None:
     (scripts / "job.py").write_text(SLEEP)
     running = start("interrupted", "--nodes=2", f"--data={scripts}", "--", "run", "/data/job.py")
     running.wait_for(lambda output: output.count("asleep") == 2)
+    running.process.send_signal(signal.SIGINT)
+    running.wait_for(lambda output: "removing cluster interrupted" in output)
     running.process.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
     assert containers("interrupted") == []

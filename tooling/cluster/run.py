@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from entrypoints import contract
 from entrypoints.machine import topology
-from tooling.basis import yaml
+from tooling.basis import signals, yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.files import LockedError, locked
 from tooling.basis.paths import CACHE
@@ -67,7 +67,8 @@ def start(spec: ClusterSpec, engine: Engine) -> None:
         try:
             _start_containers(spec, engine.endpoint)
         except BaseException:
-            remove(spec.name, engine.endpoint)
+            with signals.delayed():
+                remove(spec.name, engine.endpoint)
             raise
 
 
@@ -208,22 +209,35 @@ def _reserved(name: str) -> Iterator[None]:
 
 @contextmanager
 def _torn_down(name: str, endpoint: str) -> Iterator[None]:
-    """Remove the cluster at the end. If the engine is lost, wait for it, unless an exception was raised."""
+    """Remove the cluster at the end. If the engine is lost, wait for it, unless an exception was raised.
+
+    A signal during the removal ends the command after it.
+    """
+    left = f"run ./inv down --name {name} later to remove what is left of the cluster"
     try:
         yield
     except wait.EngineGoneError:
         raise
-    except BaseException:
-        try:
-            remove(name, endpoint)
-        except EngineLostError as error:
-            say(f"{error}: run ./inv down --name {name} later to remove what is left of the cluster")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            say(f"removing cluster {name}")
+        with signals.delayed():
+            try:
+                remove(name, endpoint)
+            except EngineLostError as lost:
+                say(f"{lost}: {left}")
         raise
     try:
-        remove(name, endpoint)
+        with signals.delayed():
+            remove(name, endpoint)
     except EngineLostError:
-        wait.until_engine_is_back(name, endpoint)
-        remove(name, endpoint)
+        try:
+            wait.until_engine_is_back(name, endpoint)
+        except (KeyboardInterrupt, SystemExit):
+            say(left)
+            raise
+        with signals.delayed():
+            remove(name, endpoint)
 
 
 def _is_running(name: str) -> UsageError:

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from docker.errors import NotFound
 
-from tooling.basis import identity
+from tooling.basis import identity, signals
 from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line
 from tooling.engine.client import connect
@@ -42,7 +42,7 @@ def run(
     try:
         return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
     finally:  # returns at once if --rm has removed the container
-        call("rm", "--force", name, client=client)
+        _remove(name, client)
 
 
 def call(
@@ -51,6 +51,13 @@ def call(
     """The result of a command of the client, with its output."""
     argv = [*client, *arguments]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_seconds)
+
+
+def _remove(name: str, client: Sequence[str]) -> None:
+    """Remove a container, even if the user presses Ctrl-C again."""
+    with signals.delayed():  # in its own session, the client gets no Ctrl-C from the terminal
+        argv = [*client, "rm", "--force", name]
+        subprocess.run(argv, capture_output=True, check=False, start_new_session=True)
 
 
 def output(*arguments: str, client: Sequence[str] = CLIENT) -> str:
@@ -131,4 +138,4 @@ def created(image: LocalImage, client: Sequence[str] = CLIENT) -> Iterator[str]:
     try:
         yield name
     finally:
-        call("container", "rm", name, client=client)
+        _remove(name, client)
