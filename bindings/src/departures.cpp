@@ -66,7 +66,7 @@ std::optional<Departure> Departures::find(Departure::Kind kind) const {
 
 std::optional<Departure> Departures::find_left(const Needs& needs, int size) const {
   const bool from_any = needs.sequence == 0 && needs.peer == Needs::kAnyRank;
-  int others = size - 1; // that are still there
+  int others = size - 1; // that have not left
   for (const auto& departure : all_) {
     if (departure.kind != Departure::Kind::kLeft) {
       continue;

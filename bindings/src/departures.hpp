@@ -23,15 +23,16 @@ struct Departure {
 
   int rank; // in the group
   Kind kind;
-  // The last collectives that the rank took part in. After kLeft, a collective with a higher number in its lane can
-  // never complete. Collectives up to this number may: other ranks may still be forwarding what the rank had sent.
+  // Of kLeft: the last collectives that the rank had started, without those that it left incomplete. No collective with
+  // a higher number in its lane is expected to complete. Collectives up to this number may: other ranks may still be
+  // forwarding what the rank had sent.
   Sequences sequences;
   std::chrono::steady_clock::time_point noticed;
 };
 
 // What a call needs of the other ranks.
 struct Needs {
-  static constexpr int kAnyRank = -1;
+  static constexpr int kAnyRank = -1; // a receive from any source needs one rank that is still there
 
   int lane = 0;
   uint64_t sequence = 0; // of a collective, which needs all ranks; zero: a message
@@ -54,7 +55,8 @@ class Departures {
 
   // The first departure of this kind.
   std::optional<Departure> find(Departure::Kind kind) const;
-  // The first rank that has left a group of `size` and that the call needs.
+  // A rank that has left a group of `size` and without which the call cannot complete. Lost and failed ranks count as
+  // still there: see `find`.
   std::optional<Departure> find_left(const Needs& needs, int size) const;
 
  private:

@@ -22,7 +22,7 @@ constexpr int64_t kUnknownBytes = 32 << 20;
 constexpr std::chrono::seconds kExitTimeout{5};
 
 thread_local bool is_progress_thread = false;
-std::atomic<Engine*> used{nullptr}; // once it exists
+std::atomic<Engine*> created{nullptr}; // the instance, once it exists
 
 // Releasing the last reference to a tensor may need the GIL, so the engine's own thread leaves it to Completions.
 void release(OperationPtr operation) {
@@ -34,12 +34,12 @@ void release(OperationPtr operation) {
 } // namespace
 
 Engine& Engine::instance() {
-  static Engine* const engine = used = new Engine();
+  static Engine* const engine = created = new Engine();
   return *engine;
 }
 
 void Engine::stop() noexcept {
-  if (auto* const engine = used.load()) {
+  if (auto* const engine = created.load()) {
     engine->end();
   }
 }
@@ -56,7 +56,7 @@ void Engine::end() noexcept {
   if (is_forked() || stopping_.exchange(true)) {
     return;
   }
-  Watchdog::instance().withdraw_all();
+  Watchdog::withdraw_all();
   Lifeline::leave_all();
   Completions::instance().stop();
   // Never unlocked: threads that are still running stay outside oneCCL, whose static objects are about to be destroyed.
@@ -138,6 +138,7 @@ bool Engine::poll(const Operation* waited) {
       it = is_done ? in_flight_.erase(it) : std::next(it);
     }
     count_.store(in_flight_.size());
+    last_poll_.store(Clock::now(), std::memory_order_relaxed);
   }
   for (auto& operation : complete) {
     Watchdog::instance().remove(operation);

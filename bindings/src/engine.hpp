@@ -38,6 +38,11 @@ class Engine {
   // the calling thread waits for: this thread completes it.
   bool poll(const Operation* waited = nullptr);
 
+  // When all operations in flight were last polled.
+  Clock::time_point last_poll() const {
+    return last_poll_.load(std::memory_order_relaxed);
+  }
+
   // Returns when the operation has completed or failed, or at the limit. Does nothing in a forked child.
   void wait(Operation& operation, std::optional<Clock::time_point> limit);
 
@@ -71,6 +76,7 @@ class Engine {
   std::atomic<size_t> count_{0}; // size of in_flight_, readable without the lock
   std::atomic<uint64_t> submissions_{0};
   std::atomic<int> waiting_{0}; // threads in `wait`
+  std::atomic<Clock::time_point> last_poll_{Clock::time_point::min()};
   std::atomic<clockid_t> caller_clock_; // CPU-time clock of the last thread that submitted an operation
   std::mutex park_mutex_;
   std::condition_variable park_;

@@ -25,7 +25,7 @@ constexpr seconds kInTransit{2};
 // For the connections of the lifeline, once all ranks have joined.
 constexpr seconds kConnectLifeline{60};
 
-// Of a call that no rank has taken part in yet.
+// Of a call in which every rank still has to take part.
 constexpr Needs kAllRanks{0, UINT64_MAX};
 
 // Gives the group its own key prefix in the store. A group that is created again over the same store would otherwise
@@ -148,12 +148,10 @@ int Group::open_lane() {
   return depth;
 }
 
-uint64_t Group::next_sequence(int lane) {
-  const auto sequence = ++lanes_[lane].sequence;
+void Group::announce(int lane, uint64_t sequence) noexcept {
   if (const auto line = lifeline()) {
     line->set_sequence(lane, sequence);
   }
-  return sequence;
 }
 
 void Group::withdraw(int lane, uint64_t sequence) noexcept {
@@ -227,14 +225,16 @@ std::string Group::why_never(Clock::time_point started, const Needs& needs) cons
     return "";
   }
   const auto rank = options.global_rank(gone->rank);
-  const bool is_over = Clock::now() >= std::max(gone->noticed, started) + kInTransit;
+  const auto over = std::max(gone->noticed, started) + kInTransit;
+  const bool is_over = Clock::now() >= over;
   switch (gone->kind) {
     case Departure::Kind::kFailed:
       return c10::str("rank ", rank, " has given the group up");
     case Departure::Kind::kLost:
       return is_over ? c10::str("rank ", rank, " has ended, or its host cannot be reached any more") : "";
     case Departure::Kind::kLeft:
-      return is_over ? c10::str("rank ", rank, " has left the group") : "";
+      // What has arrived is only received while the engine polls, which a group that is connecting can prevent.
+      return Engine::instance().last_poll() >= over ? c10::str("rank ", rank, " has left the group") : "";
   }
   return "";
 }

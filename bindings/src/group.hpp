@@ -49,7 +49,11 @@ class Group : public std::enable_shared_from_this<Group> {
   // The lane of the calling thread. The first call in a lane creates its communicator, with all ranks.
   int open_lane();
   // The number of the lane's next collective, from 1.
-  uint64_t next_sequence(int lane);
+  uint64_t next_sequence(int lane) {
+    return ++lanes_[lane].sequence;
+  }
+  // For the other ranks: this rank starts the collective. One thread at a time.
+  void announce(int lane, uint64_t sequence) noexcept;
   // The process ends before this collective is complete.
   void withdraw(int lane, uint64_t sequence) noexcept;
   uint64_t sequence() const {
@@ -78,8 +82,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void require_usable(const char* operation) const;
   void require_own_process(const char* operation) const;
 
-  // Why a call that started at `started` can never complete: a rank is gone, and what it sent before has had time to
-  // arrive. Empty if it may complete.
+  // Why a call that started at `started` can never complete: a rank that it needs is gone, and what this rank sent
+  // before has had time to arrive. Empty if it may complete.
   std::string why_never(Clock::time_point started, const Needs& needs) const;
 
   // Logs a call. Returns the number to pass to `ended`.

@@ -16,8 +16,9 @@ class Ring;
 // oneCCL does not detect that a peer has ended, and waits on. The ranks of a group therefore form a ring of TCP
 // connections that are idle until a rank fails or leaves. When a process ends, for any reason, the kernel closes its
 // connections within milliseconds. A lost host or network is detected after CPU_TRAIN_STACK_UNREACHABLE_SECONDS
-// (default 25). The rank that detects a loss sends a message along the ring, in both directions. A stopped process
-// (SIGSTOP) is not detected.
+// (default 25). The rank that detects a loss sends a message along the ring, in both directions. Ranks that have left
+// forward nothing: a rank between two of them does not learn of departures behind them. A stopped process (SIGSTOP) is
+// not detected.
 //
 // Threads: a background thread reads the connections. All members may be called from any thread. In a forked child
 // they do nothing.
@@ -32,8 +33,8 @@ class Lifeline {
   // Informs the other ranks that this rank leaves in an orderly way.
   ~Lifeline();
 
-  // The number of the collective that this rank starts in the lane. When this rank leaves, it sends the last numbers to
-  // the other ranks.
+  // The number of the collective that this rank starts in the lane. When this rank leaves, it sends the highest numbers
+  // to the other ranks. One thread at a time.
   void set_sequence(int lane, uint64_t sequence) noexcept;
   // This rank leaves before this collective is complete.
   void withdraw(int lane, uint64_t sequence) noexcept;
@@ -43,7 +44,7 @@ class Lifeline {
 
   // The first rank that was lost, else the first that failed.
   std::optional<Departure> failure() const;
-  // The first rank that has left and that the call needs.
+  // See Departures.
   std::optional<Departure> find_left(const Needs& needs) const;
 
   // For an exit handler: leaves all groups of the process.

@@ -259,6 +259,12 @@ std::string Operation::why_never(Clock::time_point now) const {
   return reason.empty() ? reason : c10::str("cannot complete: ", reason);
 }
 
+void Operation::announce() const noexcept {
+  if (!is_message_) {
+    group_->announce(lane_, what_.sequence);
+  }
+}
+
 void Operation::withdraw() const noexcept {
   if (!is_message_) {
     group_->withdraw(lane_, what_.sequence);

@@ -98,7 +98,8 @@ class Operation final : public Work {
   }
   // Why the operation cannot complete: its timeout, or the departure of a rank. Empty if it may complete.
   std::string why_never(Clock::time_point now) const;
-  // The process ends before the operation is complete.
+  // For the other ranks: see Group.
+  void announce() const noexcept;
   void withdraw() const noexcept;
 
   const std::shared_ptr<Group> group_;

@@ -205,8 +205,9 @@ void Ring::fail() noexcept {
     return;
   }
   has_failed_ = true;
+  const Departure departure{rank_, Kind::kFailed, sequences(), {}};
   for (auto& neighbour : neighbours_) {
-    send(neighbour, {rank_, Kind::kFailed, sequences(), {}});
+    send(neighbour, departure);
   }
 }
 
@@ -219,9 +220,10 @@ void Ring::leave() noexcept {
     return;
   }
   has_left_ = true;
+  const Departure departure{rank_, Kind::kLeft, sequences(), {}};
   for (auto& neighbour : neighbours_) {
     if (!has_failed_) { // a failure has been sent already
-      send(neighbour, {rank_, Kind::kLeft, sequences(), {}});
+      send(neighbour, departure);
     }
     if (neighbour.socket.is_open()) {
       shutdown(neighbour.socket.descriptor(), SHUT_WR);

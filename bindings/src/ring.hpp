@@ -28,7 +28,9 @@ class Ring {
 
   // See Lifeline.
   void set_sequence(int lane, uint64_t sequence) noexcept {
-    started_[lane].store(sequence, std::memory_order_relaxed);
+    if (sequence > started_[lane].load(std::memory_order_relaxed)) {
+      started_[lane].store(sequence, std::memory_order_relaxed);
+    }
   }
   void withdraw(int lane, uint64_t sequence) noexcept;
   void fail() noexcept;
@@ -53,7 +55,7 @@ class Ring {
   // Stores the departure and forwards it.
   void record(const Departure& departure, const Neighbour* from);
   void send(Neighbour& neighbour, const Departure& departure);
-  // The last collectives that this rank takes part in. With the mutex held.
+  // Of this rank's departure. With the mutex held.
   Sequences sequences() const;
 
   const int rank_;
@@ -66,7 +68,7 @@ class Ring {
 
   mutable std::mutex mutex_; // guards the members below, and sending; may be locked in a forked child
   Departures departures_;
-  Sequences withdrawn_; // the first collectives that this rank withdrew
+  Sequences withdrawn_; // in each lane, the first collective that this rank left incomplete; UINT64_MAX: none
   bool has_failed_ = false;
   bool has_left_ = false;
 };

@@ -17,6 +17,12 @@ constexpr std::chrono::milliseconds kIdleInterval{500};
 // Of the queries whether a peer has given up, for operations in flight for at least as long.
 constexpr std::chrono::seconds kStoreInterval{1};
 
+std::atomic<Watchdog*> created{nullptr}; // the instance, once it exists
+
+std::exception_ptr error_with(const std::string& text) {
+  return std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, text));
+}
+
 } // namespace
 
 void Watchdog::end_all(
@@ -30,12 +36,12 @@ void Watchdog::end_all(
     if (!peers.empty()) {
       text = c10::str(text, "; ", peers);
     }
-    operation->fail(std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, text)));
+    operation->fail(error_with(text));
   }
 }
 
 Watchdog& Watchdog::instance() {
-  static auto* const watchdog = new Watchdog();
+  static Watchdog* const watchdog = created = new Watchdog();
   return *watchdog;
 }
 
@@ -48,6 +54,10 @@ void Watchdog::add(const OperationPtr& operation) {
   std::lock_guard<std::mutex> guard(mutex_);
   // Checked under the lock, so that a group that fails concurrently finds the operation.
   operation->group_->require_usable(operation->what().name);
+  if (is_ending_) {
+    C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
+  }
+  operation->announce();
   in_flight_.push_back(operation);
   operation->place_ = std::prev(in_flight_.end());
   operation->is_placed_ = true;
@@ -86,6 +96,15 @@ void Watchdog::fail(const OperationPtr& operation, const std::string& reason) {
   give_up(operation->group_, operation, c10::str("ccl: ", operation->what().describe(), " ", reason));
 }
 
+void Watchdog::fail_alone(const OperationPtr& operation, const std::string& reason) {
+  if (operation->claim()) {
+    remove(operation);
+    Completions::instance().post([operation, text = c10::str("ccl: ", operation->what().describe(), " ", reason)] {
+      operation->fail(error_with(text));
+    });
+  }
+}
+
 void Watchdog::give_up(const std::shared_ptr<Group>& group, const OperationPtr& operation, const std::string& message) {
   group->mark_broken(message);
   group->report_failure();
@@ -119,8 +138,13 @@ bool Watchdog::has(const Group& group) {
 }
 
 void Watchdog::withdraw_all() {
-  std::lock_guard<std::mutex> guard(mutex_);
-  for (const auto& operation : in_flight_) {
+  auto* const watchdog = created.load();
+  if (watchdog == nullptr) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(watchdog->mutex_);
+  watchdog->is_ending_ = true;
+  for (const auto& operation : watchdog->in_flight_) {
     operation->withdraw();
   }
 }
@@ -151,7 +175,13 @@ void Watchdog::watch() {
       wake_.wait_for(guard, kIdleInterval, [&] { return !in_flight_.empty(); });
     }
     for (auto& [operation, reason] : find_failed()) {
-      fail(operation, c10::str(reason, ", ", operation->group_->options.where()));
+      const auto& group = *operation->group_;
+      const auto text = c10::str(reason, ", ", group.options.where());
+      if (operation->is_message_ && !operation->is_overdue() && !group.has_error()) {
+        fail_alone(operation, text);
+      } else {
+        fail(operation, text);
+      }
       Completions::instance().post([operation = std::move(operation)] {});
     }
     std::this_thread::sleep_for(kPollInterval);

@@ -13,7 +13,7 @@ namespace ccl_backend {
 // for the GIL or runs callbacks, so operations end in time even if those hang.
 //
 // Every failure of an operation has the same effects: the group is broken, its other ranks are informed, and all its
-// operations end.
+// operations end. The exception is a message to or from a rank that has left the group: it fails alone.
 class Watchdog {
  public:
   // Never destroyed.
@@ -29,8 +29,9 @@ class Watchdog {
 
   // Whether operations of the group are in flight.
   bool has(const Group& group);
-  // For an exit handler: lets the other ranks know which collectives this process leaves incomplete.
-  void withdraw_all();
+  // For an exit handler: lets the other ranks know which collectives this process leaves incomplete. No operation is
+  // added from then on.
+  static void withdraw_all();
 
  private:
   Watchdog();
@@ -44,12 +45,14 @@ class Watchdog {
   static void end_all(
       const std::vector<OperationPtr>& operations, const OperationPtr& first, const std::string& message,
       const std::string& peers);
+  void fail_alone(const OperationPtr& operation, const std::string& reason);
   // `operation`: the subject of the message, or null.
   void give_up(const std::shared_ptr<Group>& group, const OperationPtr& operation, const std::string& message);
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::list<OperationPtr> in_flight_;
+  bool is_ending_ = false;
 };
 
 } // namespace ccl_backend

@@ -234,6 +234,7 @@ def ended_rank() -> None:
         error = error_of(call)
         took = time.monotonic() - begin
         check("rank 1 has left the group" in error and took < 10, f"after {took:.1f} s, {name} raised {error!r}")
+    check(not backend_of(messages).has_error(), "the receive broke the group")
 
 
 if __name__ == "__main__":
