@@ -7,15 +7,20 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
+from invoke.exceptions import Exit
+
 from entrypoints import contract
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
 from tooling.cluster.follow import lines
 from tooling.hosts import commands, container, record
+from tooling.hosts.container import State
 from tooling.hosts.record import Record
-from tooling.hosts.remote import Remote, connect, each
+from tooling.hosts.remote import COMMAND_SECONDS, Remote, connect, each
 
 _POLL_SECONDS = 0.2
 
@@ -23,7 +28,7 @@ _POLL_SECONDS = 0.2
 def logs(job: Record, follow: bool) -> None:
     """Print the job's log, or for a detached job the output of its containers so far.
 
-    `follow`: until the job ends.
+    `follow`: until the job ends. Raises Exit with the exit code of bad usage if a host cannot be connected.
     """
     log = record.log_of(job.name)
     if log.is_file():
@@ -35,7 +40,12 @@ def logs(job: Record, follow: bool) -> None:
             shutil.copyfileobj(file, sys.stdout.buffer)  # also what was written after the last look
         return
     with ExitStack() as stack:
-        _copy_output(job, _connect_all(job, stack), follow, sys.stdout.buffer)
+        remotes, failures = connect(job.hosts, stack)
+        for line in failures:  # now, because --follow may take hours
+            say(line)
+        _copy_output(job, remotes, follow, sys.stdout.buffer)
+    if failures:
+        raise Exit(code=contract.USAGE_EXIT_CODE)
 
 
 def status(job: Record) -> list[tuple[str, str, str]]:
@@ -45,35 +55,92 @@ def status(job: Record) -> list[tuple[str, str, str]]:
         state = f"ended, exit code {job.exit_code}"
         return [(name, container, state) for name, container in zip(names, job.containers, strict=True)]
     with ExitStack() as stack:
-        pairs = list(zip(_connect_all(job, stack), job.containers, strict=True))
+        remotes, failures = connect(job.hosts, stack)
+        if failures:
+            raise UsageError("\n".join(failures))
+        pairs = list(zip(remotes, job.containers, strict=True))
         return each(pairs, lambda pair: (pair[0].name, pair[1], _state(*pair)), names)
 
 
 def stop(job: Record) -> None:
-    """Stop the job and remove its containers. Its log stays."""
+    """Stop the job and remove its containers. Its log stays.
+
+    Raises UsageError, a line for each host that does not answer or fails. The other hosts' containers are removed.
+    """
     if job.ended:
         raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to stop")
     with ExitStack() as stack:
-        remotes = _connect_all(job, stack)
+        remotes, failures = connect(job.hosts, stack)
         if job.detached:
-            with record.log_of(job.name).open("wb") as file:
-                _copy_output(job, remotes, follow=False, target=file)
-        remove_containers(job, remotes)
+            states = _save_output(job, remotes)
+            failures += [
+                f"{name}: Docker does not answer: check it on the host"
+                for name, state in states.items()
+                if state is None
+            ]
+            remotes = [remote for remote in remotes if states[remote.name]]
+        failures += mistakes([partial(remove_containers, job, remotes)])
+    if failures:
+        again = f"run ./inv stop --name {job.name} again when these hosts answer"
+        if job.detached:
+            again += f"; if they never will, delete {record.folder_of(job.name)}"
+        raise UsageError("\n".join([*failures, f"job {job.name} may still be running there: {again}"]))
     if job.detached:  # otherwise the ./inv launch that watches the job records its end
+        _join_output(job)
         record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE))
     say(f"job {job.name} is stopped")
 
 
 def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
     """Remove a job's containers, that of mpirun first. Raises UsageError with a line for each host that fails."""
-    by_host = {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
+    containers = _containers(job)
 
     def remove(remote: Remote) -> None:
-        remote.check(commands.remove(by_host[remote.name]), "its container cannot be removed")
+        remote.check(commands.remove(containers[remote.name]), "its container cannot be removed")
 
-    first = remotes[:1] if job.launcher == "mpirun" else []
-    for part in (first, remotes[len(first) :]):
-        each(part, remove, [remote.name for remote in part])
+    first = [remote for remote in remotes if job.launcher == "mpirun" and remote.name == job.hosts[0].name]
+    parts = (first, [remote for remote in remotes if remote not in first])
+    if failures := mistakes(partial(each, part, remove, [remote.name for remote in part]) for part in parts):
+        raise UsageError("\n".join(failures))
+
+
+def _containers(job: Record) -> dict[str, str]:
+    """The job's container on each host."""
+    return {host.name: container for host, container in zip(job.hosts, job.containers, strict=True)}
+
+
+def _part(job: Record, container: str) -> Path:
+    return record.folder_of(job.name) / f"{container}.part"
+
+
+def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, State | None]:
+    """Save the output of each host's container. Return the states before, None if Docker does not answer."""
+    containers = _containers(job)
+
+    def save(remote: Remote) -> State | None:
+        name = containers[remote.name]
+        found = container.state(remote, name, timeout=0.0)
+        if found and found.status != "gone":  # an earlier ./inv stop removed it and saved its output
+            with _part(job, name).open("wb") as file:
+                for line in lines(remote.stream(commands.logs(name, follow=False), COMMAND_SECONDS)):
+                    file.write(f"{remote.name} | ".encode() + line)
+        return found
+
+    names = [remote.name for remote in remotes]
+    return dict(zip(names, each(remotes, save, names), strict=True))
+
+
+def _join_output(job: Record) -> None:
+    """Write the job's log: the saved output of one host after the other."""
+    saved = [part for part in (_part(job, name) for name in job.containers) if part.is_file()]
+    complete = record.folder_of(job.name) / "log.part"
+    with complete.open("wb") as log:
+        for part in saved:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, log)
+    complete.replace(record.log_of(job.name))
+    for part in saved:
+        part.unlink()
 
 
 def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: BinaryIO) -> None:
@@ -82,10 +149,11 @@ def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: B
     Raises BrokenPipeError if nobody reads `target` any more.
     """
     lock, closed = threading.Lock(), threading.Event()
+    containers = _containers(job)
 
-    def copy(remote: Remote, container: str) -> None:
+    def copy(remote: Remote) -> None:
         try:
-            for line in lines(remote.stream(commands.logs(container, follow))):
+            for line in lines(remote.stream(commands.logs(containers[remote.name], follow))):
                 with lock:
                     target.write(f"{remote.name} | ".encode() + line)
                     target.flush()
@@ -93,8 +161,8 @@ def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: B
             closed.set()
 
     readers = [
-        threading.Thread(target=copy, args=pair, daemon=True)  # daemon: ctrl-C ends --follow
-        for pair in zip(remotes, job.containers, strict=True)
+        threading.Thread(target=copy, args=(remote,), daemon=True)  # daemon: ctrl-C ends --follow
+        for remote in remotes
     ]
     for reader in readers:
         reader.start()
@@ -103,13 +171,6 @@ def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: B
             reader.join(timeout=_POLL_SECONDS)
     if closed.is_set():
         raise BrokenPipeError
-
-
-def _connect_all(job: Record, stack: ExitStack) -> list[Remote]:
-    remotes, failures = connect(job.hosts, stack)
-    if failures:
-        raise UsageError("\n".join(failures))
-    return remotes
 
 
 def _state(remote: Remote, name: str) -> str:

@@ -116,10 +116,14 @@ class Remote:
             raise RemoteError(f"{failure}: {'timed out' if done.code == TIMED_OUT else done.last}")
         return done
 
-    def stream(self, command: str) -> Iterator[bytes]:
-        """The output of `command` while it runs. Ends early if the connection breaks."""
+    def stream(self, command: str, silence: float | None = None) -> Iterator[bytes]:
+        """The output of `command` while it runs.
+
+        Ends early if the connection breaks, or if the command prints nothing for `silence` seconds.
+        """
         try:
             channel = self.session(command)
+            channel.settimeout(silence)
             while chunk := channel.recv(1 << 16):
                 yield chunk
         except (OSError, SSHException, EOFError):

@@ -6,38 +6,77 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from invoke.exceptions import Exit
 
+from entrypoints import contract
 from entrypoints.launch.mpi.hostfile import Host
 from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
+from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.hosts import control, record
-from tooling.hosts.remote import Remote
+from tooling.hosts.record import Record
+from tooling.hosts.remote import Done, Remote, RemoteError
+
+
+@dataclass
+class Hosts:
+    """The hosts of a job, whose containers have printed two lines and run. The sets are names of hosts."""
+
+    down: set[str] = field(default_factory=set)
+    hang: set[str] = field(default_factory=set)  # their Docker
+    keep: set[str] = field(default_factory=set)  # their containers cannot be removed
+    removed: list[str] = field(default_factory=list)
+
+    def connect(self, hosts: Sequence[Host], _stack: ExitStack) -> tuple[list[Remote], list[str]]:
+        names = [host.name for host in hosts]
+        remotes: list[Remote] = [_Host(name, self) for name in names if name not in self.down]
+        return remotes, [f"{name}: cannot be reached" for name in names if name in self.down]
 
 
 class _Host(Remote):
-    """A host whose container has printed two lines, and prints more later."""
+    def __init__(self, name: str, hosts: Hosts) -> None:
+        self.name, self._hosts = name, hosts
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def stream(self, command: str) -> Iterator[bytes]:
+    def stream(self, command: str, silence: float | None = None) -> Iterator[bytes]:
         yield b"1\n2\n"
         if "--follow" in command and self.name != "alpha":
             threading.Event().wait()
 
-
-def _connected(hosts: Sequence[Host], _stack: ExitStack) -> tuple[list[Remote], list[str]]:
-    return [_Host(host.name) for host in hosts], []
+    def run(self, command: str, stdin: bytes = b"", limit: float = 60.0) -> Done:
+        if self.name in self._hosts.hang:
+            raise RemoteError("docker inspect did not end within 60 s")
+        if command.startswith("docker inspect"):
+            gone = self.name in self._hosts.removed
+            return Done(1, "", "Error: No such object") if gone else Done(0, "running 0 false \n", "")
+        if self.name in self._hosts.keep:
+            return Done(1, "", "device busy")
+        if self.name not in self._hosts.removed:
+            self._hosts.removed.append(self.name)
+        return Done(0, "", "")
 
 
 @pytest.fixture(autouse=True)
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    made = Hosts()
     monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
+    monkeypatch.setattr(control, "connect", made.connect)
+    return made
+
+
+def detached(launcher: str = "torchrun") -> Record:
+    running = record.of(job(launcher=launcher), detached=True)
+    record.write(running)
+    return running
+
+
+def both_lines(*names: str) -> list[str]:
+    return [f"{name} | {line}" for name in names for line in (1, 2)]
 
 
 def test_the_log_of_an_ended_job_is_printed_byte_by_byte(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -73,7 +112,59 @@ def test_follow_prints_the_log_of_a_watched_job_until_its_end(capfdbinary: pytes
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("follow", [False, True], ids=["so far", "follow"])
 def test_logs_of_a_detached_job_ends_when_nobody_reads_it(monkeypatch: pytest.MonkeyPatch, follow: bool) -> None:
-    monkeypatch.setattr(control, "connect", _connected)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=ClosedPipe()))
     with pytest.raises(BrokenPipeError):
-        control.logs(record.of(job(), detached=True), follow)
+        control.logs(detached(), follow)
+
+
+def test_logs_prints_the_output_of_the_hosts_that_answer(hosts: Hosts, capfd: pytest.CaptureFixture[str]) -> None:
+    hosts.down = {"alpha"}
+    with pytest.raises(Exit) as caught:
+        control.logs(detached(), follow=False)
+    out, err = capfd.readouterr()
+    assert (caught.value.code, err) == (contract.USAGE_EXIT_CODE, "alpha: cannot be reached\n")
+    assert sorted(out.splitlines()) == both_lines("beta", "gamma")
+
+
+@pytest.mark.parametrize(
+    ("problem", "line"),
+    [
+        ("down", "beta: cannot be reached"),
+        ("hang", "beta: Docker does not answer: check it on the host"),
+        ("keep", "beta: its container cannot be removed: device busy"),
+    ],
+)
+def test_stop_ends_a_job_on_the_other_hosts_and_completes_when_repeated(
+    hosts: Hosts, problem: str, line: str
+) -> None:
+    running = detached()
+    setattr(hosts, problem, {"beta"})
+    with pytest.raises(UsageError) as caught:
+        control.stop(running)
+    first, last = str(caught.value).splitlines()
+    assert first == line
+    assert last.startswith("job one may still be running there: run ./inv stop --name one again")
+    assert sorted(hosts.removed) == ["alpha", "gamma"]
+    assert record.read("one") == running
+    assert not record.log_of("one").exists()  # ./inv logs would print this file instead of new output
+    setattr(hosts, problem, set())
+    control.stop(running)
+    assert sorted(hosts.removed) == ["alpha", "beta", "gamma"]
+    assert record.log_of("one").read_text().splitlines() == both_lines("alpha", "beta", "gamma")
+    assert {file.name for file in record.folder_of("one").iterdir()} == {"job.json", "log.txt"}
+    ended = record.read("one")
+    assert ended
+    assert ended.ended
+
+
+@pytest.mark.parametrize("problem", ["", "down", "keep"], ids=["well", "first host down", "first container stays"])
+def test_the_container_of_mpirun_is_removed_first_and_the_others_in_any_case(hosts: Hosts, problem: str) -> None:
+    running = detached("mpirun")
+    if not problem:
+        control.stop(running)
+        assert (hosts.removed[0], len(hosts.removed)) == ("alpha", 3)
+        return
+    setattr(hosts, problem, {"alpha"})
+    with pytest.raises(UsageError, match=r"^alpha: "):
+        control.stop(running)
+    assert sorted(hosts.removed) == ["beta", "gamma"]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Server:
-    """An ssh server that accepts every key. Its commands: `echo`, `dribble`, `linger` and `never`."""
+    """An ssh server that accepts every key. Its commands: `echo`, `dribble`, `linger`, `silent` and `never`."""
 
     def __init__(self) -> None:
         self.key = paramiko.ECDSAKey.generate()
@@ -61,6 +61,8 @@ class Server:
         return True
 
     def _run(self, channel: paramiko.Channel, command: bytes) -> None:
+        if b"silent" in command:  # it does not end either
+            return
         while channel.recv(64):  # its input ends after the client has had the answer to its request
             continue
         channel.sendall(b"said\n")
@@ -119,3 +121,7 @@ def test_a_server_that_does_not_accept_a_command_times_out(host: Remote, monkeyp
     monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.3)
     with pytest.raises(RemoteError, match=r"127\.0\.0\.1 port \d+ does not answer within 0\.3 s"):
         host.run("never", limit=20)
+
+
+def test_a_stream_ends_when_its_command_prints_nothing(host: Remote) -> None:
+    assert list(host.stream("silent", silence=0.3)) == []
