@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.split import CLASSES
-from tests.containers import RunInImage
+from tests import containers
 from tooling.bench import measure, output
 from tooling.bench.train import run
 from tooling.bench.train.run import Options
@@ -84,7 +84,7 @@ print(json.dumps({
 
 
 def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
-    run_in_image: RunInImage, image: str, model_folder: Path, tmp_path: Path
+    image: str, model_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2,label\nA dog sat.,A cat,1\n")
     context = "The cat sat. " * 120  # 480 tokens, and 481 with the last sentence
@@ -96,10 +96,10 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
     article = {"paragraphs": [{"context": context, "qas": questions}]}
     row = {"context": context, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [4]}}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [article, row]}))
-    tmp_path.chmod(0o755)  # the container has another user
+    tmp_path.chmod(0o700)  # the container has the user of this process
     container = measure.container(api.ensure(), image, None, model_folder, tmp_path)
-    done = run_in_image("python", "-c", ROWS, docker_args=container.arguments())
-    assert done.returncode == 0, done.stderr
+    done = container.run(("python", "-c", ROWS), containers.TIMEOUT_SECONDS)
+    assert done.returncode == 0, done.stderr.decode()
     rows = json.loads(done.stdout)
     # [CLS] and two [SEP], five words and a full stop.
     assert (rows["padded"], rows["short"]) == ([128, 9, 1], 9)

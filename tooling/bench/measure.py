@@ -1,8 +1,10 @@
 """One measurement in a container with the scripts of benchmarks/."""
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +12,11 @@ from typing import Annotated, Any
 from entrypoints.machine import cpus as machine_cpus
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
+from tooling.cluster import compose, containers
 from tooling.cluster.compose import Mount
 from tooling.engine import docker
 from tooling.engine.api import Engine
+from tooling.engine.client import connect
 
 LOGS = CACHE / "logs"
 # Where the container finds benchmarks/, the model and the data.
@@ -53,6 +57,20 @@ class Container:
             words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
         return [*words, "--entrypoint=taskset"] if self.cpus else words
 
+    def user(self) -> list[str]:
+        """The arguments of the engine's `run` for a user who can read the caller's files: the caller.
+
+        Root has no capabilities except to read them: it needs that in a user's checkout, and with umask 077.
+        """
+        with closing(connect(self.engine.endpoint)) as client:
+            info = client.info()
+        own = {"user": f"{os.geteuid()}:{os.getegid()}", "group_add": compose.container_groups()}
+        service = containers.adapt(own, info)
+        words = [f"--user={service['user']}", "--env=HOME=/tmp", "--cap-drop=ALL"]
+        words += [f"--group-add={group}" for group in service.get("group_add", ())]
+        words += [f"--userns={service['userns_mode']}"] if "userns_mode" in service else []
+        return [*words, "--cap-add=DAC_OVERRIDE"] if os.geteuid() == 0 else words
+
     def words(self, command: Sequence[str]) -> list[str]:
         """What follows the image in the engine's `run`."""
         if not self.cpus:
@@ -68,7 +86,7 @@ class Container:
         done = docker.run(
             self.image,
             self.words(command),
-            self.arguments(),
+            [*self.user(), *self.arguments()],
             subprocess.PIPE,
             subprocess.PIPE,
             limit_seconds,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -87,6 +91,41 @@ ENGINE = Engine("unix:///run/user/1000/podman/podman.sock", 2, PODMAN)
 def test_containers_get_the_variable_that_hides_instructions() -> None:
     words = measure.container(ENGINE, "sha256:1").arguments()
     assert words[words.index("ONEDNN_MAX_CPU_ISA") - 1] == "--env"
+
+
+@pytest.mark.parametrize(
+    ("uid", "info", "words"),
+    [
+        (0, {}, ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL", "--cap-add=DAC_OVERRIDE"]),
+        (4321, {}, ["--user=4321:100", "--env=HOME=/tmp", "--cap-drop=ALL", "--group-add=4", "--group-add=999"]),
+        (4321, {"Rootless": True}, ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL"]),
+        (
+            0,
+            {"SecurityOptions": ["name=userns"]},
+            ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL", "--userns=host", "--cap-add=DAC_OVERRIDE"],
+        ),
+    ],
+    ids=["root", "user", "rootless engine", "userns-remap"],
+)
+def test_a_container_reads_what_the_caller_can_read(
+    uid: int, info: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "getegid", lambda: 0 if uid == 0 else 100)
+    monkeypatch.setattr(os, "getgroups", lambda: [999, 100, 4])
+    monkeypatch.setattr(
+        measure, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
+    )
+    ran: list[Sequence[str]] = []
+
+    def run(_image: str, _command: object, arguments: Sequence[str], *_: object, **__: object) -> Any:
+        ran.append(arguments)
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(docker, "run", run)
+    container = measure.container(ENGINE, "sha256:1")
+    container.run(["run", "a.py"], 1)
+    assert ran == [[*words, *container.arguments()]]
 
 
 def test_taskset_in_the_container_starts_the_images_entrypoint_on_the_chosen_cpus(
