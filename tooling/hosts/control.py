@@ -4,7 +4,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -63,16 +63,17 @@ def status(job: Record) -> list[tuple[str, str, str]]:
 
 
 def stop(job: Record) -> None:
-    """Stop the job and remove its containers. Its log stays.
+    """Stop the job, if it has not ended, and remove its containers. Its log stays.
 
     Raises UsageError, a line for each host that does not answer or fails. The other hosts' containers are removed.
     """
     if job.ended:
         raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to stop")
+    states: dict[str, State | None] = {}
     with ExitStack() as stack:
         remotes, failures = connect(job.hosts, stack)
         if job.detached:
-            states = _save_output(job, remotes)
+            states |= _save_output(job, remotes)
             failures += [
                 f"{name}: Docker does not answer: check it on the host"
                 for name, state in states.items()
@@ -85,10 +86,14 @@ def stop(job: Record) -> None:
         if job.detached:
             again += f"; if they never will, delete {record.folder_of(job.name)}"
         raise UsageError("\n".join([*failures, f"job {job.name} may still be running there: {again}"]))
-    if job.detached:  # otherwise the ./inv launch that watches the job records its end
-        _join_output(job)
-        record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE))
-    say(f"job {job.name} is stopped")
+    if not job.detached:  # the ./inv launch that watches the job records its end
+        say(f"job {job.name} is stopped")
+        return
+    _join_output(job)
+    code = _exit_code(job, states)
+    how = "is stopped" if code is None else f"had ended with exit code {code}: its containers are removed"
+    record.write(replace(job, exit_code=contract.TERMINATED_EXIT_CODE if code is None else code))
+    say(f"job {job.name} {how}")
 
 
 def remove_containers(job: Record, remotes: Sequence[Remote]) -> None:
@@ -128,6 +133,14 @@ def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, State | No
 
     names = [remote.name for remote in remotes]
     return dict(zip(names, each(remotes, save, names), strict=True))
+
+
+def _exit_code(job: Record, states: Mapping[str, State | None]) -> int | None:
+    """0, or the first exit code of a container that failed. None if the job had not ended."""
+    # Under mpirun, the other hosts run sshd until they are stopped.
+    watched = [states[host.name] for host in (job.hosts[:1] if job.launcher == "mpirun" else job.hosts)]
+    codes = [state.code for state in watched if state and state.status == "exited"]
+    return next(filter(None, codes), 0) if len(codes) == len(watched) else None
 
 
 def _join_output(job: Record) -> None:

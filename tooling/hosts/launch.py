@@ -44,7 +44,10 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
         with locked(record.lock_of(job.name), waiting=None):
             old = record.read(job.name)
             if old and old.detached and not old.ended:
-                raise LockedError
+                raise UsageError(
+                    f"job {job.name} is running, or has ended and its containers are left: choose another --name, "
+                    f"or run ./inv stop --name {job.name}"
+                )
             if detach:
                 _start_detached(job, values)
                 say(f"started job {job.name}: ./inv logs --name {job.name} shows its output, ./inv stop ends it")

@@ -19,7 +19,7 @@ from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
-from tooling.hosts import control, record
+from tooling.hosts import control, launch, record
 from tooling.hosts.record import Record
 from tooling.hosts.remote import Done, Remote, RemoteError
 
@@ -32,6 +32,7 @@ class Hosts:
     hang: set[str] = field(default_factory=set)  # their Docker
     keep: set[str] = field(default_factory=set)  # their containers cannot be removed
     removed: list[str] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)
 
     def connect(self, hosts: Sequence[Host], _stack: ExitStack) -> tuple[list[Remote], list[str]]:
         names = [host.name for host in hosts]
@@ -52,8 +53,9 @@ class _Host(Remote):
         if self.name in self._hosts.hang:
             raise RemoteError("docker inspect did not end within 60 s")
         if command.startswith("docker inspect"):
-            gone = self.name in self._hosts.removed
-            return Done(1, "", "Error: No such object") if gone else Done(0, "running 0 false \n", "")
+            if self.name in self._hosts.removed:
+                return Done(1, "", "Error: No such object")
+            return Done(0, f"{self._hosts.states.get(self.name, 'running 0')} false \n", "")
         if self.name in self._hosts.keep:
             return Done(1, "", "device busy")
         if self.name not in self._hosts.removed:
@@ -168,3 +170,36 @@ def test_the_container_of_mpirun_is_removed_first_and_the_others_in_any_case(hos
     with pytest.raises(UsageError, match=r"^alpha: "):
         control.stop(running)
     assert sorted(hosts.removed) == ["beta", "gamma"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "states", "code"),
+    [
+        ("torchrun", ("running 0", "running 0", "running 0"), None),
+        ("torchrun", ("exited 0", "exited 0", "running 0"), None),
+        ("torchrun", ("created 0", "created 0", "created 0"), None),
+        ("torchrun", ("exited 0", "exited 0", "exited 0"), 0),
+        ("torchrun", ("exited 0", "exited 7", "exited 1"), 7),
+        ("mpirun", ("exited 0", "running 0", "running 0"), 0),
+        ("mpirun", ("running 0", "running 0", "running 0"), None),
+    ],
+    ids=["runs", "one runs", "never started", "ended", "failed", "mpirun ended", "mpirun runs"],
+)
+def test_stop_records_how_a_detached_job_has_ended(
+    hosts: Hosts, capfd: pytest.CaptureFixture[str], launcher: str, states: Sequence[str], code: int | None
+) -> None:
+    hosts.states = dict(zip(("alpha", "beta", "gamma"), states, strict=True))
+    control.stop(detached(launcher))
+    ended = record.read("one")
+    assert ended
+    if code is None:
+        assert (ended.exit_code, capfd.readouterr().err) == (143, "job one is stopped\n")
+    else:
+        line = f"job one had ended with exit code {code}: its containers are removed\n"
+        assert (ended.exit_code, capfd.readouterr().err) == (code, line)
+
+
+def test_a_second_job_of_the_name_is_refused_while_containers_are_left() -> None:
+    detached()
+    with pytest.raises(UsageError, match=r"^job one is running, or has ended .*, or run \./inv stop --name one$"):
+        launch.launch(job(), detach=False, dry_run=False)
