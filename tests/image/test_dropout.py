@@ -19,7 +19,7 @@ ISA = "ONEDNN_MAX_CPU_ISA"
 # Hide instructions, so that each path runs on every machine that can take it: without bf16 instructions, attention
 # in bf16 is computed in fp32; with them, their kernel computes attention without dropout too.
 NO_BF16, NO_AMX = {ISA: "AVX512_CORE"}, {ISA: "AVX512_CORE_BF16"}
-WITHOUT_DROPOUT = {"attention-without-dropout", "attention-without-gradient"}
+WITHOUT_DROPOUT = {"attention-without-dropout"}
 with_instructions = pytest.mark.skipif(
     cpus.read_model().bf16 == EMULATED,
     reason="this CPU has no bf16 instructions: the kernel for them cannot run on it",

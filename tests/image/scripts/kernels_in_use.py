@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional
-from torch.profiler import profile
 
 torch.set_num_threads(1)  # a head for each
 values = torch.ones(2, 8, 8, 16, requires_grad=True)
@@ -17,7 +16,3 @@ for name, result in (
 ):
     if type(result.grad_fn).__name__ in ("DropoutBackward", "AttentionBackward", "FusedAttentionBackward"):
         print(name)
-with torch.no_grad(), profile() as recorded:
-    attention(narrow, narrow, narrow)
-if not any("scaled_dot_product" in event.name for event in recorded.events()):
-    print("attention-without-gradient")

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from entrypoints.group.create import gather
 from entrypoints.train.loop.trainer import CpuTrainer
@@ -59,6 +66,7 @@ class Plain(Recorder):
     """As in a user's script, with the adaptation balanced-ranks."""
 
     def train_from(self, checkpoint: Path | None) -> None:
+        self.remove_callback(PrinterCallback)
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
