@@ -96,7 +96,7 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
     article = {"paragraphs": [{"context": context, "qas": questions}]}
     row = {"context": context, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [4]}}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [article, row]}))
-    tmp_path.chmod(0o700)  # the container has the user of this process
+    tmp_path.chmod(0o755)  # root's containers have another user
     container = measure.container(api.ensure(), image, None, model_folder, tmp_path)
     done = container.run(("python", "-c", ROWS), containers.TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr.decode()

@@ -1,7 +1,6 @@
 """One measurement in a container with the scripts of benchmarks/."""
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing
@@ -58,18 +57,14 @@ class Container:
         return [*words, "--entrypoint=taskset"] if self.cpus else words
 
     def user(self) -> list[str]:
-        """The arguments of the engine's `run` for a user who can read the caller's files: the caller.
-
-        Root has no capabilities except to read them: it needs that in a user's checkout, and with umask 077.
-        """
+        """The arguments of the engine's `run` for a user who can read the caller's files: see compose."""
         with closing(connect(self.engine.endpoint)) as client:
             info = client.info()
-        own = {"user": f"{os.geteuid()}:{os.getegid()}", "group_add": compose.container_groups()}
+        own = {"user": "{}:{}".format(*compose.container_user()), "group_add": compose.container_groups()}
         service = containers.adapt(own, info)
         words = [f"--user={service['user']}", "--env=HOME=/tmp", "--cap-drop=ALL"]
         words += [f"--group-add={group}" for group in service.get("group_add", ())]
-        words += [f"--userns={service['userns_mode']}"] if "userns_mode" in service else []
-        return [*words, "--cap-add=DAC_OVERRIDE"] if os.geteuid() == 0 else words
+        return [*words, f"--userns={service['userns_mode']}"] if "userns_mode" in service else words
 
     def words(self, command: Sequence[str]) -> list[str]:
         """What follows the image in the engine's `run`."""

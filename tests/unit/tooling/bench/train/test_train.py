@@ -96,13 +96,13 @@ def test_containers_get_the_variable_that_hides_instructions() -> None:
 @pytest.mark.parametrize(
     ("uid", "info", "words"),
     [
-        (0, {}, ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL", "--cap-add=DAC_OVERRIDE"]),
+        (0, {}, ["--user=1000:1000", "--env=HOME=/tmp", "--cap-drop=ALL"]),
         (4321, {}, ["--user=4321:100", "--env=HOME=/tmp", "--cap-drop=ALL", "--group-add=4", "--group-add=999"]),
         (4321, {"Rootless": True}, ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL"]),
         (
             0,
             {"SecurityOptions": ["name=userns"]},
-            ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL", "--userns=host", "--cap-add=DAC_OVERRIDE"],
+            ["--user=1000:1000", "--env=HOME=/tmp", "--cap-drop=ALL", "--userns=host"],
         ),
     ],
     ids=["root", "user", "rootless engine", "userns-remap"],
