@@ -18,8 +18,8 @@ def read(root: Path = Path("/")) -> Topology:
     warnings: list[str] = []
     masks = processes.cpu_masks(root)
     limits = cgroups.read_limits(root)
-    online = cpus.online(root) or masks.own
-    # An unrestricted process's mask has every CPU that the kernel supports, including CPUs that do not exist.
+    known = cpus.online(root)
+    online = known or masks.own
     allowed = masks.own & online
     allowed = allowed & cpus.parse_cpu_list(limits.cpuset) or allowed
     nodes = cpus.nodes(root, online, masks.mems)
@@ -39,11 +39,16 @@ def read(root: Path = Path("/")) -> Topology:
         memory_bytes=_memory_bytes(root),
         memory_limit=limits.memory,
         memory_policy=numa.current() if sum(node.memory_bytes > 0 for node in nodes) > 1 else "default",
-        launcher_cpus=masks.launcher,
-        agent_cpus=masks.agent,
-        parent_cpus=masks.parent,
+        launcher_cpus=_without_offline(masks.launcher, known),
+        agent_cpus=_without_offline(masks.agent, known),
+        parent_cpus=_without_offline(masks.parent, known),
         warnings=(*limits.warnings, *warnings),
     )
+
+
+def _without_offline(mask: frozenset[int] | None, online: frozenset[int]) -> frozenset[int] | None:
+    """`mask` without the CPUs that are offline or do not exist: an unrestricted process's mask has these too."""
+    return mask & online if mask is not None and online else mask
 
 
 def _memory_bytes(root: Path) -> int | None:

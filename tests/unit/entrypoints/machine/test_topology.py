@@ -31,6 +31,20 @@ def test_the_cpu_set_narrows_the_mask(tmp_path: Path) -> None:
     assert topology.read(lay_out(machine, tmp_path)).allowed == {4, 5}
 
 
+@pytest.mark.parametrize("offline", ["", "4-7"], ids=["fewer CPUs than the kernel supports", "second threads off"])
+def test_masks_of_the_processes_above_have_online_cpus_only(tmp_path: Path, offline: str) -> None:
+    lay_out(Machine(((2,), (2,)), threads=2, offline=offline), tmp_path)
+    found = topology.read(
+        write_status(tmp_path, "0-127", sh="0-127", **{"python3.11": "0-127"}, hydra_pmi_proxy="0-127")
+    )
+    assert found.launcher_cpus == found.agent_cpus == found.parent_cpus == found.allowed == found.online
+
+
+def test_a_launchers_mask_is_kept_if_the_online_cpus_are_hidden(tmp_path: Path) -> None:
+    found = topology.read(write_status(tmp_path, "0-1", hydra_pmi_proxy="0-3"))
+    assert (found.allowed, found.launcher_cpus, found.agent_cpus) == ({0, 1}, {0, 1, 2, 3}, None)
+
+
 def test_a_hidden_topology_folder_leaves_cpuinfo(tmp_path: Path) -> None:
     lay_out(EIGHT, tmp_path)
     for folder in (tmp_path / "sys/devices/system/cpu").glob("cpu*/topology"):
