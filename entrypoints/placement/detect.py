@@ -3,7 +3,8 @@
 The complete set of one launcher's variables counts, never a mixture of sets or an invented number. With several
 complete sets, the innermost launcher wins, in the order of launchers.LAUNCHERS. The outer launcher must be able to
 have started it: it reports the same placement, it has only one rank, or it has one rank on each node (torchrun on
-every task of a Slurm step, hydra's proxies started by srun). Every other combination is refused.
+every task of a Slurm step, hydra's proxies started by srun) or on each node but one (Open MPI's daemons started by
+srun: mpirun is the daemon of its own node). Every other combination is refused.
 
 An inherited RANK, WORLD_SIZE or LOCAL_* that contradicts an MPI launcher or a Slurm step is refused, not replaced:
 other libraries read those names first and would mix the two sets.
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.numbers import whole_number
-from entrypoints.placement.launchers import LAUNCHERS, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
+from entrypoints.placement.launchers import LAUNCHERS, OPEN_MPI, PLAIN, SLURM, TORCHRUN, Launcher, unplaced
 from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
@@ -250,7 +251,9 @@ def _master_addr(environ: Mapping[str, str], launcher: Launcher, nodes: int) -> 
 
 def _refuse_unless_nested(inner: Launcher, inside: _Placement, outer: Launcher, outside: _Placement) -> None:
     same = inside[:4] == outside[:4]
-    one_per_node = outside.local_world_size == 1 and outside.world_size == inside.nodes
+    # mpirun starts Open MPI's daemons on the other nodes only.
+    nodes = (inside.nodes - 1, inside.nodes) if inner is OPEN_MPI else (inside.nodes,)
+    one_per_node = outside.local_world_size == 1 and outside.world_size in nodes
     if not (same or one_per_node or outside.world_size == 1):
         raise UsageError(
             f"{inner.name} reports {inside} ({inside.nodes} nodes), {outer.name} reports {outside}: expected "
