@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from entrypoints import contract
-from entrypoints.cli.errors import UsageError
+from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.cli.options import default_backend
 from entrypoints.group import banner
 from entrypoints.group.backends import check_backend
@@ -71,16 +71,21 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
     backend, timeout = (
         (job.backend, job.timeout_seconds) if job else (_backend_of_other_ranks(command, argv), _USAGE_SECONDS)
     )
-    with initialize(environment, backend, timeout):
-        # Nodes may see different files: rank 0 prints the errors of all ranks, and all ranks exit together.
-        agree(str(problem) if problem else None)
-        if job is None:
-            raise AssertionError("agree returned in spite of this rank's error")
-        bf16 = cpus.bf16_of(os.environ)
-        install_operators(bf16, measured)
-        gc.freeze()  # what is imported stays: later collections skip it
-        gc.enable()  # off since the worker began
-        return job.run(environment, partial(banner.show, environment, preloaded, bf16))
+    try:
+        with initialize(environment, backend, timeout):
+            # Nodes may see different files: rank 0 prints the errors of all ranks, and all ranks exit together.
+            agree(str(problem) if problem else None)
+            if job is None:
+                raise AssertionError("agree returned in spite of this rank's error")
+            bf16 = cpus.bf16_of(os.environ)
+            install_operators(bf16, measured)
+            gc.freeze()  # what is imported stays: later collections skip it
+            gc.enable()  # off since the worker began
+            return job.run(environment, partial(banner.show, environment, preloaded, bf16))
+    except MeetingError:
+        if problem:  # the cause: the other ranks may need longer to start than this rank waits
+            raise problem from None
+        raise
 
 
 def install_operators(bf16: str, measured: attention_rule.Measured | None = None) -> None:
