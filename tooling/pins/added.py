@@ -121,7 +121,7 @@ class _Collector:
 
     def _wheel(self, path: Path, where: str, accepted: Sequence[str] = ()) -> None:
         try:
-            parse_wheel_filename(path.name)
+            package = parse_wheel_filename(path.name)[0]
         except InvalidWheelFilename:
             self.mistakes.append(
                 f"{where}: {path.name} is not the name of a wheel: keep the name that pip gave it"
@@ -133,6 +133,8 @@ class _Collector:
             self.mistakes.append(f"{where}: {path.name} has the sha256 {found}, none of those in this line")
         else:
             self.wheels.append(path)
+            if accepted:
+                self.hashes.setdefault(package, set()).update(accepted)
 
     def _folder(self, path: Path, where: str) -> None:
         if any(path.glob("*.whl")):

@@ -60,6 +60,7 @@ def lock(pin: Pin) -> Path:
                 f"{wheel.name} {wheel.version}: the wheel of {owner} has the sha256 {wheel.sha256}, which is none "
                 "of those in the requirements file: nothing was installed"
             )
+    _refuse_wheels_without_a_hash(pin.added, wheels)
     found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
     say(f"adding {found}" if found else f"pin {pin.without_added.name} has all of these packages already")
     return locks.write_added(pin, wheels)
@@ -73,6 +74,19 @@ def _refuse_wheels_of_the_row(added: Added, row: Mapping[str, LockedWheel], name
                 f"--with {path.name}: pin {name} has {package} {row[package].version}, and --with changes no "
                 f"version of a pin: use --set {package}={version} if an index has that version"
             )
+
+
+def _refuse_wheels_without_a_hash(added: Added, wheels: Iterable[LockedWheel]) -> None:
+    """As for pip, one --hash makes a hash necessary for all packages. Wheels on this machine need none."""
+    given = {parse_wheel_filename(path.name)[0] for path in added.wheels}
+    missing = [wheel for wheel in wheels if wheel.name not in added.hashes and wheel.name not in given]
+    if added.hashes and missing:
+        names = ", ".join(wheel.name for wheel in missing)
+        lines = ", ".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in missing)
+        raise UsageError(
+            f"--hash is missing for {names}, but the requirements file has one for other packages: "
+            f"add {lines} to the file; nothing was installed"
+        )
 
 
 def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Path) -> list[LockedWheel]:

@@ -40,7 +40,11 @@ dist/tiny_a-1.0-py3-none-any.whl --hash=sha256:{files.sha256_of(wheel)}
     found = added.parse([str(tmp_path / "requirements.txt")])
     assert found.requirements == ("trl[peft]>=1.0", "tiny-b==2.0")
     assert found.wheels == (wheel,)
-    assert found.hashes == {"trl": frozenset({SHA256}), "tiny-b": frozenset({SHA256, "b" * 64})}
+    assert found.hashes == {
+        "trl": frozenset({SHA256}),
+        "tiny-b": frozenset({SHA256, "b" * 64}),
+        "tiny-a": frozenset({files.sha256_of(wheel)}),
+    }
     assert found.index_options == ("--extra-index-url https://user:s3cret@index.invalid/simple",)
     assert found.folders == (tmp_path / "links",)
     assert "s3cret" not in repr(found)

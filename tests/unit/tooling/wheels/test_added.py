@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
+from tooling.basis.files import sha256_of
 from tooling.pins import added as packages
 from tooling.pins.pin import Pin
 from tooling.wheels import added, fetch, locks
@@ -148,6 +149,26 @@ def test_a_wheel_with_another_hash_than_the_requirements_file_is_refused(row: Pi
     assert refused(row, str(tmp_path / "requirements.txt")).startswith(
         "helper 3.0: the wheel of the index has the sha256"
     )
+
+
+def test_a_hash_of_one_package_makes_a_hash_necessary_for_what_it_needs(row: Pin, tmp_path: Path) -> None:
+    requirements, index = tmp_path / "requirements.txt", tmp_path / "index" / "simple"
+    fits, helper = (
+        f"{path.name.split('-')[0]}=={path.name.split('-')[1]} --hash=sha256:{sha256_of(path)}"
+        for path in (index / "fits/fits-1.0-py3-none-any.whl", index / "helper/helper-3.0-py3-none-any.whl")
+    )
+    requirements.write_text(f"{fits}\n")
+    message = refused(row, str(requirements))
+    assert message.startswith("--hash is missing for helper, but the requirements file has one for other packages")
+    assert f"add {helper} to the file" in message
+    requirements.write_text(f"{fits}\n{helper}\n")
+    added.lock(with_(row, str(requirements)))
+    assert refused(row, str(requirements), "moves_on==0.1").startswith("--hash is missing for moves-on,")
+    mine = make_wheel(tmp_path / "mine", "mine", "1.0", requires=["helper"])
+    requirements.write_text(f"{helper}\n")
+    added.lock(with_(row, str(requirements), str(mine)))
+    requirements.write_text(f"./mine/{mine.name} --hash=sha256:{sha256_of(mine)}\n")
+    assert refused(row, str(requirements)).startswith("--hash is missing for helper,")
 
 
 def test_a_hash_of_a_package_of_the_row_is_compared_with_its_lock(row: Pin, tmp_path: Path) -> None:
