@@ -7,6 +7,7 @@ file's time shows when the rank failed.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
@@ -85,7 +86,9 @@ def exit_finished() -> NoReturn:
 
 
 def _exit(code: int) -> NoReturn:
-    atexit._run_exitfuncs()
+    # Python 3.9 prints the error of an exit handler, and raises the last one again.
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
