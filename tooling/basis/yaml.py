@@ -1,7 +1,7 @@
-"""Writes and reads YAML for Docker Compose and Kubernetes, which read version 1.2.
+"""Writes and reads YAML for Docker Compose, which reads version 1.2, and kubectl, which also reads much of version 1.1.
 
-PyYAML writes version 1.1, in which `1e-3` and `0o17` are strings without quotes. In version 1.2 they are numbers,
-which a command must not contain.
+PyYAML writes version 1.1, but leaves out quotes that both need: `1e-3`, `0o17` and `0X1F` are numbers for them, and
+`y` and `n` are booleans for kubectl. A command and a variable must be strings.
 """
 
 import re
@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
-_INTEGER = re.compile(r"0o[0-7]+$")
+_INTEGER = re.compile(r"[-+]?0[oOxXbB][0-9a-fA-F]+$")
+_BOOLEAN = re.compile(r"[yYnN]$")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -23,7 +24,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, ["0"])
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, list("-+0"))
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOLEAN, list("yYnN"))
 
 
 def read(path: Path) -> Any:

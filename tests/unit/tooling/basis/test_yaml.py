@@ -15,3 +15,16 @@ def test_a_word_that_looks_like_a_number_stays_a_word() -> None:
         *("'1e-3'", "'5E+2'", "'0o17'", "'12'", "'1.5'", "train", "'.5e1'", "1e-3x")
     ]
     assert yaml.safe_load(text) == {"command": words}
+
+
+def test_a_word_that_kubectl_reads_as_a_boolean_or_a_number_stays_a_word() -> None:
+    words = ["y", "Y", "n", "N", "yes", "off", "0X1F", "-0x1f", "0B11", "+0O17"]
+    text = yaml_text.render([{"command": words, "env": {"n": "y"}, "flag": True}])
+    assert text.splitlines() == [
+        "command:",
+        *(f"- '{word}'" for word in words),
+        "env:",
+        "  'n': 'y'",
+        "flag: true",
+    ]
+    assert yaml.safe_load(text)["command"] == words
