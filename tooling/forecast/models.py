@@ -15,6 +15,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 # The share of word embeddings in a model with a known number of parameters only. 9% in BERT-large, 21% in
 # BERT-base, 35% in DistilBERT, 52% in MiniLM-L6.
 _UNKNOWN_EMBEDDINGS = 0.2
+_MOST = 10**15
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,10 @@ _SHORT = {
 def find(text: str) -> Model:
     """Find a model by its name, number of parameters (110M), config.json or folder. Raises UsageError."""
     if match := _COUNT.fullmatch(text):
-        count = round(float(match[1]) * _UNITS[match[2].lower()])
-        if count < 1000:
-            raise UsageError(f"--model is {text!r}: {count} parameters, expected 1000 or more: 110M, for example")
+        given = float(match[1]) * _UNITS[match[2].lower()]
+        if not 1000 <= given <= _MOST:
+            raise UsageError(f"--model is {text!r}, expected 1000 to 1000000B parameters: 110M, for example")
+        count = round(given)
         words = round(count * _UNKNOWN_EMBEDDINGS)
         return Model(f"{count:,} parameters", count, words, count - words, 0)
     path = Path(text)
@@ -146,6 +148,11 @@ def read(file: Path) -> Model:
         raise UsageError(f"--model {file}: {error}: expected a model's config.json") from None
     if not isinstance(config, dict):
         raise UsageError(f"--model {file}: expected an object, as in a model's config.json")
+    if key := _unknown_layers(config):
+        raise UsageError(
+            f"--model {file}: {config.get('model_type', 'a model')} has {key} {config[key]!r}, which is not counted: "
+            "pass the number of parameters (110M) instead"
+        )
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:
         return (_decoder(config) if "num_key_value_heads" in config else _encoder(config)).model(name)
@@ -154,6 +161,18 @@ def read(file: Path) -> Model:
             f"--model {file}: {config.get('model_type', 'a model')}: {error} is not an integer above 0: expected "
             "a config like that of BERT, DistilBERT or Llama; pass the number of parameters (110M) instead"
         ) from None
+
+
+# Experts, layers that share weights, and embeddings of another width: the count of parameters would be wrong.
+_UNKNOWN_LAYERS = ("num_local_experts", "num_experts", "n_routed_experts", "num_hidden_groups")
+
+
+def _unknown_layers(config: Mapping[str, Any]) -> str | None:
+    """The first key of a part that `Encoder` and `Decoder` do not have, or None."""
+    found = [key for key in _UNKNOWN_LAYERS if config.get(key)]
+    if config.get("embedding_size", config.get("hidden_size")) != config.get("hidden_size"):
+        found.append("embedding_size")
+    return next(iter(found), None)
 
 
 # The keys of layers, width and inner width.
@@ -165,11 +184,12 @@ def _encoder(config: Mapping[str, Any]) -> Encoder:
     distil = config.get("model_type") == "distilbert"
     sizes = (*(_DISTILBERT if distil else _BERT), "vocab_size", "max_position_embeddings")
     layers, width, inner, vocabulary, positions = (_positive(config, name) for name in sizes)
-    types = 0 if distil else int(config.get("type_vocab_size", 0))
+    types = 0 if distil or not config.get("type_vocab_size") else _positive(config, "type_vocab_size")
     return Encoder(layers, width, inner, vocabulary, positions, types, pooler=not distil)
 
 
 def _decoder(config: Mapping[str, Any]) -> Decoder:
+    kind = str(config.get("model_type"))
     sizes = (*_BERT, "vocab_size", "num_attention_heads", "num_key_value_heads")
     layers, width, inner, vocabulary, heads, kv_heads = (_positive(config, name) for name in sizes)
     return Decoder(
@@ -179,9 +199,10 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
         vocabulary,
         heads,
         kv_heads,
-        int(config.get("head_dim") or width // heads),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        qkv_biases=config.get("model_type") == "qwen2",
+        _positive(config, "head_dim") if config.get("head_dim") else width // heads,
+        # A config leaves out what is the default of its class: Gemma's is True.
+        tied=bool(config.get("tie_word_embeddings", kind.startswith("gemma"))),
+        qkv_biases=kind == "qwen2",
     )
 
 

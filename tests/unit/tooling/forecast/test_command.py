@@ -95,7 +95,11 @@ def test_a_config_file_gives_the_same_model_as_the_name(kind: str, tmp_path: Pat
         assert asdict(models.find(str(path))) == {**asdict(models.find(name)), "name": tmp_path.name}
 
 
-NO_WIDTH = json.dumps(CONFIGS["bert"][0] | {"hidden_size": 0})
+def _config(kind: str, **changes: object) -> str:
+    return json.dumps(CONFIGS[kind][0] | changes)
+
+
+NO_WIDTH = _config("bert", hidden_size=0)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,13 @@ NO_WIDTH = json.dumps(CONFIGS["bert"][0] | {"hidden_size": 0})
         ("[]", "an object"),
         ("{}", "'num_hidden_layers'"),
         (NO_WIDTH, "'hidden_size'"),
+        (_config("bert", type_vocab_size="two"), "'type_vocab_size' is not an integer above 0"),
+        (_config("llama", head_dim="wide"), "'head_dim' is not an integer above 0"),
+        (_config("llama", num_local_experts=8), "has num_local_experts 8, which is not counted: pass the number"),
+        (_config("llama", num_experts=128), "has num_experts 128"),
+        (_config("llama", n_routed_experts=64), "has n_routed_experts 64"),
+        (_config("bert", num_hidden_groups=1, embedding_size=128), "has num_hidden_groups 1"),
+        (_config("bert", embedding_size=128), "has embedding_size 128"),
     ],
 )
 def test_a_bad_config_is_reported_in_one_line(content: str, said: str, tmp_path: Path) -> None:
@@ -114,11 +125,27 @@ def test_a_bad_config_is_reported_in_one_line(content: str, said: str, tmp_path:
     assert "\n" not in str(caught.value)
 
 
+def test_a_config_without_experts_or_token_types_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(_config("bert", num_experts=0, embedding_size=384, type_vocab_size=None))
+    assert models.find(str(tmp_path)).parameters == models.find("all-MiniLM-L6-v2").parameters - 2 * 384
+
+
+def test_gemma_shares_its_word_embeddings_unless_its_config_says_otherwise(tmp_path: Path) -> None:
+    def count(**changes: object) -> int:
+        (tmp_path / "config.json").write_text(_config("llama", **changes))
+        return models.find(str(tmp_path)).parameters
+
+    words = 32000 * 2048
+    assert count() - count(model_type="gemma2") == words
+    assert count(model_type="gemma", tie_word_embeddings=False) == count()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"model": "9" * 400}, "expected 1000 to 1000000B parameters"),
         ({"model": "bert-bass"}, "did you mean 'bert-base'"),
-        ({"model": "12"}, "12 parameters, expected 1000 or more"),
+        ({"model": "12"}, "'12', expected 1000 to"),
         ({"network": "fast"}, "expected the bit rate of a node's network card"),
         ({"network": "0g"}, "expected the bit rate"),
         ({"samples": 0}, "missing --samples: for example --model bert-base"),
