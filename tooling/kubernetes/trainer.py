@@ -56,7 +56,7 @@ def _runtime(request: PodRequest, container: Document) -> Document:
 class TrainJob(Request):
     """A TrainJob, and the runtime of this job only."""
 
-    POD_SUFFIX: ClassVar[str] = "-node-0-{last}"
+    POD_SUFFIX: ClassVar[str] = "-node-0-{last}-abcde"  # JobSet checks the name with a random end
 
     def _checks(self) -> list[Callable[[], object]]:
         return [*super()._checks(), self._check_length]
