@@ -150,8 +150,8 @@ def read(file: Path) -> Model:
         raise UsageError(f"--model {file}: expected an object, as in a model's config.json")
     if key := _unknown_layers(config):
         raise UsageError(
-            f"--model {file}: {config.get('model_type', 'a model')} has {key} {config[key]!r}, which is not counted: "
-            "pass the number of parameters (110M) instead"
+            f"--model {file}: {config.get('model_type', 'a model')} has {key} {config[key]!r}, which is not "
+            "counted: pass the number of parameters (110M) instead"
         )
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:

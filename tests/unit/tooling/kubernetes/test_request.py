@@ -146,5 +146,5 @@ def test_the_longest_pod_name_fits(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="-worker-10"):
         request("pytorchjob", name="b" * 54, nodes=11)
     assert request("trainjob", name="b" * 48, nodes=4).name == "b" * 48
-    with pytest.raises(UsageError, match="at most 48 .*-node-0-3-abcde"):
+    with pytest.raises(UsageError, match=r"at most 48 .*-node-0-3-abcde"):
         request("trainjob", name="b" * 49, nodes=4)
