@@ -6,9 +6,11 @@ result.json on rank 0 (`result`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     elif setup.checkpoint is not None:
         trainer.load(setup.checkpoint)
     ended = time.time()
-    metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
+    with _unchanged(model) if arguments.bf16_full_eval else contextlib.nullcontext():
+        metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
 
     tokens = sum(gather(trainer.clock.tokens), Count())
     reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
@@ -189,6 +192,17 @@ def _output_layer(setup: Setup) -> OutputLayer | None:
         arguments.process_index,
     )
     return None
+
+
+@contextlib.contextmanager
+def _unchanged(model: Any) -> Iterator[None]:
+    """Give the model its weights back: with --bf16_full_eval, Trainer rounds them for the last evaluation."""
+    before = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
+    try:
+        yield
+    finally:
+        for tensor, data in before:
+            tensor.data = data
 
 
 def _evaluate(trainer: CpuTrainer, arguments: TrainingArguments) -> dict[str, float]:

@@ -81,6 +81,7 @@ CASES = (
     refused("--optim_args", "--optim_args=amsgrad=True"),
     refused("galore_torch", "--optim=galore_adamw", "--optim_target_modules=all-linear"),
     refused("bitsandbytes", "--optim=adamw_bnb_8bit"),
+    refused("restores its own callbacks", "--restore_callback_states_from_checkpoint"),
     refused("nonsense", '--lr_scheduler_kwargs={"nonsense": 1}'),
     other("--weight_decay=0.5"),
     other("--adam_beta1=0.5"),
@@ -148,11 +149,11 @@ CASES = (
     same("--ddp_static_graph=true"),
     other("--torch_compile_backend=eager", prints="computes padding: torch.compile is on"),  # and other roundings
     same("--prediction_loss_only", prints="(13 rows)"),
-    Case(("--bf16_full_eval",), ("bf16_full_eval",), prints="(13 rows)"),  # Trainer leaves the model in bf16
+    same("--bf16_full_eval", prints="(13 rows)"),
     same("--use_cpu"),
     same(
         *(*SAVING, "--save_only_model", "--save_on_each_node", "--save_total_limit=1", "--enable_jit_checkpoint"),
-        *("--ignore_data_skip", "--restore_callback_states_from_checkpoint"),
+        "--ignore_data_skip",
         leaves=("checkpoint-2",),
     ),
     same(*SAVING, "--resume_from_checkpoint=true", prints="no checkpoint in", leaves=("checkpoint-1",)),

@@ -30,6 +30,7 @@ _REASONS: dict[str, tuple[Any, str]] = {
     "batch_eval_metrics": (True, _CUSTOM_METRICS),
     "label_names": (None, "is not needed, the task determines the label columns"),
     "use_liger_kernel": (True, "needs a GPU"),
+    "restore_callback_states_from_checkpoint": (True, "is not needed, the trainer restores its own callbacks"),
     "debug": (None, "is not supported: it is for TPUs, or fails on the attention masks of current models"),
 }
 _OFF = frozenset({"", "false", "no", "0", "none"})

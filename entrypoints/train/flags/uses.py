@@ -28,6 +28,7 @@ _OF_TASKS: dict[str, tuple[str, ...]] = {
 }
 # Flags that only have an effect with another flag.
 _WITH = {
+    "dataset_config_name": "dataset_name",
     "generation_max_length": "predict_with_generate",
     "num_beams": "predict_with_generate",
     "null_score_diff_threshold": "version_2_with_negative",
@@ -53,7 +54,7 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
     found += [
         f"--{name} has no effect without --{other}: add --{other} or remove --{name}"
         for name, other in _WITH.items()
-        if name in given and task in _OF_TASKS[name] and not getattr(parsed.task, other)
+        if name in given and task in _OF_TASKS.get(name, TASKS) and not getattr(parsed.task, other)
     ]
     remedy = None
     if is_adapter:

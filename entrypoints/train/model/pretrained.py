@@ -79,6 +79,18 @@ def check_folder(name: str) -> None:
         )
 
 
+def _widen(model: Any, is_frozen: bool, bf16: bool) -> None:
+    """Store the weights in float32, if their own dtype would make the training less precise.
+
+    transformers 5 keeps the dtype of the saved weights. Small steps are lost in bf16 weights, so that only frozen
+    weights may be bf16. Small gradients are lost in float16, unless autocast computes in bf16.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        narrow = tensor.dtype is torch.float16 and not bf16 if is_frozen else tensor.is_floating_point()
+        if narrow:
+            tensor.data = tensor.data.float()
+
+
 def load(
     arguments: TaskArguments,
     tokenizer: PreTrainedTokenizerBase,
@@ -151,14 +163,8 @@ def load(
         sharding.initialize(model, [*(new if shards > 1 else ()), *replaced], random_state)
         sharding.clear_biases(model, replaced)
     new = sorted({*new, *replaced})
-    # transformers 5 keeps the dtype of the saved weights. Small steps are lost in bf16 weights, so that only
-    # frozen weights may be bf16.
-    if (
-        shards == 1
-        and not (arguments.use_peft or name != given)
-        and any(w.dtype != torch.float32 for w in model.parameters())
-    ):
-        model.float()
+    if shards == 1:
+        _widen(model, is_frozen=arguments.use_peft or name != given, bf16=bf16)
     # The forward of some classifiers has **kwargs only to pass them on. Trainer then assumes that the model
     # divides its loss by the number of items, and multiplies loss and gradients by ranks and accumulation steps
     # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;

@@ -36,10 +36,11 @@ class Layout:
 class Windows(torch.utils.data.Dataset):
     """Windows as Trainer's rows: lists of integers.
 
-    `owners`: each window's question. `offsets`: its characters.
+    `owners`: each window's question. `offsets`: its characters, for the evaluation only: they take most of the
+    memory.
     """
 
-    def __init__(self, data: Questions, layout: Layout) -> None:
+    def __init__(self, data: Questions, layout: Layout, is_evaluated: bool) -> None:
         self._rows: list[dict[str, Any]] = []
         self.owners: list[int] = []
         self.offsets: list[list[tuple[int, int] | None]] = []
@@ -47,7 +48,8 @@ class Windows(torch.utils.data.Dataset):
             for row, offsets in windows_of(question, layout):
                 self._rows.append(row)
                 self.owners.append(index)
-                self.offsets.append(offsets)
+                if is_evaluated:
+                    self.offsets.append(offsets)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -146,8 +148,8 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: T
     for split in (rows.train, rows.validation):
         if split is not None:
             _check_room(split, layout)
-    train = Windows(rows.train, layout) if rows.train else None
-    validation = Windows(rows.validation, layout) if rows.validation else None
+    train = Windows(rows.train, layout, is_evaluated=False) if rows.train else None
+    validation = Windows(rows.validation, layout, is_evaluated=True) if rows.validation else None
     options = squad.SpanOptions(
         n_best=arguments.n_best_size,
         max_length=arguments.max_answer_length,

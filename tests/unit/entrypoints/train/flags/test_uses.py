@@ -52,6 +52,7 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
             {"null_score_diff_threshold": 0.5},
             "--null_score_diff_threshold has no effect without --version_2_with_negative",
         ),
+        ("fill-mask", {"dataset_config_name": "a"}, "--dataset_config_name has no effect without --dataset_name"),
     ],
 )
 def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any], message: str) -> None:
