@@ -6,6 +6,7 @@ begins with MARK: the container may have no writable folder.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,10 @@ PROBES = "entrypoints.doctor.probes"
 SECONDS = 180.0
 # Less than SECONDS, so that the backend reports its own timeout.
 TIMEOUT_SECONDS = 60
+# After SIGTERM, launch's agent ends its ranks within launch.agent.STOP_SECONDS.
+STOP_SECONDS = 10.0
+# After SIGKILL, a process that left the group may still hold the pipes.
+_DRAIN_SECONDS = 2.0
 RANKS = 2
 # Parts of oneDNN's names for kernels that use the CPU's bf16 instructions.
 NATIVE_KERNELS = ("amx", "bf16_vnni", "avx512_core_bf16", "avx512_core_fp16", "avx10")
@@ -60,7 +65,7 @@ def environ(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None) -> Outcome:
-    """Run `entrypoint argv...`; kill all its processes after `seconds`."""
+    """Run `entrypoint argv...`; end all its processes after `seconds`."""
     process = subprocess.Popen(
         python_command("entrypoints", list(argv)),
         stdin=subprocess.DEVNULL,
@@ -69,20 +74,28 @@ def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = 
         text=True,
         errors="replace",
         env={**environ(os.environ), **(more or {})},
-        start_new_session=True,  # so that killpg reaches every process
+        start_new_session=True,  # so that killpg reaches every process, except the ranks of launch's agent
     )
     try:
         stdout, stderr = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        stdout, stderr = process.communicate()
+        stdout, stderr = _end(process)
         return Outcome(reports(stdout), f"not done within {seconds:g} s" + _last(stderr))
     except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
+        _end(process)
         raise
     if process.returncode != 0:
         return Outcome(reports(stdout), f"exit code {process.returncode}" + _last(stderr))
     return Outcome(reports(stdout))
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """End `process` and its children. Returns its output."""
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, _DRAIN_SECONDS)):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            return process.communicate(timeout=seconds)
+    return "", ""
 
 
 def reports(stdout: str) -> tuple[dict[str, Any], ...]:

@@ -125,15 +125,36 @@ def test_reports_are_separated_from_other_output() -> None:
     assert ranks.reports(f'noise\n{ranks.MARK}{{"a": 1}}\n{{"b": 2}}\n') == ({"a": 1},)
 
 
-def test_a_command_that_hangs_is_killed_with_its_children() -> None:
-    outcome = ranks.start(["sh", "-c", f"sleep 60 & echo '{ranks.MARK}{{\"child\": '$!'}}'; wait"], 1.0)
+REPORT_CHILD = f"echo '{ranks.MARK}{{\"child\": '$!'}}'"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"sleep 40 & {REPORT_CHILD}; wait",
+        f"trap '' TERM; sleep 40 & {REPORT_CHILD}; wait",
+        f'setsid sleep 40 & trap "kill $!; exit" TERM; {REPORT_CHILD}; wait',
+    ],
+    ids=["a child", "one that ignores SIGTERM", "a rank of launch's agent, in its own session"],
+)
+def test_a_command_that_hangs_is_ended_with_its_children(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "STOP_SECONDS", 2.0)
+    began = time.monotonic()
+    outcome = ranks.start(["sh", "-c", script], 1.0)
     (report,) = outcome.found
     assert outcome.problem.startswith("not done within 1 s")
     status = Path(f"/proc/{report['child']}/status")
-    end = time.monotonic() + 30
-    while is_running(status) and time.monotonic() < end:  # a signal takes a moment to arrive
+    while is_running(status) and time.monotonic() < began + 20:  # a signal takes a moment to arrive
         time.sleep(0.02)
+    assert time.monotonic() < began + 30
     assert not is_running(status)
+
+
+def test_a_process_that_left_the_group_does_not_keep_the_doctor_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "STOP_SECONDS", 0.5)
+    began = time.monotonic()
+    assert ranks.start(["sh", "-c", "setsid sleep 40 & wait"], 1.0) == Outcome((), "not done within 1 s")
+    assert time.monotonic() < began + 30
 
 
 def is_running(status: Path) -> bool:
