@@ -7,6 +7,7 @@ node-c slots=2 max-slots=4   # slots, too; other name=value options are ignored
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,16 +62,28 @@ def read(text: str) -> tuple[str, ...]:
     Slots are ignored: every node gets the same number of ranks.
     """
     path = Path(text)
-    if "/" in text and not path.is_file():
+    if "/" in text and not _is_file(path):
         raise UsageError(f"--hosts {text} is not a file, expected a hostfile or names like node-0,node-1")
     try:
-        if path.is_file():
+        if _is_file(path):
             hosts = parse(path.read_text(encoding="utf-8").splitlines(), "line", users=False)
         else:
             hosts = parse(text.split(","), "name", users=False)
     except ValueError as error:
         raise UsageError(f"--hosts {text}: {error}") from None
+    except OSError as error:
+        raise UsageError(
+            f"--hosts {text} cannot be read ({error.strerror}), expected a hostfile that user {os.getuid()} can "
+            "read: change the file's owner or mode"
+        ) from None
     return tuple(host.name for host in hosts)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a list of many hosts is too long for a file's name
+        return False
 
 
 def _host(entry: str, users: bool) -> Host:

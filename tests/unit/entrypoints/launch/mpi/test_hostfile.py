@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.launch.mpi import hostfile
 from entrypoints.launch.mpi.hostfile import Host
 
@@ -60,3 +61,13 @@ def test_mpi_launch_reads_the_names_of_a_file_with_comments_slots_and_options(tm
     file = tmp_path / "hosts"
     file.write_text("# the cluster\nnode-0:4\n\n10.0.0.2  # the second\nnode-2 slots=4\n")
     assert hostfile.read(str(file)) == ("node-0", "10.0.0.2", "node-2")
+
+
+def test_a_list_of_hosts_may_be_longer_than_a_files_name() -> None:
+    names = tuple(f"node-{number}.cluster.example" for number in range(300))
+    assert hostfile.read(",".join(names)) == names
+
+
+def test_a_file_that_cannot_be_read_is_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^--hosts /proc/self/mem cannot be read \(.+\), expected .+$"):
+        hostfile.read("/proc/self/mem")  # its first page is not mapped: also root cannot read it
