@@ -31,6 +31,7 @@ LABELS = {
     recipe.REVISION_LABEL: "0123456789abcdef",
     recipe.BASE_DIGEST_LABEL: "sha256:" + "1" * 64,
 }
+LOCKS = {"wheels' lock": "2" * 64}
 SPDX = "https://spdx.dev/Document"
 BILL = json.dumps({"spdxVersion": "SPDX-2.3", "name": "image"})
 
@@ -92,9 +93,9 @@ def pushed(host: str, name: str) -> str:
 
 def test_a_signed_image_is_verified_with_its_provenance(host: str, keys: Path) -> None:
     image = pushed(host, "signed")
-    sign.sign(image, str(keys / "right.key"), sign.provenance(LABELS, "2" * 64), BILL)
+    sign.sign(image, str(keys / "right.key"), sign.provenance(LABELS, LOCKS), BILL)
     found = sign.verify(image, str(keys / "right.pub"))
-    assert found == sign.provenance(LABELS, "2" * 64)
+    assert found == sign.provenance(LABELS, LOCKS)
     with pytest.raises(UsageError, match="the signature was made with another key: check --key"):
         sign.verify(image, str(keys / "wrong.pub"))
 
@@ -112,7 +113,7 @@ def test_a_bill_of_materials_that_somebody_else_attached_is_refused(host: str, k
     """The image and its provenance have the right signature, but its bill of materials another key's."""
     image = pushed(host, "changed")
     sign._cosign("sign", "--key", str(keys / "right.key"), "--tlog-upload=false", "--yes", image)
-    for kind, text in ((sign.PROVENANCE, json.dumps(sign.provenance(LABELS, "2" * 64))), (sign.BILL, BILL)):
+    for kind, text in ((sign.PROVENANCE, json.dumps(sign.provenance(LABELS, LOCKS))), (sign.BILL, BILL)):
         file = tmp_path / f"{kind}.json"
         file.write_text(text.replace("image", "changed"))
         key = str(keys / ("right.key" if kind == sign.PROVENANCE else "wrong.key"))

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from tooling.basis.files import sha256_of, write_atomic
 from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe, sign
@@ -61,8 +61,7 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag)
     if key:
-        wheels_lock = hashlib.sha256(locks.path_of(pin).read_bytes()).hexdigest()
-        sign.sign(f"{where}@{digest}", key, sign.provenance(labels, wheels_lock), bill)
+        sign.sign(f"{where}@{digest}", key, sign.provenance(labels, _locks(pin)), bill)
     if alias:
         repository.push(image.id, found.pin, moving=True)
     lock = ImageLock(
@@ -76,6 +75,14 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     write_atomic(folder / SBOM_FILE, bill)
     image_lock.write(lock, folder / LOCK_FILE)
     say(f"pushed {where}:{tag} as {digest}; wrote {folder / LOCK_FILE} and {SBOM_FILE}")
+
+
+def _locks(pin: Pin) -> dict[str, str]:
+    """The sha256 of each lock that the image was built from, by the lock's name in the provenance."""
+    paths = {"wheels' lock": locks.path_of(pin), "build wheels' lock": locks.build_path_of(pin)}
+    if pin.added:
+        paths["added wheels' lock"] = locks.added_path_of(pin)
+    return {name: sha256_of(path) for name, path in paths.items()}
 
 
 def check_folder(folder: Path) -> None:

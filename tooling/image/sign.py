@@ -45,8 +45,11 @@ _CAUSES = (
 )
 
 
-def provenance(labels: Mapping[str, str], lock_sha256: str) -> dict[str, Any]:
-    """The predicate of a SLSA provenance (version 1): what the image was built from."""
+def provenance(labels: Mapping[str, str], locks: Mapping[str, str]) -> dict[str, Any]:
+    """The predicate of a SLSA provenance (version 1): what the image was built from.
+
+    `locks`: the sha256 of each lock by its name.
+    """
     revision, source = labels[recipe.REVISION_LABEL], labels.get(recipe.SOURCE_LABEL, "unknown")
     base_digest = labels.get(recipe.BASE_DIGEST_LABEL, "").removeprefix("sha256:")
     return {
@@ -55,7 +58,7 @@ def provenance(labels: Mapping[str, str], lock_sha256: str) -> dict[str, Any]:
             "externalParameters": {"pin": labels[recipe.PIN_LABEL]},
             "resolvedDependencies": [
                 {"name": "source", "uri": source, "digest": {"gitCommit": revision}},
-                {"name": "wheels' lock", "digest": {"sha256": lock_sha256}},
+                *({"name": name, "digest": {"sha256": sha256}} for name, sha256 in locks.items()),
                 {
                     "name": "base",
                     "uri": labels.get(recipe.BASE_NAME_LABEL, "unknown"),

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.unit.tooling.image.examples import FOUND, PIN
 from tooling.basis.errors import UsageError
-from tooling.image import push, recipe, sign
+from tooling.basis.files import sha256_of
+from tooling.engine import api, docker
+from tooling.image import build, inspect, push, recipe, sign
+from tooling.pins import added, status
+from tooling.pins.pin import Pin
+from tooling.wheels import locks
 
 
 def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +47,66 @@ def test_the_commit_of_another_checkout_around_the_folder_does_not_count(
     (tmp_path / "inner").mkdir()
     monkeypatch.setattr(recipe, "ROOT", tmp_path / "inner")
     assert recipe.revision() == ("unknown", "unknown", "unknown")
+
+
+REVISION = "0123456789abcdef"
+
+
+@dataclass
+class Pushed:
+    """A push of an image without an engine, a registry and cosign: what was sent, and what was signed."""
+
+    pin: Pin
+    labels: dict[str, str]
+    tags: list[str] = field(default_factory=list)
+    predicates: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def find(self, *_: object) -> None:
+        """No tag exists yet."""
+
+    def push(self, _image: str, tag: str) -> str:
+        self.tags.append(tag)
+        return "sha256:" + "3" * 64
+
+    def sign(self, _reference: str, _key: str, predicate: Mapping[str, Any], _bill: str) -> None:
+        self.predicates.append(predicate)
+
+
+@pytest.fixture
+def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pushed:
+    monkeypatch.setattr(locks, "OWN_LOCKS", tmp_path)
+    pin = PIN.with_added(added.parse(["mine==1.0"]))
+    locks.added_path_of(pin).write_text("# a lock\n")
+    found = Pushed(pin, {recipe.REVISION_LABEL: REVISION, recipe.PIN_LABEL: pin.name})
+    image = docker.LocalImage("sha256:" + "4" * 64, 1, found.labels, (), {})
+    for module, name, value in (
+        (push, "clean_revision", REVISION),
+        (push, "Registry", found),
+        (api, "ensure", SimpleNamespace(endpoint="")),
+        (build, "build", build.Image(pin.image, image.id, 1, False, 0.0)),
+        (docker, "find_image", None),
+        (docker, "read_image", image),
+        (inspect, "content_sha256", "5" * 64),
+        (inspect, "inventory", FOUND),
+        (inspect, "doctor", []),
+        (inspect, "mismatch", None),
+        (status, "is_tested", True),
+        (sign, "check_key", None),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(sign, "sign", found.sign)
+    return found
+
+
+def test_the_provenance_has_every_lock_of_the_image(pushed: Pushed, tmp_path: Path) -> None:
+    push.run("registry.example/stack", pushed.pin, False, str(tmp_path), "my.key")
+    (predicate,) = pushed.predicates
+    paths = (locks.path_of(pushed.pin), locks.build_path_of(pushed.pin), locks.added_path_of(pushed.pin))
+    dependencies = predicate["buildDefinition"]["resolvedDependencies"]
+    assert {entry["name"]: entry["digest"] for entry in dependencies if "uri" not in entry} == {
+        name: {"sha256": sha256_of(path)}
+        for name, path in zip(("wheels' lock", "build wheels' lock", "added wheels' lock"), paths, strict=True)
+    }
 
 
 def git(folder: Path, *words: str) -> None:
