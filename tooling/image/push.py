@@ -55,6 +55,11 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     from tooling.image import sbom  # spdx-tools takes 0.4 s to import
 
     labels = docker.read_image(image.id).labels
+    if labels[recipe.REVISION_LABEL] != revision:
+        raise UsageError(
+            f"{image.tag} was built from {labels[recipe.REVISION_LABEL]}, expected {revision}: the tree changed "
+            "during the push; commit, and push again; nothing was pushed"
+        )
     bill = sbom.document(f"{where}:{tag}", content, labels, found)
     # The tag is derived from the running image, not from the build arguments.
     tag = tag_of(found.pin, labels[recipe.REVISION_LABEL])

@@ -109,6 +109,15 @@ def test_the_provenance_has_every_lock_of_the_image(pushed: Pushed, tmp_path: Pa
     }
 
 
+def test_a_tree_that_changes_before_the_build_is_not_pushed(pushed: Pushed, tmp_path: Path) -> None:
+    pushed.labels[recipe.REVISION_LABEL] += recipe.DIRTY
+    with pytest.raises(
+        UsageError, match=f"was built from {REVISION}-dirty, expected {REVISION}: the tree changed"
+    ):
+        push.run("registry.example/stack", pushed.pin, False, str(tmp_path))
+    assert pushed.tags == []
+
+
 def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
 
