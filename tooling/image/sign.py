@@ -108,6 +108,12 @@ def verify(reference: str, key: str) -> dict[str, Any]:
         statement = json.loads(base64.b64decode(json.loads(lines.splitlines()[-1])["payload"]))
         found[kind] = statement["predicate"]
     provenance: dict[str, Any] = found[PROVENANCE]
+    build_type = provenance.get("buildDefinition", {}).get("buildType")
+    if build_type != BUILD_TYPE:
+        raise UsageError(
+            f"{reference}: its provenance has the build type {build_type!r}, expected {BUILD_TYPE!r}: "
+            "check that ./inv push --sign pushed this image"
+        )
     return provenance
 
 
