@@ -17,11 +17,13 @@ from pathlib import Path
 
 from entrypoints import contract
 from entrypoints.cli import account
+from entrypoints.cli.errors import UsageError
 from entrypoints.cli.interpreter import python_command
 from entrypoints.launch.failures import failed_rank, for_records
 from entrypoints.launch.mpi import hydra, ssh_user
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
+from entrypoints.rank.exit import report_usage_error
 from entrypoints.report import at_end
 
 _PR_SET_PDEATHSIG = 1
@@ -32,7 +34,10 @@ def main(argv: list[str]) -> int:
     folder = Path(os.environ.pop(contract.WATCH))
     ssh_user.forget(os.environ)
     account.complete()  # sshd passes none of its variables to a rank
-    place = detect(os.environ)
+    try:
+        place = detect(os.environ)
+    except UsageError as error:
+        return report_usage_error(error)
     # The rank handles the signals that stop the job. This process waits for the rank.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from entrypoints import contract
-from entrypoints.launch.mpi import hydra, node_watch
+from entrypoints.cli import account
+from entrypoints.launch.mpi import hydra, node_watch, rank_parent
 from entrypoints.machine import processes
 from tests.unit.entrypoints import ROOT
 
@@ -144,6 +145,17 @@ def test_a_rank_does_not_outlive_its_parent(watched: Callable[[], Watched]) -> N
     while processes.state(rank) not in ("", "Z"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_variable_that_no_rank_can_use_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(contract.WATCH, str(tmp_path))
+    monkeypatch.setenv("MASTER_PORT", "tcp://10.0.0.1:29500")  # as in Kubernetes, of a Service "master"
+    monkeypatch.setattr(account, "complete", lambda: None)
+    assert rank_parent.main(["true"]) == contract.USAGE_EXIT_CODE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: MASTER_PORT is 'tcp://10.0.0.1:29500', expected an integer")
 
 
 def test_an_existing_folder_is_rejected(tmp_path: Path) -> None:
