@@ -63,7 +63,8 @@ class Options:
 def main(argv: list[str]) -> int:
     options = parse_options(Options, argv, "doctor", DESCRIPTION)
     if options.serve:
-        _serve(options.master_port or int(os.environ.get("MASTER_PORT") or contract.MASTER_PORT))
+        port = options.master_port or detect.master_port(os.environ)
+        _serve(DistributedEnvironment(master_port=port).master_port)  # checks the range
         return 0
     done = []
     width = shutil.get_terminal_size((115, 0)).columns

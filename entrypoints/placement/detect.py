@@ -114,7 +114,7 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
         if refusal:
             raise UsageError(refusal)
         single = DistributedEnvironment(
-            master_addr=environ.get("MASTER_ADDR") or DEFAULT_MASTER_ADDR, master_port=_master_port(environ)
+            master_addr=environ.get("MASTER_ADDR") or DEFAULT_MASTER_ADDR, master_port=master_port(environ)
         )
         _refuse_contradictions(single, environ)
         return single
@@ -127,7 +127,7 @@ def detect(environ: Mapping[str, str]) -> DistributedEnvironment:
     environment = DistributedEnvironment(
         *placement[:5],
         master_addr=_master_addr(environ, chosen, placement.nodes),
-        master_port=_master_port(environ),
+        master_port=master_port(environ),
         launcher=chosen.name,
     )
     for outer in complete[1:]:
@@ -148,6 +148,11 @@ def from_variables(environ: Mapping[str, str], launcher: str) -> DistributedEnvi
     """The reverse of `variables`."""
     numbers = {field: int(environ[name]) for name, field in _VARIABLES.items() if field != "master_addr"}
     return DistributedEnvironment(**numbers, master_addr=environ["MASTER_ADDR"], launcher=launcher)
+
+
+def master_port(environ: Mapping[str, str]) -> int:
+    """The port where the ranks meet. Raises UsageError."""
+    return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else contract.MASTER_PORT
 
 
 def warnings(environment: DistributedEnvironment, environ: Mapping[str, str]) -> list[str]:
@@ -230,10 +235,6 @@ def _integer(name: str, environ: Mapping[str, str]) -> int:
     if value is None or len(environ[name]) > 9:
         raise UsageError(f"{name} is {environ[name]!r}, expected an integer, 0 or more: correct it or unset it")
     return value
-
-
-def _master_port(environ: Mapping[str, str]) -> int:
-    return _integer("MASTER_PORT", environ) if environ.get("MASTER_PORT") else contract.MASTER_PORT
 
 
 def _master_addr(environ: Mapping[str, str], launcher: Launcher, nodes: int) -> str:

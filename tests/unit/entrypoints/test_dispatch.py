@@ -177,6 +177,17 @@ def test_the_first_cause_that_was_left_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        ("tcp://10.0.0.1:29500", "error: MASTER_PORT is 'tcp://10.0.0.1:29500', expected an integer"),
+        ("70000", "error: master_port is 70000, expected 1 to 65535"),
+    ],
+)
+def test_a_port_that_the_doctor_cannot_serve_is_one_line(port: str, expected: str) -> None:
+    assert one_error_line(entrypoint("doctor", "--serve", env={"MASTER_PORT": port})).startswith(expected)
+
+
+@pytest.mark.parametrize(
     ("argv", "expected"),
     [
         ([], "no command"),
