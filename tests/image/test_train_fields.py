@@ -58,7 +58,7 @@ def test_a_field_takes_effect_or_is_refused_in_one_line(tried: Any, case: Case) 
     assert found["eval_samples"] == 13
     if case.same is not None:
         assert (found["weights_sha256"] == plain["weights_sha256"]) is case.same
-    if case.same:
+    if case.same and "--bf16_full_eval" not in case.flags:  # which rounds the weights of the evaluation
         assert found["metrics"]["eval_loss"] == pytest.approx(plain["metrics"]["eval_loss"], rel=1e-5)
     if "--prediction_loss_only" in case.flags:
         assert "eval_accuracy" not in found["metrics"]
