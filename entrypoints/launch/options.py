@@ -148,6 +148,10 @@ def _meeting(launch: Launch) -> tuple[int | None, str, int]:
     node_rank = launch.node_rank or 0
     if node_rank >= launch.nnodes:
         raise UsageError(f"launch: --node-rank is {node_rank}, expected an integer from 0 to {launch.nnodes - 1}")
+    if several and launch.master_port == 0:  # each node would choose another port
+        raise UsageError(
+            f"launch: --master-port is 0, expected one port for all nodes, such as {contract.MASTER_PORT}"
+        )
     any_port = contract.MASTER_PORT if several else 0
     port = any_port if launch.master_port is None else launch.master_port
     return node_rank, launch.master_addr or DEFAULT_MASTER_ADDR, port

@@ -205,6 +205,10 @@ def test_a_port_that_the_doctor_cannot_serve_is_one_line(port: str, expected: st
             ["--master-port", "70000", "--", "train"],
             "--master-port: found '70000', expected a port from 0 to 65535",
         ),
+        (
+            ["--nnodes", "2", "--node-rank", "0", "--master-addr", "h", "--master-port", "0", "--", "train"],
+            "--master-port is 0, expected one port for all nodes, such as 29500",
+        ),
         (["--max-restarts", "-1", "--", "train"], "--max-restarts"),
         (["--timeout", "0", "--", "train"], "--timeout"),
         (["--nproc", "2", "--", "train"], "launch: unrecognized arguments"),
