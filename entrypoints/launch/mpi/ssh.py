@@ -71,8 +71,7 @@ def copy_keys(keys: Path) -> Path:
     """A new folder that only this user can read, with copies of the key files. Raises UsageError."""
     if not keys.is_dir():
         raise UsageError(f"--keys {keys} is not a folder, expected one with keys: mount the ssh keys there")
-    parent = PRIVATE if os.access(PRIVATE, os.W_OK) else Path.home()
-    folder = Path(tempfile.mkdtemp(prefix="keys-", dir=parent))
+    folder = _private_folder()
     try:
         for source in keys.iterdir():
             if source.is_file():  # a mounted secret has other folders and links too
@@ -85,6 +84,18 @@ def copy_keys(keys: Path) -> Path:
             f"user {os.getuid()} cannot read {error.filename} ({error.strerror}): change the file's owner or mode"
         ) from error
     return folder
+
+
+def _private_folder() -> Path:
+    """A new folder in the first of PRIVATE, the home folder and the one for temporary files that is writable."""
+    parent = next((folder for folder in (PRIVATE, Path.home()) if os.access(folder, os.W_OK)), None)
+    try:
+        return Path(tempfile.mkdtemp(prefix="keys-", dir=parent))
+    except OSError as error:
+        raise UsageError(
+            f"user {os.getuid()} cannot write to {PRIVATE}, {Path.home()} or a folder for temporary files "
+            f"({error.strerror}), expected one for the copies of the keys: mount a tmpfs at {PRIVATE}"
+        ) from error
 
 
 def server_config(keys: Path, port: int, user: str) -> str:

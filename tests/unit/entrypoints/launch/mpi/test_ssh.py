@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,20 @@ def test_only_the_user_can_read_the_copies_of_keys(tmp_path: Path, monkeypatch: 
     assert {path.name for path in copy.iterdir()} == {"id_ed25519", "known_hosts"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in copy.iterdir()} == {0o600}
     assert (copy / "id_ed25519").read_text() == "content of id_ed25519\n"
+
+
+def test_copies_of_keys_are_in_the_first_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with --read-only, where /dev/shm alone may be writable. Root may write to all of them."""
+    run, home, temporary = (tmp_path / name for name in ("run", "home", "temporary"))
+    monkeypatch.setattr(ssh, "PRIVATE", run)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    source = keys(tmp_path / "mounted", "id_ed25519")
+    with pytest.raises(UsageError, match=f"cannot write to {run}, {home} or .*: mount a tmpfs at {run}$"):
+        ssh.copy_keys(source)
+    for folder in (temporary, home, run):
+        folder.mkdir()
+        assert ssh.copy_keys(source).parent == folder
 
 
 def test_a_missing_folder_of_keys_is_an_error(tmp_path: Path) -> None:
