@@ -100,4 +100,6 @@ if __name__ == "__main__":
     except BrokenPipeError:  # `entrypoint plan | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        code = contract.INTERRUPTED_EXIT_CODE
     sys.exit(code)

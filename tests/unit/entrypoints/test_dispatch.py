@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoints.plan import command as plan
 from tests.unit.entrypoints import ROOT
 from tests.unit.entrypoints import launcher_environments as recorded
 
@@ -80,6 +82,17 @@ def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
         argv = [sys.executable, "-m", "entrypoints", "plan"]
         done = subprocess.run(argv, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_ctrl_c_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan, "main", interrupted)
+    monkeypatch.setattr(sys, "argv", ["entrypoint", "plan"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("entrypoints", run_name="__main__")
+    assert (end.value.code, capsys.readouterr().err) == (128 + signal.SIGINT, "")
 
 
 def test_a_missing_command_is_127_and_one_line() -> None:
