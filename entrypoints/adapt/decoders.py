@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from entrypoints.adapt import joining
+from entrypoints.adapt import joining, padding
 from entrypoints.operators import unpadded
 
 # transformers' module: the prefix of its classes.
@@ -42,8 +42,8 @@ def hook(prefix: str, module: Any) -> None:
 def _base(model: Any, given: dict[str, Any], original: Callable[..., Any], unchanged: Callable[[], Any]) -> Any:
     problem = _window_problem(model.config, given)
     has_cache = given.get("use_cache", getattr(model.config, "use_cache", False))
-    starts = None if problem or has_cache or joining.attention_problem() else _packed(given)
-    if starts is not None:
+    starts = None if problem or has_cache or joining.attention_problem() else _packed(model.config, given)
+    if starts is not None and padding.module_problem(model) is None:
         return _compute_packed(original, model, given, starts)
     layout = joining.layout_for(model, given, problem)
     if layout is None:
@@ -62,14 +62,14 @@ def _window_problem(config: Any, given: dict[str, Any]) -> str | None:
     return f"rows are longer than its sliding window of {window} tokens"
 
 
-def _packed(given: dict[str, Any]) -> Any:
+def _packed(config: Any, given: dict[str, Any]) -> Any:
     """Where each row of a packed batch begins, and the number of all tokens, int64 [rows + 1]. Else None."""
     import torch
 
     ids, positions = given.get("input_ids"), given.get("position_ids")
-    known = {"input_ids", "position_ids", "return_dict", "num_items_in_batch"}
-    others = {name for name, value in given.items() if value is not False} - known
-    if ids is None or positions is None or positions.shape != ids.shape or others:
+    if ids is None or positions is None or positions.shape != ids.shape:
+        return None
+    if {"attention_mask", "token_type_ids"} & set(given) or padding.unjoinable(config, given):
         return None
     is_first = torch.ones_like(positions, dtype=torch.bool)
     is_first[:, 1:] = positions.diff() != 1  # as transformers finds them

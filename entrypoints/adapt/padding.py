@@ -80,19 +80,26 @@ def _is_harmless(hook: Any) -> bool:
     return is_known or getattr(hook, "__name__", "").startswith("make_inputs_require_grad")
 
 
-def unsupported(config: Any, arguments: Mapping[str, Any]) -> str | None:
-    """Why the layers cannot compute the rows of these arguments end to end."""
+def unjoinable(config: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Why the layers cannot compute rows end to end, whatever the mask is."""
     outputs = [name for name in _OUTPUTS if arguments.get(name, getattr(config, name, False))]
     others = sorted({name for name, value in arguments.items() if value is not False} - {*_KNOWN, *_OUTPUTS})
-    mask = arguments.get("attention_mask")
     if getattr(config, "chunk_size_feed_forward", 0):
         return "chunk_size_feed_forward is not supported"
     if outputs or others:
         return f"{(outputs + others)[0]} is not supported"
+    if config._attn_implementation != ATTENTION:
+        return f"its attn_implementation is {config._attn_implementation}, not {ATTENTION}"
+    return None
+
+
+def unsupported(config: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Why the layers cannot compute the padded rows of these arguments end to end."""
+    problem, mask = unjoinable(config, arguments), arguments.get("attention_mask")
+    if problem is not None:
+        return problem
     if mask is None or mask.dim() != 2:
         return "there is no attention_mask" if mask is None else f"attention_mask has {mask.dim()} dimensions"
     if mask.shape != arguments["input_ids"].shape:
         return "attention_mask has another shape than input_ids"
-    if config._attn_implementation != ATTENTION:
-        return f"its attn_implementation is {config._attn_implementation}, not {ATTENTION}"
     return None

@@ -147,6 +147,19 @@ def in_bf16_the_kernel_computes_rows_within_rounding() -> None:
         assert trained.distance(found, exact) < 2 * trained.distance(others, exact)
 
 
+def with_setting(name: str, value: object) -> Any:
+    made = model()
+    setattr(made.config, name, value)
+    return made
+
+
+def with_hook() -> Any:
+    """A model whose loss depends on which tokens its first layer gets together."""
+    made = model()
+    made.model.layers[0].register_forward_pre_hook(lambda _layer, given: (given[0] - given[0].mean(1, True),))
+    return made
+
+
 def what_joined_rows_cannot_give_is_computed_as_before() -> None:
     left = {name: value.flip(1) for name, value in padded_batch().items()}
     cases: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
@@ -156,6 +169,12 @@ def what_joined_rows_cannot_give_is_computed_as_before() -> None:
         "a window": (lambda: model("Mistral", sliding_window=8), padded_batch()),
         "packed rows that a cache mixes": (model, {**packed_batch(), "use_cache": True}),
         "a packed window": (lambda: model("Mistral", sliding_window=8), packed_batch()),
+        "packed rows of another attention": (
+            lambda: with_setting("_attn_implementation", "eager"),
+            packed_batch(),
+        ),
+        "packed rows of all states": (lambda: with_setting("output_hidden_states", True), packed_batch()),
+        "packed rows of a layer with a hook": (with_hook, packed_batch()),
         "full rows": (model, {"input_ids": padded_batch()["input_ids"], "labels": padded_batch()["input_ids"]}),
     }
     for name, (make, inputs) in cases.items():
