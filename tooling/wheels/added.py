@@ -95,7 +95,7 @@ def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Pat
             Path(scratch) / name for name in ("report.json", "constraints.txt", "requirements.txt")
         )
         constraints.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in row.values()))
-        requirements.write_text(added.search + added.wanted)
+        requirements.write_text(added.search + added.wanted, encoding="utf-8")
         arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report)]
         arguments += ["--target", str(Path(scratch) / "target"), "--find-links", str(folder)]
         arguments += ["--constraint", str(constraints), "--requirement", str(requirements)]
@@ -104,7 +104,9 @@ def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Pat
         result = pip.run(arguments, pin=pin, scratch=Path(scratch), patience=_PATIENCE_SECONDS)
         if result.returncode != 0:
             row_name = pin.without_added.name
-            rejections = _REJECTIONS.findall(log.read_text(errors="replace") if log.exists() else "")
+            rejections = _REJECTIONS.findall(
+                log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            )
             if reason := (
                 conflict(result.stdout, row_name, row)
                 or _not_found(result.stdout, pin)

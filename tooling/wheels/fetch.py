@@ -151,7 +151,8 @@ def _download(pin: Pin, wheels: Iterable[LockedWheel], folder: Path, indexes: li
         scratch = Path(name)
         requirements = scratch / "lock.txt"
         requirements.write_text(
-            pin.added.search + "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in lock.values())
+            pin.added.search + "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in lock.values()),
+            encoding="utf-8",
         )
         arguments = ["download", "--no-deps", "--require-hashes", "--requirement", str(requirements)]
         arguments += ["--dest", str(scratch / "wheels")]

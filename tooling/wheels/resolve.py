@@ -77,7 +77,7 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str]) -> list[
 
 def from_report(report: Path) -> list[LockedWheel]:
     """The wheels in the report of `pip install --report`."""
-    return [_from_report(entry) for entry in json.loads(report.read_text())["install"]]
+    return [_from_report(entry) for entry in json.loads(report.read_text(encoding="utf-8"))["install"]]
 
 
 def _unreachable(sources: Mapping[Source, None], output: str) -> str | None:

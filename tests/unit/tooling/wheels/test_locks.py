@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 from entrypoints import contract
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
 from tooling.pins.status import Status
@@ -196,3 +201,25 @@ def test_the_lock_of_a_users_own_combination_is_outside_of_the_repository(
     own = make_pin({"tiny-a": "1.0"}).with_versions({"tiny-a": "1.1"})
     assert locks.path_of(own).parent == locks.OWN_LOCKS
     assert lock_folder not in locks.path_of(own).parents
+
+
+def test_the_report_of_pip_is_read_as_utf8_in_every_locale(tmp_path: Path) -> None:
+    """pip writes authors' names as UTF-8, which is not the encoding of every locale."""
+    report = tmp_path / "report.json"
+    wheel = {
+        "metadata": {"name": "tiny-a", "version": "1.0", "author": "José"},
+        "download_info": {"archive_info": {"hashes": {"sha256": SHA256}}},
+    }
+    report.write_text(json.dumps({"install": [wheel]}, ensure_ascii=False), encoding="utf-8")
+    code = f"import pathlib; from tooling.wheels.resolve import *; print(from_report(pathlib.Path('{report}')))"
+    ascii_locale = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **ascii_locale},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout == f"{[LockedWheel('tiny-a', '1.0', SHA256)]}\n", done.stderr
