@@ -76,5 +76,7 @@ def parse_assignments(assignments: Sequence[str], pin: Pin) -> dict[str, str]:
             )
         if not VERSION.fullmatch(version):
             raise UsageError(f"--set {assignment}: found {version!r}, expected {EXACT_VERSION}")
+        if package in versions:
+            raise UsageError(f"--set {package} is given twice, expected once: keep one of the versions")
         versions[str(package)] = version
     return versions

@@ -76,6 +76,7 @@ def test_the_version_of_a_compiled_package_can_be_chosen() -> None:
         pytest.param(None, ["tork=2.4.0"], "row", "'tork' is not a package of a pin", id="package"),
         pytest.param(None, ["torch"], "row", "--set torch: found '', expected an exact version", id="no-version"),
         pytest.param(None, ["torch=>=2"], "row", "'>=2', expected an exact version", id="range"),
+        pytest.param(None, ["numpy=2.4.6", "NumPy=2.4.5"], "row", "--set numpy is given twice", id="twice"),
         pytest.param(None, [], "mine", "--torch-source is 'mine', expected row or default", id="source"),
         pytest.param("2.7", ["ccl=gloo"], "row", "expected ccl=bindings or ccl=intel", id="backend"),
         pytest.param("2.7", ["ccl=intel", "ccl=bindings"], "row", "give one of the two", id="two-backends"),
